@@ -1,0 +1,180 @@
+//! Names and ids, parsed once at the edge and trusted afterwards.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The longest server id: short enough that `server__tool` stays within what clients accept.
+const SERVER_ID_LEN_MAX: usize = 32;
+/// The longest tenant id.
+const TENANT_ID_LEN_MAX: usize = 64;
+
+/// Names one configured server. Part of URLs and of metric labels.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServerId(Arc<str>);
+
+/// Names whoever a call belongs to.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TenantId(Arc<str>);
+
+/// Names one call, for callers, logs and the identity check. Never sent to a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallId(Uuid);
+
+/// Why a text is no id.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{text}` is not a valid {kind} id: use 1 to {len_max} characters of A-Z, a-z, 0-9, `-` and `_`, starting with a letter or digit{extra}"
+)]
+pub struct InvalidId {
+    kind: &'static str,
+    text: String,
+    len_max: usize,
+    extra: &'static str,
+}
+
+impl ServerId {
+    /// Parses a server id. `__` is kept free: it separates server and tool in MCP tool names.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        if is_plain_name(text, SERVER_ID_LEN_MAX) && !text.contains("__") {
+            return Ok(Self(text.into()));
+        }
+        Err(InvalidId {
+            kind: "server",
+            text: text.to_owned(),
+            len_max: SERVER_ID_LEN_MAX,
+            extra: ", without `__`",
+        })
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TenantId {
+    /// Parses a tenant id.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        if is_plain_name(text, TENANT_ID_LEN_MAX) {
+            return Ok(Self(text.into()));
+        }
+        Err(InvalidId {
+            kind: "tenant",
+            text: text.to_owned(),
+            len_max: TENANT_ID_LEN_MAX,
+            extra: "",
+        })
+    }
+
+    /// The gateway itself, for its own requests to a backend (handshake, tool lists). No tenant can
+    /// have this name, since `parse` refuses the leading underscore.
+    pub fn gateway() -> Self {
+        Self("_gateway".into())
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl CallId {
+    /// A new id, unique over all replicas and sortable by time.
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for CallId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn is_plain_name(text: &str, len_max: usize) -> bool {
+    text.len() <= len_max
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+macro_rules! text_id {
+    ($type:ident) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = InvalidId;
+
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                Self::parse(&text)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(id: $type) -> String {
+                id.0.as_ref().to_owned()
+            }
+        }
+
+        // Lets maps keyed by the id be asked with a plain `&str`, without building an id first.
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+text_id!(ServerId);
+text_id!(TenantId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_ids_keep_the_separator_free() {
+        assert!(ServerId::parse("std").is_ok());
+        assert!(ServerId::parse("brave-search_2").is_ok());
+        for bad in ["", "a__b", "_x", "-x", "a b", "a/b", "ü", &"x".repeat(33)] {
+            assert!(ServerId::parse(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn no_tenant_can_call_itself_the_gateway() {
+        assert!(TenantId::parse(TenantId::gateway().as_str()).is_err());
+    }
+
+    #[test]
+    fn an_invalid_id_says_what_is_allowed() {
+        let message = ServerId::parse("my server").unwrap_err().to_string();
+        assert!(message.contains("`my server`") && message.contains("A-Z"), "{message}");
+    }
+}
