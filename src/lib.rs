@@ -3,6 +3,7 @@
 //!
 //! # Map
 
+pub mod config;
 pub mod ids;
 pub mod jsonrpc;
 pub mod mcp;

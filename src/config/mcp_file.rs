@@ -1,0 +1,122 @@
+//! The servers of an MCP client's file: `{"mcpServers": {name: {"command": …}}}`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::error::{ConfigError, Place};
+use super::section::into_table;
+use super::tree::{Node, Table, Value};
+
+/// What is taken over. Everything else is for the client the file was written for.
+const KEYS: [&str; 4] = ["command", "args", "env", "cwd"];
+/// How the clients name the address of a server over HTTP.
+const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
+
+/// Adds the file's servers to the settings.
+pub(super) fn add_servers(
+    settings: &mut Table,
+    path: &Arc<str>,
+    text: &str,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    let empty = || Node::new(Value::Table(Table::new()), Place::BuiltIn);
+    let known = settings.entry("servers".to_owned()).or_insert_with(empty);
+    // When it is not a table, the reader says so.
+    let Some(known) = known.table_mut() else {
+        return Ok(());
+    };
+    for (name, node) in servers(path, text)? {
+        let Some(server) = server(&name, node, warnings)? else {
+            continue;
+        };
+        if let Some(other) = known.get(&name)
+            && other.place != Place::BuiltIn
+        {
+            let problem = format!("server `{name}` is also at {}: rename one of them", other.place);
+            return Err(server.place.error(problem));
+        }
+        known.insert(name, server);
+    }
+    Ok(())
+}
+
+fn servers(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let place = |offset| Place::in_file(path, text, offset);
+    // Checks all of it once, also how deep it goes: what follows is recursive.
+    if let Err(error) = serde_json::from_str::<serde_json::Value>(text) {
+        let place = Place::File { path: path.clone(), line: error.line() };
+        return Err(place.error(format!("not valid JSON: {error}")));
+    }
+    let raw: &RawValue = serde_json::from_str(text).expect(CHECKED);
+    let root = from_json(raw, &|part| place(part.as_ptr().addr() - text.as_ptr().addr()));
+    let entries = match root.value {
+        Value::Table(mut root) => root.remove("mcpServers").or_else(|| root.remove("servers")),
+        _ => None,
+    };
+    let Some(servers) = entries else {
+        return Err(place(0).error(
+            "no `mcpServers` in it; the file should look like \
+             {\"mcpServers\": {\"name\": {\"command\": \"npx\", \"args\": [\"…\"]}}}",
+        ));
+    };
+    into_table("mcpServers", servers).map(|(_, servers)| servers)
+}
+
+/// One server with the keys that a server of the TOML file has; nothing if it is disabled.
+fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<Node>, ConfigError> {
+    let (place, mut table) = into_table(&format!("mcpServers.{name}"), node)?;
+    if let Some(disabled) = table.remove("disabled") {
+        match disabled.value {
+            Value::Flag(true) => return Ok(None),
+            Value::Flag(false) => {}
+            _ => {
+                let problem = format!("`mcpServers.{name}.disabled` must be true or false");
+                return Err(disabled.place.error(problem));
+            }
+        }
+    }
+    let is_stdio = table.remove("type").is_none_or(|kind| kind.text() == Some("stdio"));
+    if !is_stdio || URL_KEYS.iter().any(|key| table.contains_key(*key)) {
+        return Err(place.error(format!(
+            "server `{name}` is not one that talks over stdio; servers over HTTP are not supported by \
+             this version: remove it, or skip it with \"disabled\": true"
+        )));
+    }
+    table.retain(|key, node| {
+        let used = KEYS.contains(&key.as_str());
+        if !used {
+            warnings.push(format!("{}: `{key}` of server `{name}` is not used", node.place));
+        }
+        used
+    });
+    Ok(Some(Node::new(Value::Table(table), place)))
+}
+
+const CHECKED: &str = "checked by the JSON parser";
+
+/// A tree, with the place of every part of the text.
+fn from_json(raw: &RawValue, place: &dyn Fn(&str) -> Place) -> Node {
+    let text = raw.get();
+    let value = match text.as_bytes()[0] {
+        b'"' => Value::Text(serde_json::from_str(text).expect(CHECKED)),
+        b't' | b'f' => Value::Flag(text == "true"),
+        b'[' => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).expect(CHECKED);
+            Value::List(items.into_iter().map(|item| from_json(item, place)).collect())
+        }
+        b'{' => {
+            let mut entries: BTreeMap<String, &RawValue> =
+                serde_json::from_str(text).expect(CHECKED);
+            // Clients write null for a key that is not set.
+            entries.retain(|_, raw| raw.get() != "null");
+            let entry = |(key, raw)| (key, from_json(raw, place));
+            Value::Table(entries.into_iter().map(entry).collect())
+        }
+        b'n' => Value::Other("null"),
+        _ => Value::Other("a number"),
+    };
+    Node::new(value, place(text))
+}

@@ -1,0 +1,191 @@
+//! What a gateway is told: built-in defaults, the TOML file, an MCP client's file, the environment and
+//! the command line, in this order, the later winning. All is checked here, once; whoever holds a
+//! [`Config`] need not ask again.
+//!
+//! - `tree`: settings without types, each with its place
+//! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
+//! - `read`, `section`, `values`: from the tree to the types below
+//! - `secret`: what must not be printed, and `${…}`
+
+mod error;
+mod mcp_file;
+mod read;
+mod secret;
+mod section;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod values;
+mod variables;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::ids::{ServerId, TenantId};
+
+pub use error::{ConfigError, Place};
+pub use secret::Secret;
+
+/// The defaults, which are also the configuration where there is no file. Commented, to be shown.
+pub const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// Read when no other file is named.
+const FILE_NAME: &str = "trunkline.toml";
+
+/// Where a configuration comes from.
+pub struct Sources {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// `--mcp-config`.
+    pub mcp_file: Option<PathBuf>,
+    /// `--listen`.
+    pub listen: Option<String>,
+    /// The environment.
+    pub env: Vec<(String, String)>,
+    /// What relative paths are relative to.
+    pub working_dir: PathBuf,
+    /// This executable, which is the server that a command "trunkline" means.
+    pub own_program: PathBuf,
+}
+
+/// A configuration in which every value is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where callers are served.
+    pub listen: SocketAddr,
+    /// Where operators are served, if not there too.
+    pub ops_listen: Option<SocketAddr>,
+    /// How long a request's head may take to arrive.
+    pub header_timeout: Duration,
+    /// How long to be "not ready" but serving before the drain. May be zero.
+    pub drain_delay: Duration,
+    /// How long calls under way may take to end.
+    pub drain_timeout: Duration,
+    /// The largest request body, in bytes.
+    pub max_body: usize,
+    /// The largest answer of a server, in bytes.
+    pub max_response: usize,
+    /// Who may call.
+    pub auth: Auth,
+    /// The servers by name.
+    pub servers: BTreeMap<ServerId, Server>,
+    /// The file this is from.
+    pub origin: Origin,
+    /// What is allowed, but probably not meant. To be logged.
+    pub warnings: Vec<String>,
+}
+
+/// Who may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auth {
+    /// Whom calls without a key belong to; without one they are refused.
+    pub anonymous_tenant: Option<TenantId>,
+}
+
+/// A program that speaks MCP over stdio.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// As written, so that a bare name is still to be found on the PATH.
+    pub command: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables beyond the few that every child gets.
+    pub env: BTreeMap<String, Secret>,
+    /// Its directory, if not the gateway's.
+    pub cwd: Option<PathBuf>,
+    /// Calls at once, 1 to 10,000.
+    pub max_in_flight: u32,
+    /// When to start it.
+    pub start: Start,
+    /// The deadline of calls that name none.
+    pub timeout: Duration,
+    /// From spawn to the end of the handshake.
+    pub start_timeout: Duration,
+}
+
+/// When to start a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the gateway.
+    Eager,
+    /// With the first call.
+    Lazy,
+}
+
+/// The file a configuration is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There was none.
+    BuiltIn,
+    /// Its full path.
+    File(PathBuf),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built-in defaults"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Reads and checks a configuration.
+pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    let mut defaults = tree::parse_built_in(DEFAULTS);
+    let server_defaults = server_defaults(&mut defaults);
+    let (mut settings, origin) = settings(sources, defaults)?;
+    let mut warnings = Vec::new();
+    if let Some(path) = &sources.mcp_file {
+        let text = read_file(path, sources)?;
+        let path = path.to_string_lossy().into();
+        mcp_file::add_servers(&mut settings, &path, &text, &mut warnings)?;
+    }
+    variables::overlay(&mut settings, &sources.env)?;
+    if let Some(listen) = &sources.listen {
+        let value = tree::Value::Text(listen.clone());
+        settings.insert("listen".to_owned(), tree::Node::new(value, Place::Flag("--listen")));
+    }
+    read::config(settings, &server_defaults, sources, origin, warnings)
+}
+
+/// The bundled server's settings, except for those that make it the bundled server.
+fn server_defaults(defaults: &mut tree::Table) -> tree::Table {
+    let servers = defaults.get_mut("servers").and_then(tree::Node::table_mut);
+    let bundled = servers.and_then(|servers| servers.get_mut("std")?.table_mut());
+    let mut bundled = bundled.expect("the embedded defaults have it").clone();
+    bundled.retain(|key, _| key != "command" && key != "args");
+    bundled
+}
+
+/// The file's settings, completed by the defaults; or the defaults alone.
+fn settings(
+    sources: &Sources,
+    mut defaults: tree::Table,
+) -> Result<(tree::Table, Origin), ConfigError> {
+    let path = sources.file.as_deref().unwrap_or(Path::new(FILE_NAME));
+    let text = match read_file(path, sources) {
+        Ok(text) => text,
+        Err(ConfigError::Unreadable { cause, .. })
+            if sources.file.is_none() && cause.kind() == io::ErrorKind::NotFound =>
+        {
+            return Ok((defaults, Origin::BuiltIn));
+        }
+        Err(error) => return Err(error),
+    };
+    let mut settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
+    // A file decides alone who may call and what.
+    defaults.retain(|key, _| key != "auth" && key != "servers");
+    tree::fill(&mut settings, &defaults);
+    Ok((settings, Origin::File(sources.working_dir.join(path))))
+}
+
+fn read_file(path: &Path, sources: &Sources) -> Result<String, ConfigError> {
+    fs::read_to_string(sources.working_dir.join(path))
+        .map_err(|cause| ConfigError::Unreadable { path: path.display().to_string(), cause })
+}

@@ -1,0 +1,148 @@
+//! Values for children that nobody else may see, and the references that stand for them in files.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text, to be given to the child and to nobody else.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// Puts in what `${NAME}` and `${file:/path}` stand for; `$${` is a plain `${`. Errors continue the
+/// sentence that begins with the key, and show no part of the text except a reference's name.
+pub(super) fn expand(
+    text: &str,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Secret, String> {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        if let Some(before) = rest[..at].strip_suffix('$') {
+            expanded.push_str(before);
+            expanded.push_str("${");
+            rest = &rest[at + 2..];
+            continue;
+        }
+        expanded.push_str(&rest[..at]);
+        let Some((reference, after)) = rest[at + 2..].split_once('}') else {
+            return Err("has `${` without `}`; write `$${` for a plain `${`".to_owned());
+        };
+        expanded.push_str(&resolve(reference, env, working_dir)?);
+        rest = after;
+    }
+    expanded.push_str(rest);
+    if expanded.contains('\0') {
+        return Err("contains a zero byte, which no variable can hold".to_owned());
+    }
+    Ok(Secret(expanded))
+}
+
+fn resolve(
+    reference: &str,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<String, String> {
+    if let Some(path) = reference.strip_prefix("file:") {
+        let content = fs::read_to_string(working_dir.join(path)).map_err(|error| {
+            format!("refers to the file `{path}`, which cannot be read: {error}")
+        })?;
+        // Editors and `echo` end a file with a line break that is not part of the secret.
+        let trimmed = content.strip_suffix('\n').unwrap_or(&content);
+        return Ok(trimmed.strip_suffix('\r').unwrap_or(trimmed).to_owned());
+    }
+    // What is no name may be part of a password, and is not repeated.
+    if !is_variable_name(reference) {
+        return Err(
+            "has `${` without a variable's name or `file:/path`; write `$${` for a plain `${`"
+                .to_owned(),
+        );
+    }
+    env.iter().find(|(name, _)| name == reference).map(|(_, value)| value.clone()).ok_or_else(
+        || format!("refers to the environment variable `{reference}`, which is not set"),
+    )
+}
+
+fn is_variable_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<String, String> {
+        let env = [("TOKEN".to_owned(), "hunter2 ${NOT_AGAIN}".to_owned())];
+        expand(text, &env, Path::new("/")).map(|secret| secret.expose().to_owned())
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let secret = Secret::new("hunter2".to_owned());
+        assert_eq!(format!("{secret} {secret:?}"), "[secret] [secret]");
+    }
+
+    #[test]
+    fn variables_are_put_in_once() {
+        assert_eq!(expanded("plain $5 }{"), Ok("plain $5 }{".to_owned()));
+        assert_eq!(expanded("<${TOKEN}>"), Ok("<hunter2 ${NOT_AGAIN}>".to_owned()));
+    }
+
+    #[test]
+    fn two_dollars_make_a_plain_one() {
+        assert_eq!(expanded("$${TOKEN}"), Ok("${TOKEN}".to_owned()));
+        assert_eq!(expanded("$${a}${TOKEN}$"), Ok("${a}hunter2 ${NOT_AGAIN}$".to_owned()));
+    }
+
+    #[test]
+    fn a_file_loses_one_line_break() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let reference = format!("${{file:{}}}", path.display());
+        for (content, value) in [("k\n", "k"), ("k\n\n", "k\n"), ("k\r\n", "k"), ("k", "k")] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(expanded(&reference), Ok(value.to_owned()));
+        }
+        let error = expanded("${file:/no/such/key}").unwrap_err();
+        assert!(error.contains("`/no/such/key`"), "{error}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(expanded("x${GONE}").unwrap_err().contains("`GONE`, which is not set"));
+    }
+
+    #[test]
+    fn errors_repeat_nothing_that_could_be_a_password() {
+        for text in ["hunter2${", "${hunter2!}", "${}hunter2", "hunter2${a:-hunter2}", "hunter2\0"]
+        {
+            let error = expanded(text).unwrap_err();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+use super::*;
+
+const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
+
+#[test]
+fn without_a_file_the_bundled_server_is_open_to_this_machine() {
+    let config = Setup::empty().load();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.auth.anonymous_tenant, Some(TenantId::parse("local").unwrap()));
+    assert_eq!(config.origin.to_string(), "built-in defaults");
+    assert_eq!(config.warnings, [""; 0]);
+    assert_eq!(names(&config), ["std"]);
+    let std = &config.servers["std"];
+    assert_eq!(std.command, Path::new("/opt/trunkline"));
+    assert_eq!(std.args, ["std", "--max-concurrent", "64"]);
+}
+
+#[test]
+fn the_defaults_are_those_that_are_documented() {
+    let config = Setup::toml(SERVER).load();
+    assert_eq!(config.ops_listen, None);
+    assert_eq!(config.header_timeout, Duration::from_secs(10));
+    assert_eq!(config.drain_delay, Duration::ZERO);
+    assert_eq!(config.drain_timeout, Duration::from_secs(30));
+    assert_eq!(config.max_body, 1 << 20);
+    assert_eq!(config.max_response, 16 << 20);
+    let expected = Server {
+        command: "cat".into(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
+        cwd: None,
+        max_in_flight: 64,
+        start: Start::Eager,
+        timeout: Duration::from_secs(30),
+        start_timeout: Duration::from_secs(60),
+    };
+    assert_eq!(config.servers["a"], expected);
+}
+
+#[test]
+fn the_defaults_written_to_a_file_change_nothing() {
+    let from_file = Setup::toml(DEFAULTS).load();
+    let built_in = Setup::empty().load();
+    assert_eq!(Config { origin: Origin::BuiltIn, ..from_file }, built_in);
+}
+
+#[test]
+fn a_file_decides_alone_who_may_call_and_what() {
+    let setup = Setup::toml(SERVER);
+    let config = setup.load();
+    assert_eq!(names(&config), ["a"]);
+    assert_eq!(config.auth.anonymous_tenant, None);
+    assert_has(&config.warnings.join("\n"), &["every request will be refused"]);
+    assert_eq!(config.origin, Origin::File(setup.dir.path().join("trunkline.toml")));
+}
+
+#[test]
+fn an_empty_file_is_a_configuration_without_servers() {
+    let config = Setup::toml("").load();
+    assert!(config.servers.is_empty());
+    assert_has(&config.warnings.join("\n"), &["no servers are configured"]);
+}
+
+#[test]
+fn every_key_of_a_file_is_used() {
+    let text = r#"
+        listen = "0.0.0.0:80"
+        ops_listen = "localhost:81"
+        header_timeout = "1s"
+        drain_delay = "2s"
+        drain_timeout = "3s"
+        max_body = "4KiB"
+        max_response = 5000
+        [auth]
+        anonymous_tenant = "us"
+        [servers.a-b]
+        command = "npx"
+        args = ["-y", "x"]
+        env = { K = "v" }
+        cwd = "/srv"
+        instances = 1
+        max_in_flight = 6
+        sharing = "shared"
+        start = "lazy"
+        timeout = "7s"
+        start_timeout = "8s"
+    "#;
+    let secs = Duration::from_secs;
+    let server = Server {
+        command: "npx".into(),
+        args: vec!["-y".to_owned(), "x".to_owned()],
+        env: BTreeMap::from([("K".to_owned(), Secret::new("v".to_owned()))]),
+        cwd: Some("/srv".into()),
+        max_in_flight: 6,
+        start: Start::Lazy,
+        timeout: secs(7),
+        start_timeout: secs(8),
+    };
+    let setup = Setup::toml(text);
+    let expected = Config {
+        listen: ([0, 0, 0, 0], 80).into(),
+        ops_listen: Some(([127, 0, 0, 1], 81).into()),
+        header_timeout: secs(1),
+        drain_delay: secs(2),
+        drain_timeout: secs(3),
+        max_body: 4096,
+        max_response: 5000,
+        auth: Auth { anonymous_tenant: Some(TenantId::parse("us").unwrap()) },
+        servers: BTreeMap::from([(ServerId::parse("a-b").unwrap(), server)]),
+        origin: Origin::File(setup.dir.path().join("trunkline.toml")),
+        warnings: Vec::new(),
+    };
+    assert_eq!(setup.load(), expected);
+}
+
+#[test]
+fn a_file_that_is_asked_for_must_be_there() {
+    let mut setup = Setup::empty();
+    setup.sources.file = Some("conf/gone.toml".into());
+    assert_has(&setup.error(), &["cannot read conf/gone.toml: "]);
+    let mut setup = Setup::toml(SERVER);
+    setup.sources.file = Some("trunkline.toml".into());
+    assert_eq!(names(&setup.load()), ["a"]);
+}
+
+#[test]
+fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
+    let server = "\n[servers.std]\ncommand = \"x\"\n";
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("listen = 8080", "1: `listen` ", &["such as \"127.0.0.1:8080\"", "8080"]),
+        ("listen = \"host:80\"", "1: `listen` ", &["\"host:80\"", "only localhost"]),
+        ("\nlisten", "2: not valid TOML", &["expected"]),
+        ("\nmax_bdy = 1", "2: unknown key `max_bdy`, ", &["one of `listen`", "`max_body`"]),
+        ("max_body = \"1 cup\"", "1: `max_body` ", &["\"1 cup\"", "KiB, MiB or GiB"]),
+        ("drain_timeout = \"0s\"", "1: `drain_timeout` ", &["longer than nothing"]),
+        ("auth = 1", "1: `auth` must be a table", &["an integer"]),
+        ("[auth]\nkeys = 1", "2: unknown key `auth.keys`, ", &["`anonymous_tenant`"]),
+        ("[auth]\nanonymous_tenant = \"a b\"", "2: `auth.anonymous_tenant` ", &["`a b`", "A-Z"]),
+        ("[store]\nurl = \"x\"", "1: unknown key `store`", &[]),
+        ("[limits]\nshared = \"x\"", "1: unknown key `limits`", &[]),
+        ("[tenants.acme]\nrate = \"1/s\"", "1: unknown key `tenants`", &[]),
+        ("servers = []", "1: `servers` must be a table", &["a list"]),
+        ("[servers.'a b']\ncommand = \"x\"", "1: `a b` is not a valid server id", &["A-Z"]),
+        ("[servers.x]\nargs = []", "1: `servers.x.command` is missing", &["such as \"npx\""]),
+        ("[servers.x]\ncommand = \"\"", "2: `servers.x.command` must not be empty", &[]),
+        (
+            "[servers.x]\nurl = \"http://x\"",
+            "2: ",
+            &["over HTTP are not supported by this version"],
+        ),
+    ];
+    for (text, start, parts) in cases {
+        let error = Setup::toml(text).error();
+        assert_has(&error, &[&format!("trunkline.toml:{start}")]);
+        assert_has(&error, parts);
+    }
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("max_inflight = 1", "unknown key `servers.std.max_inflight`", &["`max_in_flight`"]),
+        ("max_in_flight = 0", "`servers.std.max_in_flight` ", &["1 to 10000", "it is 0"]),
+        ("timeout = \"30 parsecs\"", "`servers.std.timeout` ", &["ms, s, min or h", "\"30s\""]),
+        ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
+        ("start = \"soon\"", "`servers.std.start` ", &["\"eager\" or \"lazy\""]),
+        ("instances = 2", "`servers.std.instances` ", &["must be 1 in this version"]),
+        ("sharing = \"tenant\"", "`servers.std.sharing` ", &["\"shared\" in this version"]),
+        ("args = \"x\"", "`servers.std.args` ", &["list of texts", "a text"]),
+        ("args = [\"x\", 2]", "`servers.std.args` ", &["item 2 is an integer"]),
+        ("cwd = 1", "`servers.std.cwd` ", &["must be a text"]),
+        ("env = { K = 1 }", "`servers.std.env.K` ", &["must be a text", "an integer"]),
+        ("env = { '' = \"x\" }", "`servers.std.env.` ", &["not a variable's name"]),
+        ("rate = \"20/s\"", "unknown key `servers.std.rate`", &[]),
+        ("headers = {}", "unknown key `servers.std.headers`", &[]),
+        ("init_timeout = \"5s\"", "unknown key `servers.std.init_timeout`", &[]),
+    ];
+    for (line, start, parts) in cases {
+        let error = Setup::toml(&format!("{server}{line}")).error();
+        assert!(!error.contains('\n'), "{error}");
+        assert_has(&error, &[&format!("trunkline.toml:4: {start}")]);
+        assert_has(&error, parts);
+    }
+}
+
+#[test]
+fn beyond_this_machine_callers_without_a_key_must_be_asked_for() {
+    let error = Setup::empty().listen("0.0.0.0:8080").error();
+    assert_has(&error, &["[auth]", "anonymous_tenant = \"local\"", "0.0.0.0:8080"]);
+    assert_has(&error, &["TRUNKLINE_AUTH__ANONYMOUS_TENANT=local"]);
+    assert!(!error.contains('\n') && !error.contains("  "), "{error}");
+
+    Setup::empty().listen("[::1]:8080").load();
+    Setup::empty().listen("[::ffff:127.0.0.1]:8080").load();
+    Setup::toml(SERVER).listen("0.0.0.0:8080").load();
+    Setup::toml("[auth]\nanonymous_tenant = \"local\"").listen("0.0.0.0:8080").load();
+    let setup = Setup::empty().listen("0.0.0.0:8080");
+    setup.var("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local").load();
+}

@@ -1,0 +1,75 @@
+//! Loads whole configurations, as `trunkline serve` would.
+
+mod environment;
+mod files;
+mod mcp_files;
+mod secrets;
+
+use std::fs;
+
+use super::*;
+
+/// A directory with files in it, and the sources that read them.
+struct Setup {
+    dir: tempfile::TempDir,
+    sources: Sources,
+}
+
+impl Setup {
+    /// No file at all.
+    fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let sources = Sources {
+            file: None,
+            mcp_file: None,
+            listen: None,
+            env: vec![("PATH".to_owned(), "/bin".to_owned())],
+            working_dir: dir.path().to_owned(),
+            own_program: "/opt/trunkline".into(),
+        };
+        Self { dir, sources }
+    }
+
+    /// A `trunkline.toml`.
+    fn toml(text: &str) -> Self {
+        let setup = Self::empty();
+        fs::write(setup.dir.path().join("trunkline.toml"), text).unwrap();
+        setup
+    }
+
+    /// An `mcp.json`, named by `--mcp-config`.
+    fn mcp(mut self, text: &str) -> Self {
+        fs::write(self.dir.path().join("mcp.json"), text).unwrap();
+        self.sources.mcp_file = Some("mcp.json".into());
+        self
+    }
+
+    fn var(mut self, name: &str, value: &str) -> Self {
+        self.sources.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn listen(mut self, address: &str) -> Self {
+        self.sources.listen = Some(address.to_owned());
+        self
+    }
+
+    fn load(&self) -> Config {
+        load(&self.sources).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn error(&self) -> String {
+        load(&self.sources).unwrap_err().to_string()
+    }
+}
+
+fn names(config: &Config) -> Vec<&str> {
+    config.servers.keys().map(ServerId::as_str).collect()
+}
+
+#[track_caller]
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}

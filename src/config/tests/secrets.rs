@@ -1,0 +1,70 @@
+use super::*;
+
+const SECRET: &str = "hunter2";
+
+fn with_env(env: &str) -> Setup {
+    Setup::toml(&format!("[servers.a]\ncommand = \"x\"\nenv = {{ {env} }}\n")).var("TOKEN", SECRET)
+}
+
+#[test]
+fn references_are_read_when_the_configuration_is() {
+    let setup = with_env("A = \"<${TOKEN}>\", B = \"${file:key}\", C = \"$${TOKEN}\"");
+    fs::write(setup.dir.path().join("key"), "from a file\n").unwrap();
+    let config = setup.load();
+    let env = &config.servers["a"].env;
+    assert_eq!(env["A"].expose(), "<hunter2>");
+    assert_eq!(env["B"].expose(), "from a file");
+    assert_eq!(env["C"].expose(), "${TOKEN}");
+}
+
+#[test]
+fn a_reference_to_nothing_names_server_key_and_variable() {
+    let error = with_env("K = \"${GONE}\"").error();
+    assert_has(&error, &["trunkline.toml:3: `servers.a.env.K` ", "`GONE`, which is not set"]);
+    let error = with_env("K = \"${file:/no/such/file}\"").error();
+    assert_has(&error, &["`servers.a.env.K` ", "`/no/such/file`, which cannot be read"]);
+}
+
+#[test]
+fn a_configuration_is_printed_without_its_secrets() {
+    let config = with_env("A = \"${TOKEN}\", B = \"hunter2\"").load();
+    let text = format!("{config:?} {config:#?}");
+    assert_has(&text, &["\"A\": [secret]", "\"B\": [secret]"]);
+    assert!(!text.contains(SECRET), "{text}");
+}
+
+#[test]
+fn no_error_contains_a_secret() {
+    let mcp =
+        |server: &str| Setup::empty().mcp(&format!("{{\"mcpServers\": {{\"a\": {server}}}}}"));
+    let setups = [
+        with_env("K = \"hunter2${GONE}\""),
+        with_env("K = \"hunter2${\""),
+        with_env("K = \"${hunter2!}\""),
+        with_env("K = \"${TOKEN}${GONE}\""),
+        with_env("K = [\"hunter2\"]"),
+        with_env("K = \"hunter2"),
+        with_env("K = hunter2"),
+        with_env("K = \"hunter2\\q\""),
+        with_env("K = \"hunter2\", K = \"hunter2\""),
+        Setup::toml("[servers.a]\ncommand = \"x\"\nenv = \"hunter2\""),
+        Setup::toml("[servers.a]\ncommand = \"x\"\nargs = \"hunter2\""),
+        Setup::toml("[servers.a]\ncommand = \"x\"\nAPI_KEY = \"hunter2\""),
+        Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV", "hunter2"),
+        Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV", "{ K = \"hunter2\", 1 }"),
+        Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV__K", "hunter2${"),
+        Setup::empty().var("TRUNKLINE_SERVERS__STD__ARGS", "--key hunter2"),
+        mcp("{\"command\": \"x\", \"env\": {\"K\": \"hunter2${\"}}"),
+        mcp("{\"command\": \"x\", \"env\": {\"K\": [\"hunter2\"]}}"),
+        mcp("{\"command\": \"x\", \"env\": \"hunter2\"}"),
+        mcp("{\"command\": \"x\", \"env\": {\"K\": \"hunter2\n\"}}"),
+        mcp("{\"command\": \"x\", \"args\": \"hunter2\"}"),
+        mcp("{\"url\": \"http://hunter2@x\"}"),
+        mcp("\"hunter2\""),
+    ];
+    for setup in setups {
+        let error = load(&setup.sources).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
