@@ -2,8 +2,29 @@
 //! servers; each caller gets its own answer, and no caller can hold up the others.
 //!
 //! # Map
+//!
+//! A call comes in at the top and goes down; nothing below knows what is above it.
+//!
+//! - [`cli`]: the command line, one file per subcommand
+//! - [`app`]: the gateway put together: build, serve, shut down
+//! - [`http`]: requests in, responses out
+//! - [`gateway`]: the path of a call, and everything that can go wrong with it
+//! - [`registry`]: the servers by id
+//! - [`backend`]: one server: its queue, its process, its shared connection
+//! - [`mcp`], [`jsonrpc`], [`ids`]: the wire formats, pure
+//! - [`std_server`]: the bundled MCP server
+//! - [`config`], [`telemetry`], [`shutdown`]: used by all, use nobody
 
+pub mod app;
+pub mod backend;
+pub mod cli;
 pub mod config;
+pub mod gateway;
+pub mod http;
 pub mod ids;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod registry;
+pub mod shutdown;
+pub mod std_server;
+pub mod telemetry;

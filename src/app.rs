@@ -1,0 +1,102 @@
+//! The gateway put together. `main` and the tests build the same one.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::Environment;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::http::{self, Front};
+use crate::registry::Registry;
+use crate::telemetry::metrics::Metrics;
+
+/// A gateway that listens, and whose servers are being started.
+pub struct App {
+    config: Config,
+    front: Arc<Front>,
+    listener: TcpListener,
+    ops_listener: Option<TcpListener>,
+    servers: TaskTracker,
+    stop_servers: CancellationToken,
+}
+
+impl App {
+    /// Binds the ports and starts the servers. `own_program` is this executable.
+    pub async fn build(config: Config, own_program: PathBuf) -> Result<Self> {
+        let listener = bind(config.listen, "listen").await?;
+        let ops_listener = match config.ops_listen {
+            Some(address) => Some(bind(address, "ops_listen").await?),
+            None => None,
+        };
+        let metrics = Metrics::new();
+        let environment = Environment::new(own_program, config.max_response, metrics.clone());
+        let servers = TaskTracker::new();
+        let stop_servers = CancellationToken::new();
+        let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
+        let gateway = Arc::new(Gateway::new(registry, metrics));
+        let front = Front::new(gateway, config.auth.anonymous_tenant.clone(), config.max_body);
+        Ok(Self { config, front: Arc::new(front), listener, ops_listener, servers, stop_servers })
+    }
+
+    /// Where callers are served.
+    pub fn addr(&self) -> Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Where operators are served, if elsewhere.
+    pub fn ops_addr(&self) -> Option<SocketAddr> {
+        self.ops_listener.as_ref()?.local_addr().ok()
+    }
+
+    /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
+    /// finished within the limit, servers stopped.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
+        let serving = TaskTracker::new();
+        let serve = |listener, router| {
+            http::server::serve(
+                listener,
+                router,
+                self.config.header_timeout,
+                drain.clone(),
+                abort.clone(),
+            )
+        };
+        serving.spawn(serve(
+            self.listener,
+            http::router(self.front.clone(), self.ops_listener.is_none()),
+        ));
+        if let Some(listener) = self.ops_listener {
+            serving.spawn(serve(listener, http::ops_router(self.front.clone())));
+        }
+        serving.close();
+
+        shutdown.await;
+        tracing::info!("shutting down");
+        self.front.start_draining();
+        sleep(self.config.drain_delay).await;
+        drain.cancel();
+        if timeout(self.config.drain_timeout, serving.wait()).await.is_err() {
+            tracing::warn!("calls were still in flight at the end of `drain_timeout`");
+            abort.cancel();
+            serving.wait().await;
+        }
+        self.stop_servers.cancel();
+        self.servers.close();
+        self.servers.wait().await;
+        tracing::info!("shut down");
+    }
+}
+
+async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} (`{key}`)"))
+}

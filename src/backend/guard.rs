@@ -1,0 +1,150 @@
+//! The guard: a small process between the gateway and each server it starts, so that no server outlives
+//! the gateway, however the gateway ends.
+//!
+//! Neither process groups nor the parent-death signal reach a grandchild that made a session of its own,
+//! and a gateway that is killed cannot clean up. The guard can: it is this executable run again, it is the
+//! parent of the server and the adoptive parent of whatever the server leaves behind, and it watches the
+//! gateway. When the gateway is gone it kills everything below it; when the server ends it kills what is
+//! left and passes on the exit code; when it is told to stop it goes TERM, then KILL.
+//!
+//! The server's pipes are the gateway's own: the guard hands them down and keeps none.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
+    pidfd_open, set_child_subreaper, setsid, wait,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::proc_table;
+
+/// From TERM to KILL.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
+/// How long killed processes are waited for. One that is stuck in the kernel cannot be helped.
+const REAP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The guard could not start the program.
+const CANNOT_START: u8 = 126;
+
+/// Runs `program` under guard until it ends, or `gateway` does.
+pub fn run(gateway: u32, program: &str, args: &[String]) -> ExitCode {
+    match try_run(gateway, program, args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("cannot run `{program}`: {error}");
+            ExitCode::from(CANNOT_START)
+        }
+    }
+}
+
+fn try_run(gateway: u32, program: &str, args: &[String]) -> std::io::Result<u8> {
+    let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(std::io::ErrorKind::InvalidInput)?;
+    // A session of its own: keys pressed at the gateway's terminal are for the gateway.
+    setsid()?;
+    set_child_subreaper(Some(getpid()))?;
+    // Opened before the look at the parent: if the gateway died earlier than this, one of the two shows it.
+    let gateway_end = pidfd_open(gateway, PidfdFlags::empty())?;
+    if getppid() != Some(gateway) {
+        return Ok(0);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Listening starts before the server does, so that none of its signals is missed.
+        let mut child_ended = signal(SignalKind::child())?;
+        let mut told_to_stop = signal(SignalKind::terminate())?;
+        let mut gateway_ended = watch_end(gateway_end);
+        let server = Command::new(program).args(args).process_group(0).spawn()?;
+        let server = Pid::from_child(&server);
+        let_go_of_the_pipes()?;
+
+        let mut kill_at: Option<Instant> = None;
+        loop {
+            if let Some(status) = reap(server)? {
+                kill_descendants().await;
+                return Ok(exit_code(status));
+            }
+            tokio::select! {
+                _ = child_ended.recv() => {}
+                _ = told_to_stop.recv() => {
+                    let _ = kill_process_group(server, Signal::TERM);
+                    kill_at.get_or_insert(Instant::now() + TERM_GRACE);
+                }
+                _ = &mut gateway_ended => {
+                    kill_descendants().await;
+                    return Ok(0);
+                }
+                () = async { sleep_until(kill_at.unwrap_or_else(Instant::now)).await }, if kill_at.is_some() => {
+                    kill_descendants().await;
+                    kill_at = None;
+                }
+            }
+        }
+    })
+}
+
+/// Done when the process ends. A thread waits for it: there is no safe way to have the runtime do so.
+fn watch_end(process: OwnedFd) -> oneshot::Receiver<()> {
+    let (ended, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
+        ended.send(())
+    });
+    end
+}
+
+/// The pipes belong to the gateway and the server alone: only then does each see when the other lets go.
+fn let_go_of_the_pipes() -> std::io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// Collects everything that has ended, orphans included; the server's status if it was among them.
+fn reap(server: Pid) -> std::io::Result<Option<ExitStatus>> {
+    let mut server_status = None;
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == server => {
+                server_status = Some(ExitStatus::from_raw(status.as_raw()));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(server_status),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills all that descends from here, whatever group or session it has moved to. Again and again, since
+/// the killed may have been about to start others.
+async fn kill_descendants() {
+    let give_up = Instant::now() + REAP_TIMEOUT;
+    while Instant::now() < give_up {
+        let descendants = proc_table::descendants_of(getpid());
+        if descendants.is_empty() {
+            return;
+        }
+        for pid in descendants {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => 128 + u8::try_from(signal).unwrap_or(0),
+        (None, None) => u8::MAX,
+    }
+}

@@ -1,0 +1,162 @@
+//! Finds out which era a server belongs to, and opens the connection accordingly.
+//!
+//! `server/discover` is asked first. A modern server answers it; a legacy one answers some error, or
+//! nothing. When nothing has come for a while `initialize` is sent as well, and whichever is answered
+//! validly first decides: a slow modern server that has answered `server/discover` may refuse
+//! `initialize` from then on.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, timeout};
+
+use super::connection::{Connection, Failure};
+use super::pending::{Answer, End};
+use crate::jsonrpc::envelope::ErrorObject;
+use crate::mcp::requests;
+use crate::mcp::results::{
+    DiscoverResult, Implementation, InitializeResult, ServerCapabilities, UnsupportedVersion,
+};
+use crate::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION};
+
+/// How long a server may be silent before it is taken for one that ignores unknown requests.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a server said of itself.
+#[derive(Debug)]
+pub struct Greeting {
+    /// The version to speak.
+    pub version: ProtocolVersion,
+    /// Its name and version.
+    pub info: Implementation,
+    /// What it can do.
+    pub capabilities: ServerCapabilities,
+}
+
+/// Why a server could not be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// No answer.
+    #[error("{}", describe(.0))]
+    Failed(Failure),
+    /// It answered `initialize` with an error.
+    #[error("it refused `initialize`: {message} (code {code})")]
+    Refused {
+        /// The JSON-RPC code.
+        code: i64,
+        /// Its words.
+        message: String,
+    },
+    /// Nothing in common.
+    #[error("it speaks only protocol versions that are unknown here: {0}")]
+    Version(String),
+    /// It answered something else.
+    #[error("its answer to `{0}` does not follow the protocol")]
+    Malformed(&'static str),
+}
+
+impl From<Failure> for HandshakeError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+enum Probe {
+    Modern(Greeting),
+    Legacy,
+}
+
+/// Opens a fresh connection, both eras tried.
+pub async fn greet(
+    connection: &Arc<Connection>,
+    deadline: Instant,
+) -> Result<Greeting, HandshakeError> {
+    let mut discover = pin!(connection.request(deadline, requests::discover));
+    if let Ok(answer) = timeout(PROBE_TIMEOUT, &mut discover).await {
+        return match read_probe(answer?)? {
+            Probe::Modern(greeting) => Ok(greeting),
+            Probe::Legacy => {
+                let answer = connection.request(deadline, requests::initialize).await?;
+                open_legacy(connection, answer)
+            }
+        };
+    }
+    let mut initialize = pin!(connection.request(deadline, requests::initialize));
+    tokio::select! {
+        answer = &mut discover => match read_probe(answer?)? {
+            Probe::Modern(greeting) => Ok(greeting),
+            Probe::Legacy => open_legacy(connection, initialize.await?),
+        },
+        answer = &mut initialize => match open_legacy(connection, answer?) {
+            Ok(greeting) => Ok(greeting),
+            Err(refused) => match read_probe(discover.await?)? {
+                Probe::Modern(greeting) => Ok(greeting),
+                Probe::Legacy => Err(refused),
+            },
+        },
+    }
+}
+
+/// Any error that is not the modern era's own means a legacy server: the codes differ from one to the next.
+fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
+    let version = match &answer {
+        Answer::Result(result) => match serde_json::from_slice::<DiscoverResult>(result) {
+            Ok(discovered) => match discovered.version() {
+                Ok(version) if version.era() == Era::Modern => {
+                    let info = discovered.server_info();
+                    return Ok(Probe::Modern(Greeting {
+                        version,
+                        info,
+                        capabilities: discovered.capabilities,
+                    }));
+                }
+                other => other,
+            },
+            Err(_) => return Ok(Probe::Legacy),
+        },
+        Answer::Error(error) => match unsupported_version(error) {
+            Some(data) => data.version(),
+            None => return Ok(Probe::Legacy),
+        },
+    };
+    version.map(|_| Probe::Legacy).map_err(HandshakeError::Version)
+}
+
+fn unsupported_version(error: &Bytes) -> Option<UnsupportedVersion> {
+    let error: ErrorObject = serde_json::from_slice(error).ok()?;
+    if error.code != UNSUPPORTED_PROTOCOL_VERSION {
+        return None;
+    }
+    serde_json::from_str(error.data?.get()).ok()
+}
+
+fn open_legacy(connection: &Connection, answer: Answer) -> Result<Greeting, HandshakeError> {
+    let malformed = || HandshakeError::Malformed("initialize");
+    let result = match answer {
+        Answer::Result(result) => result,
+        Answer::Error(error) => {
+            let error: ErrorObject = serde_json::from_slice(&error).map_err(|_| malformed())?;
+            return Err(HandshakeError::Refused { code: error.code, message: error.message });
+        }
+    };
+    let result: InitializeResult = serde_json::from_slice(&result).map_err(|_| malformed())?;
+    let version = ProtocolVersion::parse(&result.protocol_version)
+        .filter(|version| version.era() == Era::Legacy)
+        .ok_or(HandshakeError::Version(result.protocol_version))?;
+    connection.notify(requests::initialized());
+    Ok(Greeting { version, info: result.server_info, capabilities: result.capabilities })
+}
+
+/// A failure of the gateway's own request, in the operator's words.
+pub(super) fn describe(failure: &Failure) -> String {
+    match failure {
+        Failure::Ended { end: End::Exited(reason) | End::Protocol(reason), .. } => reason.clone(),
+        Failure::Ended { end: End::Stopped, .. } => "it was stopped".to_owned(),
+        Failure::Expired { .. } => "it did not answer in time (`start_timeout`)".to_owned(),
+        Failure::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
+        Failure::Busy => "it does not read its input".to_owned(),
+        Failure::Mixup => "its answers cannot be trusted".to_owned(),
+    }
+}

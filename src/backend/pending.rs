@@ -1,0 +1,269 @@
+//! The calls of one connection that wait for an answer. Plain data behind one short lock: no channel to
+//! poll, no await.
+//!
+//! ```text
+//!            insert          claim (the writer takes the frame)
+//!  (nothing) ──────▶ Queued ─────────────▶ Written ──complete──▶ (answered)
+//!                      │                     │
+//!                      │ abandon             │ abandon
+//!                      ▼                     ▼
+//!                  (removed)             Abandoned ──complete or expire──▶ (removed)
+//! ```
+//!
+//! An abandoned call keeps its slot on the server until the server is done with it, or a grace period
+//! ends: a caller that sends and hangs up cannot pile up work.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::queue::Permit;
+use crate::ids::{CallId, TenantId};
+
+/// Whose a call is. Kept both with the slot and with the waiter, and compared when they meet again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Who pays.
+    pub tenant: TenantId,
+    /// Which call of theirs.
+    pub call: CallId,
+    /// Which run of the server.
+    pub generation: u64,
+}
+
+impl Owner {
+    /// The gateway's own requests.
+    pub fn gateway(generation: u64) -> Self {
+        Self { tenant: TenantId::gateway(), call: CallId::new(), generation }
+    }
+}
+
+/// Why a connection ended, in words that may be shown to callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The process ended, or closed its output.
+    Exited(String),
+    /// The server broke the protocol beyond repair.
+    Protocol(String),
+    /// The gateway stopped it.
+    Stopped,
+}
+
+/// What a server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The `result` member.
+    Result(Bytes),
+    /// The `error` member.
+    Error(Bytes),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The connection ended first.
+    Ended {
+        /// Why.
+        end: End,
+        /// Whether the server may have seen the request.
+        written: bool,
+    },
+    /// There was one, over the size limit.
+    TooLarge,
+}
+
+/// What a waiter receives: the outcome, and whose it is by the slot's own record.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Whose outcome this is.
+    pub owner: Owner,
+    /// The outcome.
+    pub outcome: Result<Answer, NoAnswer>,
+}
+
+/// Why a call could not be registered.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The connection has ended.
+    Closed(End),
+    /// The id is in use. Cannot happen with ids that never repeat.
+    IdInUse,
+}
+
+/// What became of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Handed to its waiter.
+    Delivered,
+    /// Nobody waits any more.
+    Late,
+    /// No slot has this id.
+    NoSlot,
+}
+
+/// How far a call had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Its frame was still queued and will not be written.
+    NotWritten,
+    /// The server may have seen it.
+    Written,
+    /// It was over already.
+    Done,
+}
+
+/// The map itself.
+#[derive(Debug, Default)]
+pub struct Pending {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    slots: HashMap<u64, Slot>,
+    /// Abandoned calls, the earliest end of grace first.
+    abandoned: VecDeque<(Instant, u64)>,
+    /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
+    /// or refused.
+    closed: Option<End>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    owner: Owner,
+    deadline: Instant,
+    written: bool,
+    /// `None` once abandoned.
+    waiter: Option<oneshot::Sender<Delivery>>,
+    /// Freed with the slot; `None` for the gateway's own requests.
+    _permit: Option<Permit>,
+}
+
+impl Pending {
+    /// Makes a slot. From here on the call gets exactly one delivery, unless it is abandoned.
+    pub fn insert(
+        &self,
+        id: u64,
+        owner: Owner,
+        deadline: Instant,
+        permit: Option<Permit>,
+        waiter: oneshot::Sender<Delivery>,
+    ) -> Result<(), Refused> {
+        let mut table = self.table.lock();
+        if let Some(end) = &table.closed {
+            return Err(Refused::Closed(end.clone()));
+        }
+        if table.slots.contains_key(&id) {
+            return Err(Refused::IdInUse);
+        }
+        let slot = Slot { owner, deadline, written: false, waiter: Some(waiter), _permit: permit };
+        table.slots.insert(id, slot);
+        Ok(())
+    }
+
+    /// Asks for a batch of frames whether each may still be written, and marks those that may. Dropped
+    /// are those whose caller has gone or whose deadline has passed.
+    pub fn claim<T>(&self, batch: &mut Vec<T>, id: impl Fn(&T) -> Option<u64>, now: Instant) {
+        let mut table = self.table.lock();
+        batch.retain(|frame| {
+            let Some(id) = id(frame) else { return true };
+            match table.slots.get_mut(&id) {
+                Some(slot) if slot.deadline > now => {
+                    slot.written = true;
+                    true
+                }
+                _ => false,
+            }
+        });
+    }
+
+    /// Hands an outcome to whoever waits for `id`.
+    pub fn complete(&self, id: u64, outcome: Result<Answer, NoAnswer>) -> Completion {
+        let slot = self.table.lock().slots.remove(&id);
+        let Some(slot) = slot else { return Completion::NoSlot };
+        match slot.waiter.map(|waiter| waiter.send(Delivery { owner: slot.owner, outcome })) {
+            Some(Ok(())) => Completion::Delivered,
+            Some(Err(_)) | None => Completion::Late,
+        }
+    }
+
+    /// The caller no longer waits. Tells how far the call had come; if it was written, its slot stays
+    /// until the answer or until `grace_end`.
+    pub fn abandon(&self, id: u64, grace_end: Instant) -> Progress {
+        let mut table = self.table.lock();
+        let Some(slot) = table.slots.get_mut(&id) else { return Progress::Done };
+        if !slot.written {
+            table.slots.remove(&id);
+            return Progress::NotWritten;
+        }
+        slot.waiter = None;
+        table.abandoned.push_back((grace_end, id));
+        table.forget_answered();
+        Progress::Written
+    }
+
+    /// Frees the slots of abandoned calls whose grace has ended; tells when the next one does.
+    pub fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut table = self.table.lock();
+        while let Some(&(grace_end, id)) = table.abandoned.front() {
+            if grace_end > now && table.slots.contains_key(&id) {
+                return Some(grace_end);
+            }
+            table.abandoned.pop_front();
+            table.slots.remove(&id);
+        }
+        None
+    }
+
+    /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The
+    /// first reason stays.
+    pub fn close(&self, end: &End) {
+        let slots = {
+            let mut table = self.table.lock();
+            if table.closed.is_some() {
+                return;
+            }
+            table.closed = Some(end.clone());
+            table.abandoned.clear();
+            std::mem::take(&mut table.slots)
+        };
+        for slot in slots.into_values() {
+            let outcome = Err(NoAnswer::Ended { end: end.clone(), written: slot.written });
+            if let Some(waiter) = slot.waiter {
+                let _ = waiter.send(Delivery { owner: slot.owner, outcome });
+            }
+        }
+    }
+
+    /// Why the connection ended, if it has.
+    pub fn end(&self) -> Option<End> {
+        self.table.lock().closed.clone()
+    }
+
+    /// How many slots are taken, abandoned ones included.
+    pub fn len(&self) -> usize {
+        self.table.lock().slots.len()
+    }
+
+    /// Whether no slot is taken.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Table {
+    /// Keeps the list of abandoned calls within a constant of the slots, however fast callers come and
+    /// go: entries answered since then are dropped once they outnumber the rest.
+    fn forget_answered(&mut self) {
+        if self.abandoned.len() > 2 * self.slots.len() + 64 {
+            self.abandoned.retain(|(_, id)| self.slots.contains_key(id));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pending_tests.rs"]
+mod tests;

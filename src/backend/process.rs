@@ -1,0 +1,252 @@
+//! Starting and stopping a server's process.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::guard::TERM_GRACE;
+use super::proc_table;
+use crate::config;
+use crate::jsonrpc::{Line, LineSplitter};
+
+/// What a server inherits from the gateway's environment; everything else must be configured.
+const ENV_BASE: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+/// From the end of its input until it is told to end.
+const STDIN_GRACE: Duration = Duration::from_secs(2);
+/// What the guard needs beyond TERM and KILL to clean up.
+const GUARD_GRACE: Duration = Duration::from_secs(2);
+/// Lines of standard error that are kept for the operator.
+const STDERR_TAIL_LINES: usize = 20;
+/// Bytes kept of each of them.
+const STDERR_LINE_LEN_MAX: usize = 1024;
+
+/// A running server, under its guard. Dropped without [`Process::stop`], it is told to end at once.
+#[derive(Debug)]
+pub struct Process {
+    /// Names the guard even when its number has been given to another process.
+    guard: OwnedFd,
+    /// How it ended, once it has.
+    exit: watch::Receiver<Option<String>>,
+    stderr: StderrTail,
+}
+
+/// The last lines of a server's standard error. For the operator: it may hold anything.
+#[derive(Clone, Debug, Default)]
+pub struct StderrTail(Arc<Mutex<VecDeque<String>>>);
+
+/// Why a process could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// With where it was looked for.
+    #[error("the program `{program}` was not found{searched}")]
+    NotFound {
+        /// As configured.
+        program: String,
+        /// Where.
+        searched: String,
+    },
+    /// It is there, but cannot be run.
+    #[error("the program `{0}` is not an executable file")]
+    NotExecutable(PathBuf),
+    /// The system said no.
+    #[error("the process could not be started: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl Process {
+    /// Starts a server. `guard` is this executable, which is run again to watch over it.
+    pub fn spawn(
+        guard: &Path,
+        server: &config::Server,
+    ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
+        let program =
+            find_program(&server.command, server.env.get("PATH").map(config::Secret::expose))?;
+        let mut command = Command::new(guard);
+        command
+            .arg("guard")
+            .arg(std::process::id().to_string())
+            .arg(program)
+            .args(&server.args)
+            .env_clear()
+            .envs(ENV_BASE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(server.env.iter().map(|(name, value)| (name, value.expose())))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(dir) = &server.cwd {
+            command.current_dir(dir);
+        }
+        let mut child = command.spawn()?;
+        let (Some(pid), Some(stdin), Some(stdout), Some(stderr)) =
+            (child.id(), child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            unreachable!("it was just started, with all three piped");
+        };
+        let pid = Pid::from_raw(pid.cast_signed())
+            .ok_or_else(|| std::io::Error::other("no process id"))?;
+        let guard = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
+        let tail = StderrTail::default();
+        tokio::spawn(tail.clone().drain(stderr));
+        let (exited, exit) = watch::channel(None);
+        tokio::spawn(async move { exited.send(Some(collect(child, pid).await)) });
+        Ok((Self { guard, exit, stderr: tail }, stdin, stdout))
+    }
+
+    /// Where the end of the server is told: how it ended, in words, once it and everything it started
+    /// are gone.
+    pub fn exit(&self) -> watch::Receiver<Option<String>> {
+        self.exit.clone()
+    }
+
+    /// Ends the server, whose input must have been closed before: waits, then TERM, then KILL, to
+    /// everything it has started.
+    pub async fn stop(self) {
+        if timeout(STDIN_GRACE, exited(self.exit())).await.is_ok() {
+            return;
+        }
+        self.signal(Signal::TERM);
+        if timeout(TERM_GRACE + GUARD_GRACE, exited(self.exit())).await.is_ok() {
+            return;
+        }
+        self.signal(Signal::KILL);
+        exited(self.exit()).await;
+    }
+
+    /// What it last wrote to standard error.
+    pub fn stderr(&self) -> &StderrTail {
+        &self.stderr
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.guard, signal);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+}
+
+/// Waits for the end that [`Process::exit`] tells.
+pub async fn exited(mut exit: watch::Receiver<Option<String>>) -> String {
+    match exit.wait_for(Option::is_some).await {
+        Ok(exit) => exit.clone().unwrap_or_default(),
+        Err(_) => "its end was not observed".to_owned(),
+    }
+}
+
+/// Waits for the guard, so that it never stays behind as a zombie, and says how it ended.
+async fn collect(mut guard: Child, session: Pid) -> String {
+    match guard.wait().await {
+        Ok(status) => {
+            if status.code().is_none() {
+                // Somebody killed the guard. What it guarded is still in its session.
+                for pid in proc_table::members_of_session(session) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            describe(status)
+        }
+        Err(error) => format!("its end could not be observed: {error}"),
+    }
+}
+
+impl StderrTail {
+    /// The lines, oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().iter().cloned().collect()
+    }
+
+    /// Reads to the end: a server whose standard error is full stands still.
+    async fn drain(self, mut stderr: impl AsyncRead + Unpin) {
+        let mut splitter = LineSplitter::new(STDERR_LINE_LEN_MAX);
+        while let Ok(1..) = stderr.read_buf(splitter.space()).await {
+            while let Some(line) = splitter.next_line() {
+                match line {
+                    Line::Whole(line) => self.push(String::from_utf8_lossy(&line).into_owned()),
+                    Line::TooLong { .. } => self.push("(an overlong line)".to_owned()),
+                }
+            }
+        }
+    }
+
+    fn push(&self, line: String) {
+        tracing::debug!(%line, "standard error of a server");
+        let mut lines = self.0.lock();
+        if lines.len() == STDERR_TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+}
+
+/// The full path of a program, looked up here so that a missing one is named before anything is started.
+fn find_program(program: &Path, path: Option<&str>) -> Result<PathBuf, SpawnError> {
+    let not_found =
+        |searched| SpawnError::NotFound { program: program.display().to_string(), searched };
+    if program.components().count() > 1 {
+        return match program.metadata() {
+            // Absolute, since the server may be started in another directory.
+            Ok(_) if is_executable(program) => Ok(std::path::absolute(program)?),
+            Ok(_) => Err(SpawnError::NotExecutable(program.to_owned())),
+            Err(_) => Err(not_found(String::new())),
+        };
+    }
+    let path = path.map(Into::into).or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|candidate| is_executable(candidate))
+        .ok_or_else(|| not_found(format!(" on the PATH {}", path.display())))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.code() {
+        // The guard passes on a signal as shells do.
+        Some(code @ 129..160) => format!("it was ended by signal {}", code - 128),
+        Some(code) => format!("it ended with exit code {code}"),
+        None => "its guard was killed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_where_it_was_looked_for() {
+        let error = find_program(Path::new("no-such-program"), Some("/bin:/usr/bin")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the program `no-such-program` was not found on the PATH /bin:/usr/bin"
+        );
+        let error = find_program(Path::new("/etc/passwd"), None).unwrap_err();
+        assert_eq!(error.to_string(), "the program `/etc/passwd` is not an executable file");
+        assert!(find_program(Path::new("sh"), Some("/bin")).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_tail_of_standard_error_is_bounded() {
+        let text: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let tail = StderrTail::default();
+        tail.clone().drain(text.as_bytes()).await;
+        let lines = tail.lines();
+        assert_eq!(lines.len(), STDERR_TAIL_LINES);
+        assert_eq!(lines.last().unwrap(), "line 999");
+    }
+}

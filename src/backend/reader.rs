@@ -1,0 +1,153 @@
+//! The reader task: reads lines and gives each answer to its call. It waits for nothing but the read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::connection::{Connection, detach};
+use super::pending::{Answer, Completion, End, NoAnswer};
+use super::process::exited;
+use crate::jsonrpc::id_scan::Whose;
+use crate::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
+use crate::mcp::method;
+
+/// An overlong line is read to its end to fail its own call only; one longer than this never ends, as
+/// far as anyone can tell.
+const SKIP_LEN_MAX: usize = 256 * 1024 * 1024;
+
+/// The end of the output is nearly always the end of the process; it is worth this moment to tell the
+/// callers how it ended.
+const EXIT_WAIT: Duration = Duration::from_millis(20);
+
+/// Runs until the connection is closed or the server's output ends.
+pub(super) async fn run(
+    connection: Arc<Connection>,
+    output: impl AsyncRead + Unpin,
+    line_len_max: usize,
+    exit: Option<watch::Receiver<Option<String>>>,
+) {
+    let read = async {
+        match (read_all(&connection, output, line_len_max).await, exit) {
+            (End::Exited(reason), Some(exit)) => {
+                let exit = timeout(EXIT_WAIT, exited(exit)).await;
+                End::Exited(exit.unwrap_or(reason))
+            }
+            (end, _) => end,
+        }
+    };
+    tokio::select! {
+        end = read => connection.close(&end),
+        () = connection.token().cancelled() => {}
+    }
+}
+
+async fn read_all(
+    connection: &Connection,
+    mut output: impl AsyncRead + Unpin,
+    line_len_max: usize,
+) -> End {
+    let mut splitter = LineSplitter::new(line_len_max);
+    loop {
+        match output.read_buf(splitter.space()).await {
+            Ok(0) => return End::Exited("it closed its output".into()),
+            Ok(_) => {}
+            Err(error) => {
+                return End::Exited(format!("its output cannot be read: {}", error.kind()));
+            }
+        }
+        while let Some(line) = splitter.next_line() {
+            if let Err(end) = take(connection, &line) {
+                return end;
+            }
+        }
+        if splitter.skipped_len() > SKIP_LEN_MAX {
+            return End::Protocol("it wrote a line without end".into());
+        }
+    }
+}
+
+fn take(connection: &Connection, line: &Line) -> Result<(), End> {
+    match line {
+        Line::Whole(line) => {
+            take_message(connection, line);
+            Ok(())
+        }
+        Line::TooLong { whose } => take_overlong(connection, *whose),
+    }
+}
+
+fn take_message(connection: &Connection, line: &Bytes) {
+    match decode(line) {
+        Ok(Message::Response { id, outcome }) => {
+            let answer = match outcome {
+                Ok(result) => Answer::Result(detach(line, result.get())),
+                Err(error) => Answer::Error(detach(line, error.get())),
+            };
+            complete(connection, id, Ok(answer));
+        }
+        Ok(Message::Request { id, method, .. }) => answer_server(connection, id, &method),
+        Ok(Message::Notification { method, .. }) => match &*method {
+            method::TOOLS_CHANGED => connection.note_tools_changed(),
+            // Progress has no taker yet, and a server's log lines are nobody's answer.
+            _ => tracing::debug!(%method, "notification from the server"),
+        },
+        Err(_) => {
+            connection.metrics().garbage_lines.inc();
+            tracing::debug!(len = line.len(), "dropped a line that is no message");
+        }
+    }
+}
+
+/// A line too long to keep fails its own call. If it cannot be told whose it was, some call would wait
+/// in vain: the connection is given up instead.
+fn take_overlong(connection: &Connection, whose: Whose) -> Result<(), End> {
+    connection.metrics().too_long_lines.inc();
+    match whose {
+        Whose::AnswerTo(id) => {
+            count(connection, id, connection.pending().complete(id, Err(NoAnswer::TooLarge)));
+            Ok(())
+        }
+        Whose::NotAnAnswer => Ok(()),
+        Whose::Unknown => {
+            Err(End::Protocol("it wrote an answer that is too large, without a readable id".into()))
+        }
+    }
+}
+
+fn complete(connection: &Connection, id: &RawValue, outcome: Result<Answer, NoAnswer>) {
+    match id.get().parse() {
+        Ok(id) => count(connection, id, connection.pending().complete(id, outcome)),
+        Err(_) => connection.metrics().unknown_answers.inc(),
+    }
+}
+
+fn count(connection: &Connection, id: u64, completion: Completion) {
+    match completion {
+        Completion::Delivered => {}
+        Completion::Late => connection.metrics().late_answers.inc(),
+        Completion::NoSlot if connection.ids().was_issued(id) => {
+            connection.metrics().late_answers.inc();
+        }
+        Completion::NoSlot => {
+            connection.metrics().unknown_answers.inc();
+            tracing::debug!("dropped an answer with an id that was never issued");
+        }
+    }
+}
+
+/// The connection is shared: a question of the server's cannot be brought to the caller it is meant for.
+/// It is refused at once, since an unanswered one would hold up the call behind it.
+fn answer_server(connection: &Connection, id: &RawValue, method: &str) {
+    if method == method::PING {
+        return connection.notify(Frame::result(id, &serde_json::Map::new()));
+    }
+    connection.metrics().refused_requests.inc();
+    let message =
+        "this connection is shared by many clients: requests to the client are not supported";
+    connection.notify(Frame::error(Some(id), METHOD_NOT_FOUND, message, None));
+}

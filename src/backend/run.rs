@@ -1,0 +1,134 @@
+//! One run of a server: from its process to a connection that is ready for calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Connection, Options};
+use super::handshake::{HandshakeError, greet};
+use super::pending::End;
+use super::process::{Process, SpawnError, exited};
+use super::request_ids::IdSource;
+use super::tools::{ListError, ToolSet};
+use super::{Environment, Ready};
+use crate::config;
+use crate::ids::ServerId;
+use crate::mcp::Era;
+use crate::mcp::requests::Dialect;
+
+/// What is left in the pipe of a server that has ended is read within this time; then its calls fail.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A server that answered its handshake.
+pub struct Run {
+    process: Process,
+    /// What calls need.
+    pub ready: Arc<Ready>,
+}
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub struct StartError {
+    /// In words that may be shown to callers.
+    pub reason: String,
+    /// The whole story, for the operator.
+    pub detail: String,
+    /// What the server last wrote to standard error; for the operator only.
+    pub stderr: Vec<String>,
+}
+
+impl Run {
+    /// Starts the server's process, opens the connection and lists the tools, all within `start_timeout`
+    /// and unless told to `stop`.
+    pub async fn start(
+        id: &ServerId,
+        server: &config::Server,
+        generation: u64,
+        ids: Arc<dyn IdSource>,
+        environment: &Environment,
+        stop: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let deadline = Instant::now() + server.start_timeout;
+        let (process, stdin, stdout) = Process::spawn(&environment.own_program, server)?;
+        let options = Options {
+            generation,
+            max_in_flight: server.max_in_flight as usize,
+            line_len_max: environment.max_response,
+            grace: environment.cancel_grace,
+            ids,
+            exit: Some(process.exit()),
+            metrics: environment.metrics.server(id.as_str()),
+        };
+        let connection = Connection::open(stdin, stdout, options);
+        let prepared = tokio::select! {
+            prepared = prepare(id, connection.clone(), deadline, environment) => prepared,
+            () = stop.cancelled() => Err("it was stopped".to_owned()),
+        };
+        match prepared {
+            Ok(ready) => Ok(Self { process, ready: Arc::new(ready) }),
+            Err(reason) => {
+                connection.close(&End::Stopped);
+                let stderr = process.stderr().clone();
+                process.stop().await;
+                Err(StartError { detail: reason.clone(), reason, stderr: stderr.lines() })
+            }
+        }
+    }
+
+    /// Waits until the run is over; tells why.
+    pub async fn ended(&self) -> End {
+        let connection = &self.ready.connection;
+        tokio::select! {
+            end = connection.closed() => end,
+            // The end of the output normally follows at once. If it does not, something that got away
+            // from the guard holds the pipe; nobody must wait for that.
+            exit = exited(self.process.exit()) => {
+                if tokio::time::timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
+                    connection.close(&End::Exited(exit));
+                }
+                connection.closed().await
+            }
+        }
+    }
+
+    /// Ends the run: calls fail, the process and all it started are gone when this is done. Gives what the
+    /// server last wrote to standard error.
+    pub async fn stop(self, end: &End) -> Vec<String> {
+        self.ready.connection.close(end);
+        let stderr = self.process.stderr().clone();
+        self.process.stop().await;
+        stderr.lines()
+    }
+}
+
+async fn prepare(
+    id: &ServerId,
+    connection: Arc<Connection>,
+    deadline: Instant,
+    environment: &Environment,
+) -> Result<Ready, String> {
+    let greeting =
+        greet(&connection, deadline).await.map_err(|error: HandshakeError| error.to_string())?;
+    let dialect = Arc::new(Dialect::new(greeting.version));
+    let tools_capability = greeting.capabilities.tools.as_ref();
+    let tools = match tools_capability {
+        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics)
+            .await
+            .map_err(|error: ListError| error.to_string())?,
+        None => ToolSet::default(),
+    };
+    // A legacy server tells its only client unasked; a modern one tells those who listen.
+    let listens = greeting.version.era() == Era::Modern
+        && tools_capability.is_some_and(|capability| capability.list_changed);
+    Ok(Ready { connection, dialect, info: greeting.info, tools: Arc::new(tools), listens })
+}
+
+impl From<SpawnError> for StartError {
+    fn from(error: SpawnError) -> Self {
+        // Where programs lie on this machine is not for callers.
+        let reason = "its program cannot be started".to_owned();
+        Self { reason, detail: error.to_string(), stderr: vec![] }
+    }
+}

@@ -1,0 +1,157 @@
+//! A server's tools, listed from the server and kept.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::connection::{Connection, Failure};
+use super::handshake::describe;
+use super::pending::Answer;
+use crate::ids::ServerId;
+use crate::jsonrpc::envelope::ErrorObject;
+use crate::mcp::requests::Dialect;
+use crate::mcp::results::{ToolsPage, tool_name};
+use crate::telemetry::metrics::{Metrics, ToolMetrics};
+
+/// Tools that one server may have: each costs memory here and a handful of metrics.
+const TOOLS_MAX: usize = 5_000;
+/// Pages that one list may have.
+const PAGES_MAX: usize = 1_000;
+
+/// One tool.
+#[derive(Debug)]
+pub struct Tool {
+    name: String,
+    /// Its name as a JSON string, ready to be written.
+    pub name_json: String,
+    /// What is counted.
+    pub metrics: ToolMetrics,
+    definition: Box<RawValue>,
+}
+
+/// All tools of one server, in the server's order.
+#[derive(Debug, Default)]
+pub struct ToolSet {
+    by_name: HashMap<String, Arc<Tool>>,
+    in_order: Vec<Arc<Tool>>,
+}
+
+/// Why tools could not be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// No answer.
+    #[error("{}", describe(.0))]
+    Failed(Failure),
+    /// It answered with an error.
+    #[error("it answered `tools/list` with an error: {message} (code {code})")]
+    Refused {
+        /// The JSON-RPC code.
+        code: i64,
+        /// Its words.
+        message: String,
+    },
+    /// It answered something else.
+    #[error("its answer to `tools/list` does not follow the protocol: {0}")]
+    Malformed(String),
+    /// It goes on for ever.
+    #[error("its list of tools has no end: {0}")]
+    Endless(&'static str),
+}
+
+impl ToolSet {
+    /// Asks a server for all pages of its list.
+    pub async fn list(
+        connection: &Arc<Connection>,
+        dialect: &Dialect,
+        deadline: Instant,
+        server: &ServerId,
+        metrics: &Metrics,
+    ) -> Result<Self, ListError> {
+        let mut tools = Self::default();
+        let mut cursor: Option<String> = None;
+        let mut cursors_seen = HashSet::new();
+        for _ in 0..PAGES_MAX {
+            let request = |id| dialect.tools_list(id, cursor.as_deref());
+            let page =
+                match connection.request(deadline, request).await.map_err(ListError::Failed)? {
+                    Answer::Result(page) => read_page(&page)?,
+                    Answer::Error(error) => return Err(refused(&error)),
+                };
+            for definition in page.tools {
+                tools.add(definition, server, metrics)?;
+            }
+            cursor = page.next_cursor;
+            match &cursor {
+                None => return Ok(tools),
+                Some(next) if !cursors_seen.insert(next.clone()) => {
+                    return Err(ListError::Endless("a page leads back to an earlier one"));
+                }
+                Some(_) => {}
+            }
+        }
+        Err(ListError::Endless("too many pages"))
+    }
+
+    /// The tool of that name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.by_name.get(name)
+    }
+
+    /// Their names, in the server's order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.in_order.iter().map(|tool| tool.name.as_str())
+    }
+
+    /// Their definitions as the server wrote them, in its order.
+    pub fn definitions(&self) -> impl Iterator<Item = &RawValue> {
+        self.in_order.iter().map(|tool| &*tool.definition)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.in_order.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.in_order.is_empty()
+    }
+
+    fn add(
+        &mut self,
+        definition: Box<RawValue>,
+        server: &ServerId,
+        metrics: &Metrics,
+    ) -> Result<(), ListError> {
+        let Some(name) = tool_name(&definition) else {
+            return Err(ListError::Malformed("a tool has no name".into()));
+        };
+        if self.by_name.contains_key(&name) {
+            tracing::warn!(%server, tool = %name, "the server lists a tool twice; the first one counts");
+            return Ok(());
+        }
+        if self.in_order.len() == TOOLS_MAX {
+            return Err(ListError::Endless("too many tools"));
+        }
+        let name_json = serde_json::Value::from(name.as_str()).to_string();
+        let metrics = metrics.tool(server.as_str(), &name);
+        let tool = Arc::new(Tool { name: name.clone(), name_json, metrics, definition });
+        self.in_order.push(tool.clone());
+        self.by_name.insert(name, tool);
+        Ok(())
+    }
+}
+
+fn read_page(page: &Bytes) -> Result<ToolsPage, ListError> {
+    serde_json::from_slice(page).map_err(|error| ListError::Malformed(error.to_string()))
+}
+
+fn refused(error: &Bytes) -> ListError {
+    match serde_json::from_slice::<ErrorObject>(error) {
+        Ok(error) => ListError::Refused { code: error.code, message: error.message },
+        Err(error) => ListError::Malformed(error.to_string()),
+    }
+}

@@ -1,0 +1,76 @@
+//! The writer task: takes queued frames and writes them whole, many at once when many wait.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::connection::{Connection, Outgoing};
+use super::pending::End;
+
+/// Frames taken from the queue at once.
+const BATCH_FRAMES_MAX: usize = 128;
+/// Frames are gathered up to this size, then written with one call to the system.
+const BATCH_LEN: usize = 64 * 1024;
+
+/// Runs until the connection is closed or the server stops reading for good. Dropping `input` then
+/// closes the server's standard input, which asks it to end.
+pub(super) async fn run(
+    connection: Arc<Connection>,
+    mut input: impl AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Outgoing>,
+) {
+    let write_all = async {
+        let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
+        let mut buffer = Vec::new();
+        while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
+            while !frames_taken.is_empty() {
+                let mut batch: Vec<Outgoing> =
+                    frames_taken.drain(..batch_len(&frames_taken)).collect();
+                // The last look before the write: callers that left, deadlines that passed in the queue.
+                connection.pending().claim(&mut batch, |frame| frame.id, Instant::now());
+                write_batch(&mut input, &mut buffer, &batch).await?;
+            }
+        }
+        Ok::<(), std::io::Error>(())
+    };
+    tokio::select! {
+        written = write_all => {
+            let reason = match written {
+                Err(error) => format!("its input cannot be written: {}", error.kind()),
+                Ok(()) => "nobody uses it any more".to_owned(),
+            };
+            connection.close(&End::Exited(reason));
+        }
+        () = connection.token().cancelled() => {}
+    }
+}
+
+/// How many of the frames are written together. Those that are not stay unwritten while the others wait
+/// for room in the pipe, and can still be called back.
+fn batch_len(frames: &[Outgoing]) -> usize {
+    let mut len = 0;
+    let small = frames.iter().take_while(|outgoing| {
+        len += outgoing.frame.as_bytes().len();
+        len <= BATCH_LEN
+    });
+    small.count().max(1)
+}
+
+async fn write_batch(
+    input: &mut (impl AsyncWrite + Unpin),
+    buffer: &mut Vec<u8>,
+    batch: &[Outgoing],
+) -> std::io::Result<()> {
+    if let [single] = batch {
+        input.write_all(single.frame.as_bytes()).await?;
+    } else {
+        buffer.clear();
+        for outgoing in batch {
+            buffer.extend_from_slice(outgoing.frame.as_bytes());
+        }
+        input.write_all(buffer).await?;
+    }
+    input.flush().await
+}

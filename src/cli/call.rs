@@ -1,0 +1,56 @@
+//! `trunkline call`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use reqwest::{StatusCode, Url};
+
+/// Where `trunkline serve` listens by default.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+/// The tool ran and says that it failed.
+const TOOL_ERROR: u8 = 1;
+/// The call failed; standard error says how.
+const CALL_FAILED: u8 = 3;
+
+/// The result goes to standard output, an error to standard error. Exit code: 0 the tool did its work,
+/// 1 the tool says it failed, 2 the call could not be made, 3 the gateway refused it or it failed.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The server's id
+    server: String,
+    /// The tool's name
+    tool: String,
+    /// The arguments
+    #[arg(value_name = "JSON", default_value = "{}")]
+    arguments: String,
+    /// The gateway
+    #[arg(long, env = "TRUNKLINE_URL", default_value = DEFAULT_URL)]
+    url: Url,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut url = args.url.clone();
+    let Ok(mut path) = url.path_segments_mut() else {
+        bail!("`{}` is not an HTTP address", args.url)
+    };
+    path.pop_if_empty().extend(["v1", "servers", &args.server, "tools", &args.tool]);
+    drop(path);
+    let response = reqwest::Client::new().post(url).body(args.arguments).send().await;
+    let response = response.with_context(|| {
+        format!(
+            "no gateway answers at {}; `trunkline serve` starts one, --url names another",
+            args.url
+        )
+    })?;
+    let status = response.status();
+    let tool_failed =
+        response.headers().get("trunkline-outcome").is_some_and(|outcome| outcome == "tool_error");
+    let body = response.text().await.context("the answer was cut off")?;
+    if status != StatusCode::OK {
+        eprintln!("{body}");
+        return Ok(ExitCode::from(CALL_FAILED));
+    }
+    println!("{body}");
+    Ok(if tool_failed { ExitCode::from(TOOL_ERROR) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,167 @@
+//! `trunkline check`
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{ConfigArgs, load_config};
+use crate::backend::Environment;
+use crate::backend::pending::End;
+use crate::backend::request_ids::RequestIds;
+use crate::backend::run::{Run, StartError};
+use crate::ids::ServerId;
+use crate::telemetry::logging;
+use crate::telemetry::metrics::Metrics;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What one server turned out to be.
+struct Report {
+    server: ServerId,
+    outcome: Result<Found, StartError>,
+    took: Duration,
+}
+
+struct Found {
+    protocol: String,
+    era: String,
+    name: String,
+    tools: Vec<String>,
+}
+
+#[tokio::main]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    logging::init();
+    let (config, own_program) = load_config(args.config, None)?;
+    println!("configuration: {}", config.origin);
+    let environment = Environment::new(own_program, config.max_response, Metrics::new());
+    let mut checks = JoinSet::new();
+    for (server, config) in config.servers {
+        let environment = environment.clone();
+        checks.spawn(async move {
+            let began = Instant::now();
+            let never = CancellationToken::new();
+            let ids = Arc::new(RequestIds::new());
+            let run = Run::start(&server, &config, 1, ids, &environment, &never).await;
+            let took = began.elapsed();
+            let outcome = match run {
+                Ok(run) => {
+                    let found = Found::of(&run);
+                    run.stop(&End::Stopped).await;
+                    Ok(found)
+                }
+                Err(error) => Err(error),
+            };
+            Report { server, outcome, took }
+        });
+    }
+    let mut reports = checks.join_all().await;
+    reports.sort_by(|a, b| a.server.cmp(&b.server));
+    print!("{}", render(&reports));
+    let failed = reports.iter().filter(|report| report.outcome.is_err()).count();
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Found {
+    fn of(run: &Run) -> Self {
+        let ready = &run.ready;
+        let version = ready.dialect.version();
+        Self {
+            protocol: version.to_string(),
+            era: version.era().to_string(),
+            name: format!("{} {}", ready.info.name, ready.info.version).trim().to_owned(),
+            tools: ready.tools.names().map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// A table of all servers, then the tools of those that started and the troubles of those that did not.
+fn render(reports: &[Report]) -> String {
+    let mut rows =
+        vec![["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"].map(str::to_owned)];
+    for Report { server, outcome, took } in reports {
+        let start = format!("{:.1} s", took.as_secs_f64());
+        rows.push(match outcome {
+            Ok(found) => [
+                server.to_string(),
+                "ok".to_owned(),
+                found.protocol.clone(),
+                found.era.clone(),
+                found.tools.len().to_string(),
+                start,
+                found.name.clone(),
+            ],
+            Err(_) => {
+                let none = || "-".to_owned();
+                [server.to_string(), "FAILED".to_owned(), none(), none(), none(), start, none()]
+            }
+        });
+    }
+    let mut text = align(&rows);
+    for Report { server, outcome, .. } in reports {
+        match outcome {
+            Ok(found) => text += &format!("\n{server}: {}\n", found.tools.join(", ")),
+            Err(error) => {
+                text += &format!("\n{server} did not start: {}\n", error.detail);
+                for line in &error.stderr {
+                    text += &format!("  stderr: {line}\n");
+                }
+            }
+        }
+    }
+    text
+}
+
+fn align<const N: usize>(rows: &[[String; N]]) -> String {
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join("  ").trim_end();
+        text += "\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_what_started_and_why_the_rest_did_not() {
+        let found = Found {
+            protocol: "2026-07-28".into(),
+            era: "modern".into(),
+            name: "demo 1.0".into(),
+            tools: vec!["echo".into(), "time".into()],
+        };
+        let detail = "it ended with exit code 3".to_owned();
+        let error = StartError { reason: String::new(), detail, stderr: vec!["boom".into()] };
+        let took = Duration::from_millis(250);
+        let reports = [
+            Report { server: ServerId::parse("good").unwrap(), outcome: Ok(found), took },
+            Report { server: ServerId::parse("bad").unwrap(), outcome: Err(error), took },
+        ];
+        assert_eq!(
+            render(&reports),
+            "SERVER  STATUS  PROTOCOL    ERA     TOOLS  START  NAME\n\
+             good    ok      2026-07-28  modern  2      0.2 s  demo 1.0\n\
+             bad     FAILED  -           -       -      0.2 s  -\n\
+             \n\
+             good: echo, time\n\
+             \n\
+             bad did not start: it ended with exit code 3\n  stderr: boom\n"
+        );
+    }
+}

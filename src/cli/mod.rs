@@ -1,0 +1,84 @@
+//! The command line: one file per subcommand.
+
+mod call;
+mod check;
+mod guard;
+mod serve;
+mod std;
+
+use ::std::path::PathBuf;
+use ::std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, Sources};
+
+/// An MCP gateway: many callers' tool calls share a few long-lived MCP servers.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway
+    Serve(serve::Args),
+    /// Run the bundled MCP server on standard input and output
+    Std(std::Args),
+    /// Check the configuration, start every server, and show what each can do
+    Check(check::Args),
+    /// Call one tool through a running gateway
+    Call(call::Args),
+    /// Watch over one server (started by the gateway itself)
+    #[command(hide = true)]
+    Guard(guard::Args),
+}
+
+/// Where the configuration comes from.
+#[derive(clap::Args)]
+struct ConfigArgs {
+    /// The configuration file [default: trunkline.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Servers from an MCP client's `{"mcpServers": {…}}` file
+    #[arg(long, value_name = "FILE")]
+    mcp_config: Option<PathBuf>,
+}
+
+/// Reads the command line and does what it says.
+pub fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Std(args) => std::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Call(args) => call::run(args),
+        Command::Guard(args) => return guard::run(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// Loads the configuration that `args` and the environment name.
+fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<(Config, PathBuf)> {
+    let own_program = ::std::env::current_exe()?;
+    let sources = Sources {
+        file: args.config,
+        mcp_file: args.mcp_config,
+        listen,
+        // A variable that is not UTF-8 is none of ours.
+        env: ::std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        working_dir: ::std::env::current_dir()?,
+        own_program: own_program.clone(),
+    };
+    let config = crate::config::load(&sources)?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok((config, own_program))
+}

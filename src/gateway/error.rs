@@ -1,0 +1,237 @@
+//! Everything that can go wrong with a call, as its caller needs to know it: whose fault it is, whether
+//! to try again, and whether the tool may have run.
+
+use std::time::Duration;
+
+use crate::backend::NotReady;
+use crate::backend::connection::Failure;
+use crate::backend::pending::End;
+use crate::backend::queue::QueueError;
+use crate::jsonrpc::envelope::ErrorObject;
+use crate::jsonrpc::raw::RawError;
+use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
+
+/// Asked to wait this long when it cannot be known better.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// Whether the tool has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executed {
+    /// The server never saw the call, or refused it.
+    No,
+    /// It may have.
+    Unknown,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The request around the arguments is wrong.
+    #[error("{0}")]
+    InvalidRequest(String),
+    /// The arguments are wrong.
+    #[error("{0}")]
+    InvalidArguments(#[from] RawError),
+    /// Nobody says who calls, and that is needed.
+    #[error(
+        "this gateway serves no anonymous callers: send an API key as `Authorization: Bearer KEY`"
+    )]
+    Unauthenticated,
+    /// No such server.
+    #[error("there is no server `{server}`; GET /v1/servers lists those you can use")]
+    ServerNotFound {
+        /// As asked for.
+        server: String,
+    },
+    /// No such tool.
+    #[error(
+        "server `{server}` has no tool `{tool}`; GET /v1/servers/{server}/tools lists those it has"
+    )]
+    ToolNotFound {
+        /// As asked for.
+        server: String,
+        /// As asked for.
+        tool: String,
+    },
+    /// The body is over the limit.
+    #[error("the body is larger than the {limit} bytes that are accepted")]
+    PayloadTooLarge {
+        /// In bytes.
+        limit: usize,
+    },
+    /// Too many calls wait.
+    #[error("too many calls are waiting for this server")]
+    Overloaded,
+    /// The server is down.
+    #[error("the server is not running: {reason}")]
+    ServerUnavailable {
+        /// Why.
+        reason: String,
+        /// When it will be tried again.
+        retry_after: Duration,
+    },
+    /// The gateway is going away.
+    #[error("the gateway is shutting down")]
+    ShuttingDown,
+    /// The server answered with a JSON-RPC error.
+    #[error("the server answered with an error: {}", .0.message)]
+    Backend(ErrorObject),
+    /// The server ended.
+    #[error("the server ended before it answered: {reason}")]
+    BackendExited {
+        /// How.
+        reason: String,
+        /// Whether it may have run the tool.
+        executed: Executed,
+    },
+    /// The server's answer makes no sense.
+    #[error("the server broke the protocol: {reason}")]
+    BackendProtocol {
+        /// How.
+        reason: String,
+        /// Whether it may have run the tool.
+        executed: Executed,
+    },
+    /// The answer is over the limit.
+    #[error("the server's answer is larger than the gateway passes on (`max_response`)")]
+    BackendTooLarge,
+    /// The tool asks back, and this caller cannot answer.
+    #[error("the tool asks for input that only an MCP client can give")]
+    InputRequired,
+    /// Too late.
+    #[error("the call was not answered by its deadline")]
+    DeadlineExceeded {
+        /// Whether the server may have run the tool.
+        executed: Executed,
+    },
+}
+
+impl CallError {
+    /// The code that callers can rely on.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidRequest(_) => "invalid_request",
+            Self::InvalidArguments(_) => "invalid_arguments",
+            Self::Unauthenticated => "unauthenticated",
+            Self::ServerNotFound { .. } => "server_not_found",
+            Self::ToolNotFound { .. } => "tool_not_found",
+            Self::PayloadTooLarge { .. } => "payload_too_large",
+            Self::Overloaded => "overloaded",
+            Self::ServerUnavailable { .. } => "server_unavailable",
+            Self::ShuttingDown => "shutting_down",
+            Self::Backend(_) => "backend_error",
+            Self::BackendExited { .. } => "backend_exited",
+            Self::BackendProtocol { .. } => "backend_protocol",
+            Self::BackendTooLarge => "backend_too_large",
+            Self::InputRequired => "input_required",
+            Self::DeadlineExceeded { .. } => "deadline_exceeded",
+        }
+    }
+
+    /// Whether the tool has run.
+    pub fn executed(&self) -> Executed {
+        match self {
+            Self::BackendExited { executed, .. }
+            | Self::BackendProtocol { executed, .. }
+            | Self::DeadlineExceeded { executed } => *executed,
+            // These codes say that the request itself was refused.
+            Self::Backend(error) => match error.code {
+                PARSE_ERROR | INVALID_REQUEST | METHOD_NOT_FOUND | INVALID_PARAMS => Executed::No,
+                _ => Executed::Unknown,
+            },
+            Self::BackendTooLarge | Self::InputRequired => Executed::Unknown,
+            _ => Executed::No,
+        }
+    }
+
+    /// Whether the same call may succeed later, and cannot do harm twice.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Overloaded | Self::ServerUnavailable { .. } | Self::ShuttingDown => true,
+            Self::BackendExited { executed, .. } | Self::DeadlineExceeded { executed } => {
+                *executed == Executed::No
+            }
+            _ => false,
+        }
+    }
+
+    /// When to try again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::ServerUnavailable { retry_after, .. } => Some(*retry_after),
+            Self::Overloaded | Self::ShuttingDown => Some(RETRY_SOON),
+            _ => None,
+        }
+    }
+
+    pub(super) fn protocol(reason: &str) -> Self {
+        Self::BackendProtocol { reason: reason.to_owned(), executed: Executed::Unknown }
+    }
+
+    /// Reads the `error` member of an answer.
+    pub(super) fn from_server_error(error: &[u8]) -> Self {
+        match serde_json::from_slice(error) {
+            Ok(error) => Self::Backend(error),
+            Err(_) => Self::protocol("its error has no code or message"),
+        }
+    }
+}
+
+impl Executed {
+    /// As shown to callers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn if_written(written: bool) -> Self {
+        if written { Self::Unknown } else { Self::No }
+    }
+}
+
+impl From<NotReady> for CallError {
+    fn from(not_ready: NotReady) -> Self {
+        match not_ready {
+            NotReady::Backoff { retry_after, reason } => {
+                Self::ServerUnavailable { reason: reason.to_string(), retry_after }
+            }
+            NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
+            NotReady::Stopped => Self::ShuttingDown,
+        }
+    }
+}
+
+impl From<QueueError> for CallError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Full => Self::Overloaded,
+            QueueError::Expired => Self::DeadlineExceeded { executed: Executed::No },
+        }
+    }
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Ended { end: End::Stopped, written: false } => Self::ShuttingDown,
+            Failure::Ended { end: End::Exited(reason), written } => {
+                Self::BackendExited { reason, executed: Executed::if_written(written) }
+            }
+            Failure::Ended { end: End::Stopped, written } => Self::BackendExited {
+                reason: "the gateway stopped it".to_owned(),
+                executed: Executed::if_written(written),
+            },
+            Failure::Ended { end: End::Protocol(reason), written } => {
+                Self::BackendProtocol { reason, executed: Executed::if_written(written) }
+            }
+            Failure::Expired { written } => {
+                Self::DeadlineExceeded { executed: Executed::if_written(written) }
+            }
+            Failure::TooLarge => Self::BackendTooLarge,
+            Failure::Busy => Self::Overloaded,
+            Failure::Mixup => Self::protocol("its answer could not be trusted"),
+        }
+    }
+}

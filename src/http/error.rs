@@ -1,0 +1,128 @@
+//! Errors as HTTP: the one place where codes become statuses.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::gateway::CallError;
+use crate::ids::CallId;
+
+/// The body of an error, `application/problem+json` (RFC 9457).
+#[derive(Serialize)]
+struct Problem<'a> {
+    title: &'a str,
+    status: u16,
+    code: &'a str,
+    detail: String,
+    retryable: bool,
+    executed: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<BackendProblem<'a>>,
+}
+
+/// A server's own error, as it gave it.
+#[derive(Serialize)]
+struct BackendProblem<'a> {
+    code: i64,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+}
+
+fn status_of(error: &CallError) -> StatusCode {
+    match error {
+        CallError::InvalidRequest(_) | CallError::InvalidArguments(_) => StatusCode::BAD_REQUEST,
+        CallError::Unauthenticated => StatusCode::UNAUTHORIZED,
+        CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
+        CallError::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
+        CallError::Backend(_)
+        | CallError::BackendExited { .. }
+        | CallError::BackendProtocol { .. }
+        | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
+        CallError::Overloaded | CallError::ServerUnavailable { .. } | CallError::ShuttingDown => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
+    }
+}
+
+impl IntoResponse for CallError {
+    fn into_response(self) -> Response<Body> {
+        let status = status_of(&self);
+        let backend = match &self {
+            Self::Backend(error) => Some(BackendProblem {
+                code: error.code,
+                message: &error.message,
+                data: error.data.as_deref(),
+            }),
+            _ => None,
+        };
+        let mut response = problem(
+            status,
+            &Problem {
+                title: status.canonical_reason().unwrap_or_default(),
+                status: status.as_u16(),
+                code: self.code(),
+                detail: self.to_string(),
+                retryable: self.is_retryable(),
+                executed: self.executed().as_str(),
+                backend,
+            },
+        );
+        let headers = response.headers_mut();
+        if let Some(retry_after) = self.retry_after() {
+            // In whole seconds, rounded up: who comes back too early is refused again.
+            let seconds = retry_after.as_secs_f64().ceil().max(1.0) as u64;
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// An error of a tool call, with the call's id.
+pub(super) fn call_failed(error: CallError, call: CallId) -> Response<Body> {
+    let mut response = error.into_response();
+    let headers = response.headers_mut();
+    headers.insert(super::rest::CALL_ID.clone(), super::rest::call_id_value(call));
+    headers.insert(super::rest::OUTCOME.clone(), HeaderValue::from_static("error"));
+    response
+}
+
+pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
+    let detail = format!(
+        "there is nothing at `{}`; tools are called by POST /v1/servers/SERVER/tools/TOOL",
+        uri.path()
+    );
+    plain_problem(StatusCode::NOT_FOUND, "not_found", detail)
+}
+
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
+    let detail = format!("`{}` cannot be asked with {method}", uri.path());
+    plain_problem(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+fn plain_problem(status: StatusCode, code: &str, detail: String) -> Response<Body> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let problem_body = Problem {
+        title,
+        status: status.as_u16(),
+        code,
+        detail,
+        retryable: false,
+        executed: "no",
+        backend: None,
+    };
+    problem(status, &problem_body)
+}
+
+fn problem(status: StatusCode, body: &Problem<'_>) -> Response<Body> {
+    let body = serde_json::to_vec(body).expect("a problem is plain data");
+    let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
+    (status, content_type, body).into_response()
+}

@@ -1,0 +1,227 @@
+//! Plain HTTP for tools: `POST /v1/servers/{server}/tools/{tool}`, and what there is to call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
+
+use super::Front;
+use super::error::call_failed;
+use crate::backend::{Backend, State as ServerState};
+use crate::gateway::{Call, CallError, Caller, Executed, Reply};
+use crate::ids::CallId;
+use crate::jsonrpc::RawObject;
+
+pub(super) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
+pub(super) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
+static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
+static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The longest deadline a caller may ask for.
+const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
+
+/// Calls a tool: the body is its arguments, the answer its result.
+pub(super) async fn call_tool(
+    State(front): State<Arc<Front>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    request: Request<Body>,
+) -> Response<Body> {
+    let id = CallId::new();
+    let outcome = async {
+        let caller = front.caller().ok_or(CallError::Unauthenticated)?;
+        let Path((server, tool)) =
+            path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
+        let call = read_call(&front, id, server, tool, request).await?;
+        front.gateway.call(&caller, call).await
+    };
+    match outcome.await {
+        Ok(reply) => answered(reply, id),
+        Err(error) => call_failed(error, id),
+    }
+}
+
+async fn read_call(
+    front: &Front,
+    id: CallId,
+    server: String,
+    tool: String,
+    request: Request<Body>,
+) -> Result<Call, CallError> {
+    let arrived = Instant::now();
+    let (parts, body) = request.into_parts();
+    let asked = read_headers(&parts.headers)?;
+    let Some(backend) = front.gateway.registry().get(&server) else {
+        return Err(CallError::ServerNotFound { server });
+    };
+    let deadline = arrived + asked.unwrap_or_else(|| backend.timeout());
+    let body = timeout_at(deadline, read_body(&parts.headers, body, front.max_body))
+        .await
+        .map_err(|_| CallError::DeadlineExceeded { executed: Executed::No })??;
+    // A tool without arguments can be called without a body.
+    let arguments = if body.is_empty() { RawObject::empty() } else { RawObject::parse(body)? };
+    Ok(Call { id, server, tool, arguments, arrived, deadline })
+}
+
+/// The caller's own timeout, if it gives one.
+fn read_headers(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
+    if headers.contains_key(&IDEMPOTENCY_KEY) {
+        let message = "`Idempotency-Key` is not supported: calls are not repeated, and the header must not promise it";
+        return Err(CallError::InvalidRequest(message.to_owned()));
+    }
+    let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };
+    match value.to_str().ok().and_then(|text| text.parse().ok()) {
+        Some(ms @ 1..=TIMEOUT_MS_MAX) => Ok(Some(Duration::from_millis(ms))),
+        _ => Err(CallError::InvalidRequest(format!(
+            "`Trunkline-Timeout-Ms` must be a whole number of milliseconds from 1 to {TIMEOUT_MS_MAX}"
+        ))),
+    }
+}
+
+async fn read_body(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, CallError> {
+    let declared = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    // Refused before a byte of it is read.
+    if declared.is_some_and(|declared| declared > limit) {
+        return Err(CallError::PayloadTooLarge { limit });
+    }
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(CallError::PayloadTooLarge { limit }),
+        Err(_) => Err(CallError::InvalidRequest("the body was cut off".to_owned())),
+    }
+}
+
+fn answered(reply: Reply, id: CallId) -> Response<Body> {
+    let timing = format!(
+        "queue;dur={:.3}, backend;dur={:.3}",
+        reply.queue.as_secs_f64() * 1000.0,
+        reply.backend.as_secs_f64() * 1000.0
+    );
+    let mut response = Response::new(Body::from(reply.result));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CALL_ID.clone(), call_id_value(id));
+    let outcome = if reply.is_tool_error { "tool_error" } else { "ok" };
+    headers.insert(OUTCOME.clone(), HeaderValue::from_static(outcome));
+    headers.insert(SERVER_TIMING.clone(), text_value(timing));
+    response
+}
+
+pub(super) fn call_id_value(id: CallId) -> HeaderValue {
+    text_value(id.to_string())
+}
+
+fn text_value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("made of visible ASCII")
+}
+
+/// One server as callers see it.
+#[derive(Serialize)]
+struct ServerView<'a> {
+    id: &'a str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol_version: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    era: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<usize>,
+}
+
+impl<'a> ServerView<'a> {
+    fn of(server: &'a Backend) -> Self {
+        let id = server.id().as_str();
+        let view = |state| Self {
+            id,
+            state,
+            reason: None,
+            protocol_version: None,
+            era: None,
+            tools: None,
+        };
+        match server.state() {
+            ServerState::Idle => view("idle"),
+            ServerState::Starting => view("starting"),
+            ServerState::Backoff { reason, .. } => {
+                Self { reason: Some(reason.to_string()), ..view("backoff") }
+            }
+            ServerState::Stopped => view("stopped"),
+            ServerState::Ready(ready) => {
+                let version = ready.dialect.version();
+                Self {
+                    protocol_version: Some(version.as_str()),
+                    era: Some(version.era().to_string()),
+                    tools: Some(ready.tools.len()),
+                    ..view("ready")
+                }
+            }
+        }
+    }
+}
+
+/// Every server the caller may use.
+pub(super) async fn list_servers(
+    State(front): State<Arc<Front>>,
+) -> Result<Response<Body>, CallError> {
+    #[derive(Serialize)]
+    struct List<'a> {
+        servers: Vec<ServerView<'a>>,
+    }
+    authenticate(&front)?;
+    let servers = front.gateway.registry().iter().map(|server| ServerView::of(server)).collect();
+    Ok(json(&List { servers }))
+}
+
+/// One server.
+pub(super) async fn show_server(
+    State(front): State<Arc<Front>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response<Body>, CallError> {
+    authenticate(&front)?;
+    Ok(json(&ServerView::of(find(&front, path)?)))
+}
+
+/// One server's tools, as the server defines them.
+pub(super) async fn list_tools(
+    State(front): State<Arc<Front>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response<Body>, CallError> {
+    #[derive(Serialize)]
+    struct List<'a> {
+        tools: Vec<&'a RawValue>,
+    }
+    authenticate(&front)?;
+    let server = find(&front, path)?;
+    let ready = server.ready(Instant::now() + server.timeout()).await?;
+    Ok(json(&List { tools: ready.tools.definitions().collect() }))
+}
+
+fn authenticate(front: &Front) -> Result<Caller, CallError> {
+    front.caller().ok_or(CallError::Unauthenticated)
+}
+
+fn find(
+    front: &Front,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<&Arc<Backend>, CallError> {
+    let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
+    front.gateway.registry().get(&server).ok_or(CallError::ServerNotFound { server })
+}
+
+fn json(body: &impl Serialize) -> Response<Body> {
+    let body = serde_json::to_vec(body).expect("views are plain data");
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}

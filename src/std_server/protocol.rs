@@ -1,0 +1,272 @@
+//! One request into its answer, in the way of the era it was written in.
+//!
+//! A request whose `_meta` says its version is modern, any other is legacy; nothing is remembered from
+//! one request to the next.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+
+use super::json::{kind, text};
+use super::tools::{self, Called, Outcome, Work};
+use crate::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
+use crate::mcp::{
+    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion,
+    UNSUPPORTED_PROTOCOL_VERSION, meta, method,
+};
+
+/// How long a client may keep the tool list. It changes with a new version of the program only.
+const TTL_MS: u64 = 3_600_000;
+
+/// What a request comes to.
+pub(super) enum Answer {
+    /// To be sent.
+    Now(Frame),
+    /// A call that takes time.
+    Later { era: Era, work: Work },
+}
+
+/// A request that is answered with an error.
+struct Refusal {
+    code: i64,
+    message: String,
+    data: Option<Box<RawValue>>,
+}
+
+/// The members that any of the methods reads; absent and `null` are the same to all of them.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a> {
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cursor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    protocol_version: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    protocol_version: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    client_capabilities: Option<&'a RawValue>,
+}
+
+// The attributes above cannot take constants.
+const _: () = assert!(
+    matches!(meta::PROTOCOL_VERSION.as_bytes(), b"io.modelcontextprotocol/protocolVersion")
+        && matches!(
+            meta::CLIENT_CAPABILITIES.as_bytes(),
+            b"io.modelcontextprotocol/clientCapabilities"
+        )
+);
+
+/// Answers a request, or says what work its answer takes.
+pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
+    dispatch(id, method, params).unwrap_or_else(|refusal| {
+        let Refusal { code, message, data } = refusal;
+        Answer::Now(Frame::error(Some(id), code, &message, data.as_deref()))
+    })
+}
+
+/// The answer to a `tools/call`.
+pub(super) fn call_result(id: &RawValue, era: Era, outcome: &Outcome<'_>) -> Frame {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct CallResult<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result_type: Option<&'static str>,
+        content: [Content<'a>; 1],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        structured_content: Option<&'a Value>,
+        is_error: bool,
+        #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+        meta: Option<&'static RawValue>,
+    }
+    #[derive(Serialize)]
+    struct Content<'a> {
+        r#type: &'static str,
+        text: &'a str,
+    }
+    let is_modern = era == Era::Modern;
+    Frame::result(
+        id,
+        &CallResult {
+            result_type: is_modern.then_some("complete"),
+            content: [Content { r#type: "text", text: &outcome.text }],
+            structured_content: outcome.structured.as_ref(),
+            is_error: outcome.is_error,
+            meta: is_modern.then_some(&RESULT_META),
+        },
+    )
+}
+
+fn dispatch(id: &RawValue, method: &str, params: Option<&RawValue>) -> Result<Answer, Refusal> {
+    let params = Params::read(params)?;
+    let era = params.era()?;
+    let frame = match (method, era) {
+        (method::TOOLS_CALL, _) => return call(id, era, &params),
+        (method::TOOLS_LIST, _) => tools_list(id, era, &params)?,
+        (method::DISCOVER, Era::Modern) => Frame::result(id, &*DISCOVER_RESULT),
+        (method::LISTEN, Era::Modern) => acknowledge(id),
+        (method::INITIALIZE, _) => initialize(id, &params),
+        (method::PING, Era::Legacy) => Frame::result(id, &json!({})),
+        (method::DISCOVER | method::LISTEN, Era::Legacy) => {
+            let key = meta::PROTOCOL_VERSION;
+            return Err(Refusal::params(format!("`_meta` must have `{key}`")));
+        }
+        _ => return Err(Refusal::new(METHOD_NOT_FOUND, format!("there is no method `{method}`"))),
+    };
+    Ok(Answer::Now(frame))
+}
+
+fn call(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Answer, Refusal> {
+    let name = params.name.and_then(text).ok_or_else(|| {
+        Refusal::params("`name` must be a string, the name of the tool".to_owned())
+    })?;
+    match tools::call(&name, params.arguments) {
+        Some(Called::Done(outcome)) => Ok(Answer::Now(call_result(id, era, &outcome))),
+        Some(Called::Later(work)) => Ok(Answer::Later { era, work }),
+        None => Err(Refusal::params(format!("there is no tool `{name}`"))),
+    }
+}
+
+fn tools_list(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Frame, Refusal> {
+    if params.cursor.is_some() {
+        return Err(Refusal::params("`cursor` must be absent: the list has one page".to_owned()));
+    }
+    Ok(match era {
+        Era::Legacy => Frame::result(id, &*LEGACY_TOOLS),
+        Era::Modern => Frame::result(id, &*MODERN_TOOLS),
+    })
+}
+
+/// The handshake, which needs nothing to be remembered: a version that is not known is answered with
+/// the newest one that has handshakes.
+fn initialize(id: &RawValue, params: &Params<'_>) -> Frame {
+    let version = params
+        .protocol_version
+        .and_then(text)
+        .and_then(|version| ProtocolVersion::parse(&version))
+        .filter(|version| version.era() == Era::Legacy)
+        .unwrap_or(ProtocolVersion::LATEST_LEGACY);
+    let result = json!({
+        "protocolVersion": version.as_str(),
+        "capabilities": capabilities(),
+        "serverInfo": server_info(),
+    });
+    Frame::result(id, &result)
+}
+
+/// Opens a subscription. None of the notifications ever happens here, so none is agreed to and nothing
+/// needs to be kept: the request just stays unanswered, as long as the client wants.
+fn acknowledge(id: &RawValue) -> Frame {
+    let subscription = meta::SUBSCRIPTION_ID;
+    let params = format!(r#"{{"_meta":{{"{subscription}":{}}},"notifications":{{}}}}"#, id.get());
+    Frame::notification(ACKNOWLEDGED, &params)
+}
+
+const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+
+static RESULT_META: LazyLock<Box<RawValue>> =
+    LazyLock::new(|| raw(&json!({meta::SERVER_INFO: server_info()})));
+
+static LEGACY_TOOLS: LazyLock<Box<RawValue>> =
+    LazyLock::new(|| raw(&json!({"tools": tools::definitions()})));
+
+static MODERN_TOOLS: LazyLock<Box<RawValue>> = LazyLock::new(|| {
+    raw(&json!({
+        "resultType": "complete",
+        "tools": tools::definitions(),
+        "ttlMs": TTL_MS,
+        "cacheScope": "public",
+        "_meta": {meta::SERVER_INFO: server_info()},
+    }))
+});
+
+static DISCOVER_RESULT: LazyLock<Box<RawValue>> = LazyLock::new(|| {
+    raw(&json!({
+        "resultType": "complete",
+        "supportedVersions": modern_versions(),
+        "capabilities": capabilities(),
+        "ttlMs": TTL_MS,
+        "cacheScope": "public",
+        "_meta": {meta::SERVER_INFO: server_info()},
+    }))
+});
+
+fn capabilities() -> Value {
+    json!({"tools": {}})
+}
+
+fn server_info() -> Value {
+    let name = format!("{IMPLEMENTATION_NAME}-std");
+    json!({"name": name, "version": IMPLEMENTATION_VERSION})
+}
+
+fn modern_versions() -> Vec<&'static str> {
+    let versions = ProtocolVersion::ALL.into_iter();
+    versions.filter(|v| v.era() == Era::Modern).map(ProtocolVersion::as_str).collect()
+}
+
+fn raw(value: &Value) -> Box<RawValue> {
+    to_raw_value(value).expect("values are plain data")
+}
+
+impl<'a> Params<'a> {
+    fn read(params: Option<&'a RawValue>) -> Result<Self, Refusal> {
+        match params {
+            None => Ok(Self::default()),
+            Some(params) => read_object("params", params),
+        }
+    }
+
+    /// Which era the request is of; a modern one must be complete and of a version that is spoken.
+    fn era(&self) -> Result<Era, Refusal> {
+        let Some(meta) = self.meta else { return Ok(Era::Legacy) };
+        let meta: Meta<'_> = read_object("_meta", meta)?;
+        let Some(version) = meta.protocol_version else { return Ok(Era::Legacy) };
+        let Some(version) = text(version) else {
+            let (key, kind) = (meta::PROTOCOL_VERSION, kind(version));
+            return Err(Refusal::params(format!("`{key}` must be a string, and it is {kind}")));
+        };
+        if ProtocolVersion::parse(&version).map(ProtocolVersion::era) != Some(Era::Modern) {
+            let data = json!({"supported": modern_versions(), "requested": version});
+            let message = "Unsupported protocol version".to_owned();
+            let code = UNSUPPORTED_PROTOCOL_VERSION;
+            return Err(Refusal { code, message, data: Some(raw(&data)) });
+        }
+        if !meta.client_capabilities.is_some_and(|it| it.get().starts_with('{')) {
+            let key = meta::CLIENT_CAPABILITIES;
+            return Err(Refusal::params(format!("`_meta` must have `{key}`, an object")));
+        }
+        Ok(Era::Modern)
+    }
+}
+
+fn read_object<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Result<T, Refusal> {
+    // Without this look serde would also take an array, member by member.
+    if !raw.get().starts_with('{') {
+        let kind = kind(raw);
+        return Err(Refusal::params(format!("`{name}` must be an object, and it is {kind}")));
+    }
+    serde_json::from_str(raw.get())
+        .map_err(|error| Refusal::params(format!("`{name}` cannot be read: {error}")))
+}
+
+impl Refusal {
+    fn new(code: i64, message: String) -> Self {
+        Self { code, message, data: None }
+    }
+
+    fn params(message: String) -> Self {
+        Self::new(INVALID_PARAMS, message)
+    }
+}

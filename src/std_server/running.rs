@@ -1,0 +1,104 @@
+//! The calls at work: which request each belongs to, and how to stop it.
+
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+use tokio::task::{self, AbortHandle, JoinSet};
+use tracing::error;
+
+use super::json::same_id;
+use super::tools::{Outcome, Work};
+use crate::mcp::Era;
+
+#[derive(Default)]
+pub(super) struct Running {
+    tasks: JoinSet<Outcome<'static>>,
+    /// The calls that still want an answer; a cancelled one is no longer here, even if its task had
+    /// ended before it could be stopped.
+    calls: HashMap<task::Id, Call>,
+}
+
+struct Call {
+    id: Box<RawValue>,
+    era: Era,
+    abort: AbortHandle,
+}
+
+/// A call that wants its answer.
+pub(super) struct Ended {
+    pub(super) id: Box<RawValue>,
+    pub(super) era: Era,
+    /// Nothing, if the tool panicked.
+    pub(super) outcome: Option<Outcome<'static>>,
+}
+
+impl Running {
+    pub(super) fn start(&mut self, id: &RawValue, era: Era, work: Work) {
+        let abort = self.tasks.spawn(work);
+        self.calls.insert(abort.id(), Call { id: id.to_owned(), era, abort });
+    }
+
+    /// How many are at work, those included that were cancelled and have not stopped yet.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The next one that ends, or nothing if it was cancelled. Cancel-safe: there is no await after
+    /// the task was taken out.
+    pub(super) async fn next(&mut self) -> Option<Ended> {
+        let (task, outcome) = match self.tasks.join_next_with_id().await? {
+            Ok((task, outcome)) => (task, Some(outcome)),
+            Err(error) => {
+                if error.is_panic() {
+                    error!(%error, "a tool broke down");
+                }
+                (error.id(), None)
+            }
+        };
+        let Call { id, era, .. } = self.calls.remove(&task)?;
+        Some(Ended { id, era, outcome })
+    }
+
+    /// Stops the calls with that id and says how many there were.
+    pub(super) fn cancel(&mut self, id: &RawValue) -> usize {
+        let cancelled = self.calls.extract_if(|_, call| same_id(&call.id, id));
+        cancelled.map(|(_, call)| call.abort.abort()).count()
+    }
+
+    pub(super) fn cancel_all(&mut self) {
+        self.calls.clear();
+        self.tasks.abort_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_call_cancelled_after_its_end_is_not_answered() {
+        let mut running = Running::default();
+        running.start(&id("1"), Era::Legacy, Box::pin(async { Outcome::text("late") }));
+        tokio::task::yield_now().await;
+        assert_eq!(running.cancel(&id("1")), 1);
+        assert!(running.next().await.is_none());
+        assert!(running.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_panics_still_tells_whose_call_it_was() {
+        let mut running = Running::default();
+        running.start(&id("7"), Era::Legacy, Box::pin(async { panic!("on purpose") }));
+        let ended = running.next().await.unwrap();
+        assert_eq!(ended.id.get(), "7");
+        assert!(ended.outcome.is_none());
+    }
+}

@@ -1,0 +1,208 @@
+//! Every metric, declared in one place. A field's comment is its help text on `/metrics`.
+//!
+//! Handles are looked up once, when a server or a tool becomes known ([`ServerMetrics`],
+//! [`ToolMetrics`]); a call then only touches atomics.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+/// From well under a local tool's time to the longest calls that are allowed.
+const SECONDS_BUCKETS: [f64; 15] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+    30.0,
+];
+
+/// Declares the metrics struct; each `#[doc]` line becomes the metric's help.
+macro_rules! metrics {
+    ($( #[doc = $help:literal] $field:ident: $type:ident = $name:literal [$($label:literal),*]; )*) => {
+        /// All metrics of one gateway.
+        #[derive(Clone, Debug)]
+        pub struct Metrics {
+            registry: Registry,
+            $( #[doc = $help] $field: $type, )*
+        }
+
+        impl Metrics {
+            /// A fresh set, all at zero.
+            pub fn new() -> Self {
+                let registry = Registry::new();
+                $(
+                    let $field = metrics!(@make $type, $name, $help.trim(), &[$($label),*]);
+                    registry.register(Box::new($field.clone())).expect("names are unique");
+                )*
+                Self { registry, $($field),* }
+            }
+        }
+    };
+    (@make HistogramVec, $name:literal, $help:expr, $labels:expr) => {
+        HistogramVec::new(HistogramOpts::new($name, $help).buckets(SECONDS_BUCKETS.to_vec()), $labels)
+            .expect("the declaration is valid")
+    };
+    (@make $type:ident, $name:literal, $help:expr, $labels:expr) => {
+        $type::new(Opts::new($name, $help), $labels).expect("the declaration is valid")
+    };
+}
+
+metrics! {
+    /// Calls by how they ended: ok, tool_error, cancelled, or the code of an error.
+    calls: IntCounterVec = "trunkline_calls_total" ["server", "tool", "outcome"];
+    /// Seconds a call waited before it was handed to its server.
+    queue_seconds: HistogramVec = "trunkline_call_queue_seconds" ["server"];
+    /// Seconds from handing a call to its server until the answer.
+    backend_seconds: HistogramVec = "trunkline_call_backend_seconds" ["server", "tool"];
+    /// Seconds from the arrival of a call until it ended.
+    total_seconds: HistogramVec = "trunkline_call_seconds" ["server", "tool"];
+    /// Calls that are waiting for their server or being answered by it.
+    in_flight: IntGaugeVec = "trunkline_calls_in_flight" ["server"];
+    /// Whether the server is ready for calls.
+    up: IntGaugeVec = "trunkline_server_up" ["server"];
+    /// Starts of the server after the first.
+    restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
+    /// Calls given up after they were sent: deadline passed, or the caller went away.
+    cancelled: IntCounterVec = "trunkline_cancelled_calls_total" ["server"];
+    /// Answers to calls that nobody waits for any more, and second answers to one call.
+    late_answers: IntCounterVec = "trunkline_late_answers_total" ["server"];
+    /// Answers with an id that was never issued: a broken server, or a forgery.
+    unknown_answers: IntCounterVec = "trunkline_unknown_answers_total" ["server"];
+    /// Lines on a server's standard output that were dropped: garbage, or too_long.
+    dropped_lines: IntCounterVec = "trunkline_dropped_lines_total" ["server", "reason"];
+    /// Requests of a server to its client, refused since the connection is shared.
+    refused_requests: IntCounterVec = "trunkline_refused_server_requests_total" ["server"];
+    /// Answers withheld because they belonged to another call. Anything but zero is a bug to report.
+    identity_alarms: IntCounterVec = "trunkline_identity_alarms_total" ["server"];
+}
+
+/// One server's share of the metrics.
+#[derive(Clone, Debug)]
+pub struct ServerMetrics {
+    /// See [`Metrics`], as for all fields.
+    pub queue_seconds: Histogram,
+    /// Calls now.
+    pub in_flight: IntGauge,
+    /// 1 when ready.
+    pub up: IntGauge,
+    /// Starts after the first.
+    pub restarts: IntCounter,
+    /// Calls given up.
+    pub cancelled: IntCounter,
+    /// Answers nobody waits for.
+    pub late_answers: IntCounter,
+    /// Answers nobody asked for.
+    pub unknown_answers: IntCounter,
+    /// Lines that are no message.
+    pub garbage_lines: IntCounter,
+    /// Lines over the limit.
+    pub too_long_lines: IntCounter,
+    /// The server's own requests.
+    pub refused_requests: IntCounter,
+    /// Answers withheld.
+    pub identity_alarms: IntCounter,
+}
+
+/// One tool's share of the metrics.
+#[derive(Clone, Debug)]
+pub struct ToolMetrics {
+    calls: IntCounterVec,
+    server: String,
+    tool: String,
+    ok: IntCounter,
+    tool_error: IntCounter,
+    backend_seconds: Histogram,
+    total_seconds: Histogram,
+}
+
+impl Metrics {
+    /// The handles for one server.
+    pub fn server(&self, server: &str) -> ServerMetrics {
+        let dropped = |reason| self.dropped_lines.with_label_values(&[server, reason]);
+        ServerMetrics {
+            queue_seconds: self.queue_seconds.with_label_values(&[server]),
+            in_flight: self.in_flight.with_label_values(&[server]),
+            up: self.up.with_label_values(&[server]),
+            restarts: self.restarts.with_label_values(&[server]),
+            cancelled: self.cancelled.with_label_values(&[server]),
+            late_answers: self.late_answers.with_label_values(&[server]),
+            unknown_answers: self.unknown_answers.with_label_values(&[server]),
+            garbage_lines: dropped("garbage"),
+            too_long_lines: dropped("too_long"),
+            refused_requests: self.refused_requests.with_label_values(&[server]),
+            identity_alarms: self.identity_alarms.with_label_values(&[server]),
+        }
+    }
+
+    /// The handles for one tool.
+    pub fn tool(&self, server: &str, tool: &str) -> ToolMetrics {
+        ToolMetrics {
+            calls: self.calls.clone(),
+            server: server.to_owned(),
+            tool: tool.to_owned(),
+            ok: self.calls.with_label_values(&[server, tool, "ok"]),
+            tool_error: self.calls.with_label_values(&[server, tool, "tool_error"]),
+            backend_seconds: self.backend_seconds.with_label_values(&[server, tool]),
+            total_seconds: self.total_seconds.with_label_values(&[server, tool]),
+        }
+    }
+
+    /// Counts a call that failed before its tool was known. The names a caller made up must not become
+    /// labels: anyone could fill the memory with them.
+    pub fn count_unresolved(&self, server: &str, outcome: &str) {
+        self.calls.with_label_values(&[server, "", outcome]).inc();
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn render(&self) -> Vec<u8> {
+        let mut text = Vec::with_capacity(8 * 1024);
+        TextEncoder::new()
+            .encode(&self.registry.gather(), &mut text)
+            .expect("writing to memory does not fail");
+        text
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ToolMetrics {
+    /// Counts a call that ended.
+    pub fn record(&self, outcome: &str, total: Duration) {
+        match outcome {
+            "ok" => self.ok.inc(),
+            "tool_error" => self.tool_error.inc(),
+            other => self.calls.with_label_values(&[&self.server, &self.tool, other]).inc(),
+        }
+        self.total_seconds.observe(total.as_secs_f64());
+    }
+
+    /// Notes how long the server took.
+    pub fn record_backend(&self, backend: Duration) {
+        self.backend_seconds.observe(backend.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_shows_up_under_its_labels() {
+        let metrics = Metrics::new();
+        metrics.tool("std", "echo").record("ok", Duration::from_millis(1));
+        metrics.tool("std", "echo").record("deadline_exceeded", Duration::from_millis(1));
+        let text = String::from_utf8(metrics.render()).unwrap();
+        for line in [
+            r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,
+            r#"trunkline_calls_total{outcome="deadline_exceeded",server="std",tool="echo"} 1"#,
+            r#"trunkline_call_seconds_count{server="std",tool="echo"} 2"#,
+            "# HELP trunkline_calls_total Calls by how they ended: ok, tool_error, cancelled, or the code of an error.",
+        ] {
+            assert!(text.contains(line), "{line} is missing from\n{text}");
+        }
+    }
+}
