@@ -13,10 +13,13 @@ pub(super) struct Args {
     max_concurrent: NonZeroUsize,
 }
 
-#[tokio::main(flavor = "current_thread")]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Standard output is for the protocol alone; logs go to standard error.
     logging::init();
-    std_server::run_on_stdio(args.max_concurrent).await?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(std_server::run_on_stdio(args.max_concurrent));
+    // A thread that still waits for a key at the terminal must not hold up the end.
+    runtime.shutdown_background();
+    outcome?;
     Ok(ExitCode::SUCCESS)
 }

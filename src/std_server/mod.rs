@@ -56,7 +56,8 @@ enum Phase {
 /// Serves one client until `input` ends or `output` breaks, with at most `max_concurrent` calls at work.
 ///
 /// Answers go out as they get ready; with a maximum of one, in the order of the requests. When the
-/// input ends, everything that can be answered within a short grace is.
+/// input ends, everything that can be answered within a short grace is. While more waits than the queue
+/// takes, nothing is read, neither cancellations nor the end.
 pub async fn run(
     mut input: impl AsyncRead + Unpin + Send + 'static,
     mut output: impl AsyncWrite + Unpin + Send + 'static,
