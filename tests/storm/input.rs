@@ -1,0 +1,102 @@
+//! What the server of the storm reads.
+
+use std::borrow::Cow;
+use std::io::BufRead;
+use std::sync::mpsc::SyncSender;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::misbehaviour;
+
+/// What the gateway wrote.
+pub enum Event {
+    /// `tools/call`.
+    Call { id: u64, mark: String },
+    /// `notifications/cancelled`.
+    Cancelled { id: u64 },
+    /// Something simple, and the answer to it.
+    Answered(String),
+    /// No message.
+    Broken,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a> {
+    request_id: Option<u64>,
+    #[serde(borrow)]
+    arguments: Option<Arguments<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Arguments<'a> {
+    mark: Option<&'a str>,
+}
+
+/// Reads until the gateway closes the pipe.
+pub fn read(modern: bool, seed: u64, events: &SyncSender<Event>) {
+    let mut input = std::io::stdin().lock();
+    let mut line = Vec::new();
+    // Half a line is what a gateway leaves that has given this server up.
+    while input.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
+        if let Some(event) = take(modern, &line) {
+            if let Event::Call { mark, .. } = &event
+                && let Some(pause) = misbehaviour::pause(seed, mark)
+            {
+                // Whoever does not read must not keep the gateway from reading. There is no runtime here
+                // to sleep in, and a pause cut short does no harm.
+                std::thread::park_timeout(pause);
+            }
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+        line.clear();
+    }
+}
+
+fn take(modern: bool, line: &[u8]) -> Option<Event> {
+    let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
+        return Some(Event::Broken);
+    };
+    // What has no method is an answer to a question nobody meant.
+    let method = message.method?;
+    let params: Option<Params<'_>> =
+        message.params.and_then(|params| serde_json::from_str(params.get()).ok());
+    let Some(id) = message.id else {
+        let id = params.and_then(|params| params.request_id);
+        return id
+            .filter(|_| method == "notifications/cancelled")
+            .map(|id| Event::Cancelled { id });
+    };
+    if method == "tools/call" {
+        let id = id.get().parse().ok();
+        let mark = params.and_then(|params| params.arguments?.mark).map(str::to_owned);
+        let call = id.zip(mark).map(|(id, mark)| Event::Call { id, mark });
+        return Some(call.unwrap_or(Event::Broken));
+    }
+    let outcome = match (&*method, modern) {
+        ("server/discover", true) => {
+            r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}"#
+        }
+        ("initialize", false) => {
+            r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"storm","version":"1"}}"#
+        }
+        ("tools/list", _) => {
+            r#""result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}],"resultType":"complete"}"#
+        }
+        _ => r#""error":{"code":-32601,"message":"no such method"}"#,
+    };
+    Some(Event::Answered(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}")))
+}

@@ -1,0 +1,72 @@
+//! What the driver does with each call, drawn from the seed.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Servers that share the calls.
+pub const SERVERS: usize = 6;
+/// Answers over this fail their call; small, so that some can be.
+pub const MAX_RESPONSE: usize = 64 * 1024;
+
+/// One call, as it will be made.
+#[derive(Debug)]
+pub struct Plan {
+    /// Tells it from all others.
+    pub mark: String,
+    /// Which server, if that one is up.
+    pub server: usize,
+    /// How long its caller has.
+    pub timeout: Duration,
+    /// When its caller goes away.
+    pub cancel: Cancel,
+}
+
+/// When a caller goes away.
+#[derive(Clone, Copy, Debug)]
+pub enum Cancel {
+    /// It stays to the end.
+    Never,
+    /// So early that the call may not have been written: after this many turns of the scheduler.
+    Turns(u32),
+    /// While the server is at it.
+    After(Duration),
+}
+
+impl Plan {
+    /// The plan for the `client_id`th call of one worker. Drawn from these alone: what became of earlier
+    /// calls makes no difference.
+    pub fn draw(round_seed: u64, tenant: usize, worker: usize, client_id: u64) -> Self {
+        let mut rng = rng((round_seed, tenant, worker, client_id));
+        let timeout_us = match rng.random_range(0..100) {
+            0..4 => rng.random_range(0..1_000),
+            4..10 => rng.random_range(1_000..10_000),
+            _ => rng.random_range(250_000..450_000),
+        };
+        let cancel = match rng.random_range(0..100) {
+            0..80 => Cancel::Never,
+            80..88 => Cancel::Turns(rng.random_range(0..6)),
+            _ => Cancel::After(Duration::from_millis(rng.random_range(0..12))),
+        };
+        Self {
+            mark: format!("t{tenant}-id{client_id}-w{worker}-{:x}", round_seed & 0xffff),
+            server: rng.random_range(0..SERVERS),
+            timeout: Duration::from_micros(timeout_us),
+            cancel,
+        }
+    }
+}
+
+/// A generator for one purpose.
+pub fn rng(purpose: impl Hash) -> SmallRng {
+    SmallRng::seed_from_u64(hash(purpose))
+}
+
+/// A number that stands for all of `parts`.
+pub fn hash(parts: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}

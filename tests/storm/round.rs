@@ -1,0 +1,159 @@
+//! One round: a gateway with its servers from start to stop, and the calls between.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use trunkline::backend::Environment;
+use trunkline::backend::request_ids::IdSource;
+use trunkline::config::{Server, Start};
+use trunkline::gateway::Gateway;
+use trunkline::ids::ServerId;
+use trunkline::registry::Registry;
+use trunkline::telemetry::metrics::Metrics;
+
+use crate::plan::{MAX_RESPONSE, SERVERS, rng};
+use crate::report::Tally;
+use crate::watchdog::{Watchdog, Workers};
+use crate::worker::{self, Shared};
+use crate::{checks, processes};
+
+/// Clients of one tenant that call at once.
+const WORKERS_PER_TENANT: usize = 4;
+/// How long abandoned calls keep their slots: shorter than some servers are late.
+const CANCEL_GRACE: Duration = Duration::from_millis(50);
+/// A server that has started this often is left alone: each restart waits twice as long as the last.
+const STARTS_MAX: usize = 4;
+
+/// What a round is like.
+pub struct Round {
+    pub seed: u64,
+    pub calls: u64,
+    pub tenants: usize,
+    pub max_in_flight: u32,
+    /// Where ids come from, if not from where they really do.
+    pub ids: Option<fn() -> Arc<dyn IdSource>>,
+}
+
+/// Runs a round to its end and checks what it leaves.
+pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
+    watchdog.enter("servers start", None);
+    let dir = TempDir::new().expect("a temporary directory can be made");
+    let metrics = Metrics::new();
+    let (servers, stop) = (TaskTracker::new(), CancellationToken::new());
+    let config: BTreeMap<_, _> =
+        (0..SERVERS).map(|server| round.server(server, dir.path())).collect();
+    let registry = Registry::start(&config, &round.environment(&metrics), &servers, &stop);
+    let gateway = Arc::new(Gateway::new(registry, metrics));
+    checks::all_start(&gateway, tally).await;
+
+    let total = round.tenants * WORKERS_PER_TENANT;
+    let workers = Arc::new(Workers {
+        round_seed: round.seed,
+        per_tenant: WORKERS_PER_TENANT,
+        client_ids: std::iter::repeat_with(Default::default).take(total).collect(),
+    });
+    watchdog.enter("calls are made", Some(workers.clone()));
+    let (tally, watchdog) = (tally.clone(), watchdog.clone());
+    let shared = Arc::new(Shared { gateway: gateway.clone(), tally, watchdog, workers });
+    let mut working = JoinSet::new();
+    for index in 0..total {
+        let (tenant, worker) = (index / WORKERS_PER_TENANT, index % WORKERS_PER_TENANT);
+        let calls = share_of(round.calls, index, total);
+        working.spawn(worker::run(shared.clone(), tenant, worker, calls));
+    }
+    let killer = tokio::spawn(kill_servers(round.seed, dir.path().to_owned(), shared.clone()));
+    while let Some(ended) = working.join_next().await {
+        ended.expect("no worker panics");
+    }
+    killer.abort();
+    let _ = killer.await;
+
+    let Shared { tally, watchdog, .. } = &*shared;
+    watchdog.enter("slots are given back", None);
+    checks::nothing_in_flight(&gateway, round.max_in_flight, tally).await;
+    watchdog.enter("servers stop", None);
+    stop.cancel();
+    servers.close();
+    servers.wait().await;
+    checks::nothing_runs(&gateway, dir.path(), tally).await;
+    if round.ids.is_none() {
+        let logs = (0..SERVERS).map(|server| log_of(dir.path(), server));
+        checks::no_complaints(logs, tally);
+    }
+    for server in gateway.registry().iter() {
+        tally.add(server.metrics());
+    }
+}
+
+/// The name of a server.
+pub fn server_name(server: usize) -> String {
+    format!("storm-{server}")
+}
+
+/// Kills one server after the other, and now and then the guard before it.
+async fn kill_servers(seed: u64, dir: PathBuf, shared: Arc<Shared>) {
+    let mut rng = rng((seed, "kills"));
+    loop {
+        sleep(Duration::from_millis(rng.random_range(50..=250))).await;
+        let log = log_of(&dir, rng.random_range(0..SERVERS));
+        let guard_instead = rng.random_ratio(1, 4);
+        if processes::starts(&log) < STARTS_MAX
+            && let Some(server) = processes::last_started(&log)
+            && processes::kill(server, &log, guard_instead)
+        {
+            shared.tally.kills.add(1);
+        }
+    }
+}
+
+fn log_of(dir: &Path, server: usize) -> PathBuf {
+    dir.join(format!("{server}.starts"))
+}
+
+/// Shares `calls` out so that the shares differ by one at most.
+fn share_of(calls: u64, index: usize, total: usize) -> u64 {
+    let (index, total) = (index as u64, total as u64);
+    calls * (index + 1) / total - calls * index / total
+}
+
+impl Round {
+    fn server(&self, server: usize, dir: &Path) -> (ServerId, Server) {
+        let id = ServerId::parse(&server_name(server)).expect("a plain name");
+        let era = if server.is_multiple_of(2) { "modern" } else { "legacy" };
+        let log = log_of(dir, server);
+        let config = Server {
+            command: own_program(),
+            args: ["child", &self.seed.to_string(), era, &log.to_string_lossy()]
+                .map(str::to_owned)
+                .to_vec(),
+            env: BTreeMap::new(),
+            cwd: Some(dir.to_owned()),
+            max_in_flight: self.max_in_flight,
+            start: if server == 0 { Start::Lazy } else { Start::Eager },
+            timeout: Duration::from_secs(1),
+            start_timeout: Duration::from_secs(10),
+        };
+        (id, config)
+    }
+
+    fn environment(&self, metrics: &Metrics) -> Environment {
+        let mut environment = Environment::new(own_program(), MAX_RESPONSE, metrics.clone());
+        environment.cancel_grace = CANCEL_GRACE;
+        if let Some(ids) = self.ids {
+            environment.ids = ids;
+        }
+        environment
+    }
+}
+
+fn own_program() -> PathBuf {
+    std::env::current_exe().expect("the system knows what runs")
+}
