@@ -4,9 +4,11 @@
 //! line and headers: half-sent requests would stay open for ever.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -49,8 +51,14 @@ pub async fn serve(
                 continue;
             }
         };
-        let serve =
-            serve_connection(stream, builder.clone(), router.clone(), drain.clone(), abort.clone());
+        let serve = serve_connection(
+            stream,
+            builder.clone(),
+            router.clone(),
+            header_timeout,
+            drain.clone(),
+            abort.clone(),
+        );
         tasks.spawn(async move {
             serve.await;
             drop(place);
@@ -65,16 +73,30 @@ async fn serve_connection(
     stream: TcpStream,
     builder: Arc<auto::Builder<TokioExecutor>>,
     router: Router,
+    header_timeout: Duration,
     drain: CancellationToken,
     abort: CancellationToken,
 ) {
     // An answer is one small write: it must not wait for more.
     let _ = stream.set_nodelay(true);
-    let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let router = TowerToHyperService::new(router);
+    let asked = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        router.call(request)
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
+    // The builder's own limit starts when it knows the version of HTTP, for which it waits without limit.
+    let nothing_asked = async {
+        sleep(header_timeout).await;
+        if asked.load(Ordering::Relaxed) {
+            std::future::pending().await
+        }
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = nothing_asked => return,
         () = drain.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
