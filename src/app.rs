@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
@@ -16,6 +17,9 @@ use crate::gateway::Gateway;
 use crate::http::{self, Front};
 use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
+
+/// From the end of the servers until the answers of their calls are written.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// A gateway that listens, and whose servers are being started.
 pub struct App {
@@ -85,8 +89,12 @@ impl App {
         drain.cancel();
         if timeout(self.config.drain_timeout, serving.wait()).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
-            abort.cancel();
-            serving.wait().await;
+            // Ended by their servers' end, calls are answered: not run, or outcome unknown.
+            self.stop_servers.cancel();
+            if timeout(LAST_ANSWERS, serving.wait()).await.is_err() {
+                abort.cancel();
+                serving.wait().await;
+            }
         }
         self.stop_servers.cancel();
         self.servers.close();

@@ -90,12 +90,13 @@ async fn run_once(
     if ready_since.elapsed() >= HEALTHY_AFTER {
         backoff.reset();
     }
+    // Callers must know at once, however long it takes to clean up.
     if end == End::Stopped {
+        backend.set_state(State::Stopped);
         run.stop(&end).await;
         tracing::info!(%server, generation, "server `{server}` is stopped");
         return None;
     }
-    // Callers must know at once, however long it takes to clean up.
     backend.set_state(State::Starting);
     let (End::Exited(reason) | End::Protocol(reason)) = &end else { unreachable!("not stopped") };
     let stderr = run.stop(&end).await;
