@@ -160,6 +160,11 @@ impl Connection {
         self.closed.cancel();
     }
 
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     /// Done when the connection has ended; tells why.
     pub async fn closed(&self) -> End {
         self.closed.cancelled().await;

@@ -156,12 +156,14 @@ impl Backend {
 
     /// The running server. Waits while it is being started; refuses at once while it is not.
     pub async fn ready(&self, deadline: Instant) -> Result<Arc<Ready>, NotReady> {
-        if let State::Ready(ready) = &*self.state.borrow() {
+        if let State::Ready(ready) = &*self.state.borrow()
+            && !ready.connection.is_closed()
+        {
             return Ok(ready.clone());
         }
         self.wanted.notify_one();
         let mut state = self.state.subscribe();
-        let settled = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
+        let settled = state.wait_for(State::is_settled);
         match timeout_at(deadline, settled).await.map(|state| state.map(|state| state.clone())) {
             Err(_) => Err(NotReady::StillStarting),
             Ok(Ok(State::Ready(ready))) => Ok(ready),
@@ -210,6 +212,18 @@ impl Backend {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(state);
+    }
+}
+
+impl State {
+    /// Whether there is nothing to wait for. A server whose connection has ended will be said to be
+    /// starting in a moment: calls that come before that wait for it too.
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Idle | Self::Starting => false,
+            Self::Ready(ready) => !ready.connection.is_closed(),
+            Self::Backoff { .. } | Self::Stopped => true,
+        }
     }
 }
 
