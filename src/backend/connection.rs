@@ -165,6 +165,11 @@ impl Connection {
         self.closed.is_cancelled()
     }
 
+    /// Why the connection has ended, if it has.
+    pub fn end(&self) -> Option<End> {
+        self.pending.end()
+    }
+
     /// Done when the connection has ended; tells why.
     pub async fn closed(&self) -> End {
         self.closed.cancelled().await;

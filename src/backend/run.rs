@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, Options};
@@ -20,6 +20,9 @@ use crate::mcp::requests::Dialect;
 
 /// What is left in the pipe of a server that has ended is read within this time; then its calls fail.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+/// How a server ended is told within this time after the end of its output. At the start nobody is in a
+/// hurry, and the exit code is what the operator needs.
+const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 /// A server that answered its handshake.
 pub struct Run {
@@ -69,6 +72,12 @@ impl Run {
         match prepared {
             Ok(ready) => Ok(Self { process, ready: Arc::new(ready) }),
             Err(reason) => {
+                let reason = match connection.end() {
+                    Some(End::Exited(_)) => {
+                        timeout(EXIT_WAIT, exited(process.exit())).await.unwrap_or(reason)
+                    }
+                    _ => reason,
+                };
                 connection.close(&End::Stopped);
                 let stderr = process.stderr().clone();
                 process.stop().await;
@@ -85,7 +94,7 @@ impl Run {
             // The end of the output normally follows at once. If it does not, something that got away
             // from the guard holds the pipe; nobody must wait for that.
             exit = exited(self.process.exit()) => {
-                if tokio::time::timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
+                if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
                     connection.close(&End::Exited(exit));
                 }
                 connection.closed().await
