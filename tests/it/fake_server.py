@@ -1,0 +1,205 @@
+"""An MCP server that does what a test asks of it: options say how it greets, tools how it misbehaves.
+
+Options are KEY=VALUE arguments:
+  log=PATH           every start, every line received (>) and every line sent (<) is noted there
+  extra=PATH         names of further tools, one per line, read whenever the tools are listed
+  discover=WHAT      modern, slow (modern, after 3 s), ignore, or the code of an error; -32601 unless told
+  pages=N            the tools are listed on N pages
+  cursor=loop        the last page leads back to the first
+  start=WHAT         fail (exit code 3, after a word on standard error), slow (1 s late), mute
+  stubborn=yes       neither the end of its input nor SIGTERM ends it
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+OPTIONS = dict(argument.split("=", 1) for argument in sys.argv[1:])
+MODERN = OPTIONS.get("discover") in ("modern", "slow")
+LOG = open(OPTIONS["log"], "a", buffering=1)
+ONE_WRITER = threading.Lock()
+ODD_RESULT = '{ "content" : [],  "n": 12345678901234567890123, "x":1.10,"z":0, "a":{"\\u00e9":"\\/ é"} ,"e":1E+2}'
+ODD_TOOL = '{"name":"odd",  "inputSchema":{"type" : "object"}, "x-n": 1.10, "x-big":12345678901234567890123}'
+held = []
+listener = None
+
+
+def send(text):
+    with ONE_WRITER:
+        LOG.write("< " + text[:500] + "\n")
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def answer(id, result):
+    send('{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(id), result))
+
+
+def fail(id, code, message="no", **more):
+    error = {"code": code, "message": message, **more}
+    send(json.dumps({"jsonrpc": "2.0", "id": id, "error": error}))
+
+
+def text(words):
+    return json.dumps({"content": [{"type": "text", "text": words}]})
+
+
+def release():
+    for id, words in reversed(held):
+        answer(id, text(words))
+    held.clear()
+
+
+def list_changed():
+    params = {}
+    if MODERN:
+        params = {"_meta": {"io.modelcontextprotocol/subscriptionId": listener}}
+    send(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": params}))
+
+
+def start_others():
+    """One child in the server's own group, one orphan in a session of its own."""
+    child = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL)
+    orphan = subprocess.Popen(
+        ["sh", "-c", "sleep 1000 & echo $!"], start_new_session=True, stdout=subprocess.PIPE
+    )
+    return json.dumps([child.pid, int(orphan.stdout.readline())])
+
+
+def stand_still():
+    while True:
+        time.sleep(60)
+
+
+TOOLS = {
+    # What it was given, as text; its whole line; a result that no serializer would write so.
+    "raw": lambda id, args, raw: answer(id, text(raw)),
+    "odd": lambda id, args, raw: answer(id, ODD_RESULT),
+    "pid": lambda id, args, raw: answer(id, text(str(os.getpid()))),
+    # Answers that come later, or not at all.
+    "hold": lambda id, args, raw: held.append((id, raw)),
+    "release": lambda id, args, raw: (release(), answer(id, text("released"))),
+    "later": lambda id, args, raw: threading.Timer(
+        args["ms"] / 1000, answer, (id, text("later"))
+    ).start(),
+    "deaf": lambda id, args, raw: stand_still(),
+    "exit": lambda id, args, raw: os._exit(args.get("code", 0)),
+    "close": lambda id, args, raw: (os.close(1), stand_still()),
+    # Answers that are wrong.
+    "error": lambda id, args, raw: fail(id, **args),
+    "bad_error": lambda id, args, raw: send('{"jsonrpc":"2.0","id":%d,"error":{"code":"x"}}' % id),
+    "result": lambda id, args, raw: answer(id, json.dumps(args["value"])),
+    "big": lambda id, args, raw: answer(id, text("x" * args["bytes"])),
+    "big_unknown": lambda id, args, raw: send('{"x":"%s"}' % ("x" * args["bytes"])),
+    "wrong_id": lambda id, args, raw: (
+        answer(id + 1, text("forged")), answer(str(id), text("forged")), answer(id, text("right")),
+    ),
+    "twice": lambda id, args, raw: (answer(id, text("first")), answer(id, text("second"))),
+    "garbage": lambda id, args, raw: (send("no JSON"), send("{}"), send(""), answer(id, text("ok"))),
+    # What reaches beyond the protocol.
+    "change": lambda id, args, raw: (list_changed(), answer(id, text("changed"))),
+    "spawn": lambda id, args, raw: answer(id, text(start_others())),
+    "stderr": lambda id, args, raw: (
+        [os.write(2, b"x" * 1023 + b"\n") for _ in range(args["kib"])], answer(id, text("written")),
+    ),
+    "ask": lambda id, args, raw: (
+        held.append((id, "")),
+        send('{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}'),
+    ),
+}
+
+
+def definitions():
+    names = [name for name in TOOLS if name != "odd"]
+    if os.path.exists(OPTIONS.get("extra", "")):
+        names += open(OPTIONS["extra"]).read().split()
+    plain = ['{"name":%s,"inputSchema":{"type":"object"}}' % json.dumps(name) for name in names]
+    return [ODD_TOOL] + plain
+
+
+def list_tools(id, cursor):
+    tools, pages, page = definitions(), int(OPTIONS.get("pages", 1)), int(cursor or 0)
+    size = -(-len(tools) // pages)
+    following = page + 1 if page + 1 < pages else (0 if "cursor" in OPTIONS else None)
+    cursor = "" if following is None else ',"nextCursor":"%d"' % following
+    kind = ',"resultType":"complete","ttlMs":0,"cacheScope":"private"' if MODERN else ""
+    shown = ",".join(tools[page * size : (page + 1) * size])
+    answer(id, '{"tools":[%s]%s%s}' % (shown, cursor, kind))
+
+
+def call(id, params, line):
+    # The text of the arguments as it came over the wire.
+    start = line.index('"arguments":') + len('"arguments":')
+    raw = line[start : json.JSONDecoder().raw_decode(line, start)[1]]
+    name = params["name"]
+    if name in TOOLS:
+        TOOLS[name](id, params["arguments"], raw)
+    else:
+        answer(id, text(name))
+
+
+def discover(id):
+    how = OPTIONS.get("discover", "-32601")
+    if how == "ignore":
+        return
+    if not MODERN:
+        return fail(id, int(how))
+    if how == "slow":
+        time.sleep(3)
+    info = {"io.modelcontextprotocol/serverInfo": {"name": "fake", "version": "1"}}
+    result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "_meta": info}
+    answer(id, json.dumps({**result, "capabilities": {"tools": {"listChanged": True}}}))
+
+
+def initialize(id):
+    if MODERN:
+        return fail(id, -32601, "no such method")
+    capabilities = {"tools": {"listChanged": True}}
+    info = {"name": "fake", "version": "1"}
+    result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+    answer(id, json.dumps(result))
+
+
+def take(line):
+    global listener
+    message = json.loads(line)
+    id, method, params = message.get("id"), message.get("method"), message.get("params", {})
+    if method == "server/discover":
+        discover(id)
+    elif method == "initialize":
+        initialize(id)
+    elif method == "tools/list":
+        list_tools(id, params.get("cursor"))
+    elif method == "tools/call":
+        call(id, params, line)
+    elif method == "subscriptions/listen":
+        listener = id
+    elif id == "q":
+        # The answer to `ask` is what the gateway answered.
+        answer(held.pop()[0], text(line))
+
+
+def main():
+    LOG.write("start %d\n" % os.getpid())
+    if OPTIONS.get("start") == "fail":
+        print("cannot find my bearings", file=sys.stderr)
+        sys.exit(3)
+    if OPTIONS.get("start") == "slow":
+        time.sleep(1)
+    if OPTIONS.get("start") == "mute":
+        stand_still()
+    if "stubborn" in OPTIONS:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        line = line.decode().rstrip("\n")
+        LOG.write("> " + line + "\n")
+        take(line)
+    if "stubborn" in OPTIONS:
+        stand_still()
+
+
+main()

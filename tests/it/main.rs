@@ -1,0 +1,26 @@
+//! The whole gateway from the outside: HTTP in front, real processes behind.
+//!
+//! `support` has the gateway to test, the server that misbehaves on demand, and the program as a process.
+//! Nothing here waits a fixed time for something to happen: see `support::eventually`.
+
+// Clippy allows it in tests, but takes only functions marked as such for tests.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+mod calls;
+mod cancel;
+mod cli;
+mod drain;
+mod edge;
+mod errors;
+mod failures;
+mod fidelity;
+mod handshake;
+mod ops;
+mod process;
+mod real_servers;
+mod sharing;
+mod signals;
+mod supervision;
+mod tools;

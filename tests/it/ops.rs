@@ -1,0 +1,96 @@
+//! What load balancers and monitoring see.
+
+use serde_json::json;
+
+use crate::support::{RawHttp, Setup, eventually, failed, refused};
+
+#[tokio::test]
+async fn the_gateway_is_ready_when_every_server_has_been_tried() {
+    let gateway = Setup::new()
+        .std()
+        .fake_with("slow", &["start=slow"], "")
+        .fake_with("failing", &["start=fail"], "")
+        .fake_with("lazy", &[], "start = \"lazy\"")
+        .start_at_once()
+        .await;
+    let answer = gateway.readyz().await;
+    assert_eq!((answer.status, answer.text().split(':').next()), (503, Some("starting")));
+    let health = gateway.get("/healthz").await;
+    assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
+    gateway.ready().await;
+    assert_eq!(gateway.server("slow").await.json()["state"], "ready");
+    assert_ne!(gateway.server("failing").await.json()["state"], "ready");
+    assert_eq!(gateway.server("lazy").await.json()["state"], "idle");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_count_what_happened() {
+    let gateway = Setup::new().std().fake("fake").start().await;
+    for _ in 0..3 {
+        gateway.call("std", "echo", json!({"text": "x"})).await.tool_text();
+    }
+    gateway.call("std", "fail", json!({"message": "x"})).await;
+    gateway.call("std", "no_such_tool", "").await;
+    let late = gateway.call_within_ms(200, "fake", "later", json!({"ms": 600})).await;
+    assert_eq!(late.problem(), failed(504, "deadline_exceeded"));
+    let held = gateway.spawn_call("fake", "hold", "{}");
+    let late_answers = "trunkline_late_answers_total{server=\"fake\"}";
+    eventually("the late answer", async || {
+        let metrics = gateway.metrics().await;
+        let held = metrics.value("trunkline_calls_in_flight{server=\"fake\"}") == Some(1.0);
+        (held && metrics.value(late_answers) == Some(1.0)).then_some(())
+    })
+    .await;
+
+    let metrics = gateway.metrics().await;
+    for (series, value) in [
+        ("trunkline_calls_total{outcome=\"ok\",server=\"std\",tool=\"echo\"}", 3.0),
+        ("trunkline_calls_total{outcome=\"tool_error\",server=\"std\",tool=\"fail\"}", 1.0),
+        ("trunkline_calls_total{outcome=\"tool_not_found\",server=\"std\",tool=\"\"}", 1.0),
+        (
+            "trunkline_calls_total{outcome=\"deadline_exceeded\",server=\"fake\",tool=\"later\"}",
+            1.0,
+        ),
+        ("trunkline_call_seconds_count{server=\"std\",tool=\"echo\"}", 3.0),
+        ("trunkline_call_backend_seconds_count{server=\"std\",tool=\"echo\"}", 3.0),
+        ("trunkline_call_queue_seconds_count{server=\"std\"}", 4.0),
+        ("trunkline_call_seconds_bucket{server=\"fake\",tool=\"later\",le=\"0.1\"}", 0.0),
+        ("trunkline_call_seconds_bucket{server=\"fake\",tool=\"later\",le=\"+Inf\"}", 1.0),
+        ("trunkline_calls_in_flight{server=\"std\"}", 0.0),
+        ("trunkline_server_up{server=\"std\"}", 1.0),
+        ("trunkline_server_restarts_total{server=\"std\"}", 0.0),
+        ("trunkline_cancelled_calls_total{server=\"fake\"}", 1.0),
+        ("trunkline_cancelled_calls_total{server=\"std\"}", 0.0),
+        ("trunkline_dropped_lines_total{reason=\"too_long\",server=\"std\"}", 0.0),
+        ("trunkline_identity_alarms_total{server=\"std\"}", 0.0),
+    ] {
+        assert_eq!(metrics.value(series), Some(value), "{series}\n{}", metrics.0);
+    }
+    held.abort();
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn names_that_callers_make_up_are_not_kept() {
+    let gateway = Setup::new().std().start().await;
+    gateway.call("std", "made_up_tool", "").await;
+    gateway.call("made_up_server", "echo", "").await;
+    let metrics = gateway.metrics().await;
+    assert!(!metrics.0.contains("made_up"), "{}", metrics.0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn operators_can_have_a_port_of_their_own() {
+    let gateway = Setup::new().set("ops_listen = \"127.0.0.1:0\"").std().start().await;
+    assert_eq!(gateway.get("/metrics").await.problem(), refused(404, "not_found"));
+    let mut operator = RawHttp::connect(gateway.ops_addr.unwrap()).await;
+    operator.send("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let response = operator.response().await;
+    assert!(response.contains("content-type: text/plain; version=0.0.4"), "{response}");
+    assert!(response.contains("trunkline_server_up{server=\"std\"} 1"), "{response}");
+    operator.send_call("/v1/servers/std/tools/uuid", "{}").await;
+    assert!(operator.response().await.starts_with("HTTP/1.1 404 "));
+    gateway.stop().await;
+}

@@ -1,0 +1,88 @@
+//! Servers as processes: what they are given, and how they are ended.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::support::{
+    Gateway, Setup, environment_of, eventually, failed, in_time, is_alive, refused,
+};
+
+async fn spawn_others(gateway: &Gateway) -> Vec<i32> {
+    let pids = gateway.call("fake", "spawn", "{}").await.tool_text();
+    serde_json::from_str(&pids).unwrap()
+}
+
+#[tokio::test]
+async fn a_server_sees_only_a_few_variables_and_those_configured() {
+    let gateway = Setup::new().fake_with("fake", &[], "env.CONFIGURED = \"a value\"").start().await;
+    let environment = environment_of(gateway.fake("fake").pids()[0]);
+    let inherited = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+    for variable in &environment {
+        let (name, _) = variable.split_once('=').unwrap();
+        let known = inherited.contains(&name) || ["CONFIGURED", "TEST_MARK"].contains(&name);
+        assert!(known, "`{name}` reached the server");
+    }
+    assert!(environment.contains(&"CONFIGURED=a value".to_owned()));
+    assert!(environment.iter().any(|variable| variable.starts_with("PATH=")));
+    // The tests themselves run with more than that.
+    assert!(std::env::vars_os().any(|(name, _)| !inherited.iter().any(|known| name == *known)));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_want_to_end_is_killed_with_all_it_started() {
+    let gateway = Setup::new().fake_with("fake", &["stubborn=yes"], "").start().await;
+    let others = spawn_others(&gateway).await;
+    let server = gateway.fake("fake").pids()[0];
+    assert!(is_alive(server) && others.iter().all(|pid| is_alive(*pid)));
+    // Fails if anything is left.
+    gateway.stop().await;
+    assert!(!is_alive(server) && !others.iter().any(|pid| is_alive(*pid)));
+}
+
+#[tokio::test]
+async fn what_a_server_leaves_behind_goes_with_it() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let others = spawn_others(&gateway).await;
+    gateway.call("fake", "exit", "{}").await.problem();
+    eventually("gone", async || (!others.iter().any(|pid| is_alive(*pid))).then_some(())).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_ends_when_its_input_ends_is_not_waited_for() {
+    let gateway = Setup::new().std().fake("fake").start().await;
+    let began = Instant::now();
+    gateway.stop().await;
+    // Two seconds is when the next step, TERM, would come.
+    assert!(began.elapsed() < Duration::from_millis(1900), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_flood_on_standard_error_holds_up_nothing() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let answer = gateway.call("fake", "stderr", json!({"kib": 50 * 1024})).await;
+    assert_eq!(answer.tool_text(), "written");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_holds_up_only_its_own_callers() {
+    let gateway = Setup::new().fake("fake").std().start().await;
+    let deaf = gateway.spawn_call("fake", "deaf", "{}");
+    eventually("deaf", async || gateway.fake("fake").calls_of("deaf").pop()).await;
+    // The first fills the pipe, the second stays behind it and was never written.
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(500_000));
+    let first = gateway.call_within_ms(300, "fake", "raw", &large).await;
+    assert_eq!(first.problem(), failed(504, "deadline_exceeded"));
+    let second = gateway.call_within_ms(300, "fake", "raw", &large).await;
+    assert_eq!(second.problem(), refused(504, "deadline_exceeded").for_now());
+    assert_eq!(gateway.call("std", "echo", json!({"text": "x"})).await.tool_text(), "x");
+    assert!(!deaf.is_finished());
+    let stopped = gateway.spawn_call("std", "echo", json!({"text": "last"}));
+    in_time("answered", stopped).await.unwrap().tool_text();
+    deaf.abort();
+    gateway.stop().await;
+}

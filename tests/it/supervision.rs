@@ -1,0 +1,168 @@
+//! Servers that end, and are started again.
+
+use std::collections::BTreeMap;
+
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Setup, eventually, in_time, is_alive, kill, refused};
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_started_again() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let fake = gateway.fake("fake");
+    kill(fake.pids()[0], Signal::KILL);
+    // Until it is back, calls wait or are told when to come again.
+    let pid = eventually("a new process", async || {
+        let answer = gateway.call("fake", "pid", "").await;
+        if answer.status == 200 {
+            return Some(answer.tool_text());
+        }
+        match answer.json()["code"].as_str().unwrap() {
+            "server_unavailable" => assert!(answer.retry_after().is_some()),
+            // Only a call that came in before its end was noticed.
+            code => assert_eq!(code, "backend_exited"),
+        }
+        None
+    })
+    .await;
+    assert_eq!(fake.pids().len(), 2);
+    assert_eq!(pid, fake.pids()[1].to_string());
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.value("trunkline_server_restarts_total{server=\"fake\"}"), Some(1.0));
+    assert_eq!(metrics.value("trunkline_server_up{server=\"fake\"}"), Some(1.0));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_guard_is_replaced() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let fake = gateway.fake("fake");
+    let server = fake.pids()[0];
+    let guard = gateway.processes().into_iter().find(|pid| *pid != server).unwrap();
+    kill(guard, Signal::KILL);
+    eventually("replaced", async || {
+        (gateway.call("fake", "pid", "").await.status == 200 && fake.pids().len() == 2)
+            .then_some(())
+    })
+    .await;
+    assert!(!is_alive(server));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn calls_in_line_behind_one_that_ends_the_server_are_told_to_come_again() {
+    let gateway = Setup::new().fake_with("fake", &[], "max_in_flight = 1").start().await;
+    let fake = gateway.fake("fake");
+    kill(fake.pids()[0], Signal::STOP);
+    let exit = gateway.spawn_call("fake", "exit", "{}");
+    let in_flight = "trunkline_calls_in_flight{server=\"fake\"}";
+    let lined_up = async |n: f64| {
+        eventually("lined up", async || {
+            (gateway.metrics().await.value(in_flight) == Some(n)).then_some(())
+        })
+        .await;
+    };
+    lined_up(1.0).await;
+    let behind: Vec<_> = (0..4).map(|_| gateway.spawn_call("fake", "raw", "{}")).collect();
+    lined_up(5.0).await;
+    kill(fake.pids()[0], Signal::CONT);
+    exit.await.unwrap().problem();
+    for call in behind {
+        let answer = call.await.unwrap();
+        assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
+        assert!(answer.retry_after().is_some());
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_is_answered_while_the_server_is_killed_again_and_again() {
+    let gateway = Setup::new().fake("fake").std().start().await;
+    let fake = gateway.fake("fake");
+    let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..5 {
+        let mut calls = JoinSet::new();
+        for n in 0..20 {
+            calls.spawn(Answer::of(gateway.post("fake", "later", json!({"ms": 5 * n}))));
+            calls.spawn(Answer::of(gateway.post("std", "echo", json!({"text": "quiet"}))));
+        }
+        let mut killed = false;
+        while let Some(answer) = in_time("answered", calls.join_next()).await {
+            let answer = answer.unwrap();
+            let outcome = match answer.status {
+                200 => answer.tool_text(),
+                _ => answer.json()["code"].as_str().unwrap().to_owned(),
+            };
+            if outcome == "server_unavailable" {
+                assert!(answer.retry_after().is_some());
+            }
+            *outcomes.entry(outcome).or_default() += 1;
+            if !killed {
+                killed = true;
+                let pid = *fake.pids().last().unwrap();
+                if is_alive(pid) {
+                    kill(pid, Signal::KILL);
+                }
+            }
+        }
+        eventually("back", async || {
+            (gateway.call("fake", "raw", "{}").await.status == 200).then_some(())
+        })
+        .await;
+    }
+    // The neighbour has not noticed.
+    assert_eq!(outcomes.remove("quiet"), Some(100));
+    for expected in ["later", "backend_exited", "server_unavailable"] {
+        outcomes.remove(expected);
+    }
+    assert!(outcomes.is_empty(), "{outcomes:?}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_failing_is_tried_less_and_less_often() {
+    let gateway = Setup::new().fake_with("fake", &["start=fail"], "").start().await;
+    let fake = gateway.fake("fake");
+    let restarts = "trunkline_server_restarts_total{server=\"fake\"}";
+    let retry_after = eventually("seconds apart", async || {
+        let answer = gateway.call("fake", "raw", "{}").await;
+        answer.retry_after().filter(|seconds| *seconds >= 2)
+    })
+    .await;
+    // 0.1 s, 0.2 s, 0.4 s …, each at least half: two seconds come after five failures or later.
+    assert!(retry_after <= 30);
+    assert!(fake.pids().len() >= 5, "{} starts", fake.pids().len());
+    assert!(fake.pids().len() <= 8, "{} starts", fake.pids().len());
+    let counted = gateway.metrics().await.value(restarts).unwrap();
+    assert_eq!(counted, fake.pids().len() as f64 - 1.0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_lazy_server_starts_with_its_first_call_and_once_for_many() {
+    let gateway = Setup::new().fake_with("fake", &["start=slow"], "start = \"lazy\"").start().await;
+    let fake = gateway.fake("fake");
+    assert_eq!(gateway.server("fake").await.json()["state"], "idle");
+    assert!(gateway.processes().is_empty());
+    assert!(fake.pids().is_empty());
+
+    let calls: Vec<_> = (0..20).map(|_| gateway.spawn_call("fake", "raw", "{}")).collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().tool_text(), "{}");
+    }
+    assert_eq!(fake.pids().len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_whose_deadline_passes_while_the_server_starts_was_not_run() {
+    let gateway = Setup::new().fake_with("fake", &["start=slow"], "").start_at_once().await;
+    let answer = gateway.call_within_ms(100, "fake", "raw", "{}").await;
+    assert_eq!(answer.problem(), refused(504, "deadline_exceeded").for_now());
+    gateway.ready().await;
+    gateway.call("fake", "odd", "{}").await;
+    assert!(gateway.fake("fake").calls_of("raw").is_empty());
+    gateway.stop().await;
+}

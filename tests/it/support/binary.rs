@@ -1,0 +1,117 @@
+//! The program as a process.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use reqwest::Client;
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use super::gateway::client;
+use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes};
+
+/// Runs a command to its end.
+pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
+    let output = command(setup).args(args).stdin(Stdio::null()).output();
+    in_time("the command's end", output).await.unwrap()
+}
+
+fn command(setup: &Setup) -> Command {
+    let mut command = Command::new(TRUNKLINE);
+    command.current_dir(setup.dir.path()).kill_on_drop(true);
+    // What the tests themselves are told is not for the program.
+    let ours = |name: &OsString| {
+        name == "RUST_LOG" || name.to_str().is_some_and(|name| name.starts_with("TRUNKLINE_"))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A running `trunkline serve`.
+pub struct Serving {
+    pub addr: SocketAddr,
+    pub client: Client,
+    setup: Setup,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Serving {
+    pub(super) async fn start(setup: Setup, env: &[(&str, &str)]) -> Self {
+        let config = setup.write();
+        let mut command = command(&setup);
+        command.arg("serve").arg("--config").arg(config).envs(env.iter().copied());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::default();
+        tokio::spawn(follow(child.stderr.take().unwrap(), Arc::clone(&log)));
+        let addr = eventually("listening", async || {
+            log.lock().iter().find_map(|line: &String| {
+                let event: Value = serde_json::from_str(line).ok()?;
+                event["message"].as_str()?.strip_prefix("listening on http://")?.parse().ok()
+            })
+        })
+        .await;
+        Self { addr, client: client(), setup, child, log }
+    }
+
+    pub async fn ready(&self) {
+        eventually("ready", async || (self.get("/readyz").await.status == 200).then_some(())).await;
+    }
+
+    pub async fn call(&self, server: &str, tool: &str, arguments: impl ToString) -> Answer {
+        let url = format!("http://{}/v1/servers/{server}/tools/{tool}", self.addr);
+        Answer::of(self.client.post(url).body(arguments.to_string())).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.client.get(format!("http://{}{path}", self.addr))).await
+    }
+
+    pub async fn connect(&self) -> RawHttp {
+        RawHttp::connect(self.addr).await
+    }
+
+    pub fn fake(&self, id: &str) -> Fake {
+        Fake::new(self.setup.dir.path(), id)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.child.id().unwrap().cast_signed(), signal);
+    }
+
+    /// Waits for its end; gives the exit code.
+    pub async fn ended(&mut self) -> Option<i32> {
+        in_time("the end of the gateway", self.child.wait()).await.unwrap().code()
+    }
+
+    /// Every process it has started, guards included.
+    pub fn processes(&self) -> Vec<i32> {
+        processes::with_environment(&self.setup.mark)
+    }
+
+    /// What it has logged so far, line by line.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().clone()
+    }
+
+    pub async fn logged(&self, text: &str) {
+        eventually(text, async || {
+            self.log.lock().iter().any(|line| line.contains(text)).then_some(())
+        })
+        .await;
+    }
+}
+
+async fn follow(stderr: impl AsyncRead + Unpin, log: Arc<Mutex<Vec<String>>>) {
+    let mut lines = BufReader::new(stderr).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        log.lock().push(line);
+    }
+}

@@ -1,0 +1,52 @@
+//! What the tests stand on.
+
+mod answer;
+mod binary;
+mod fake;
+mod gateway;
+mod http2;
+mod metrics;
+mod processes;
+mod raw_http;
+mod setup;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+pub use self::answer::{Answer, failed, refused};
+pub use self::binary::{Serving, trunkline};
+pub use self::fake::Fake;
+pub use self::gateway::Gateway;
+pub use self::http2::Http2;
+pub use self::processes::{arguments_of, environment_of, is_alive, kill};
+pub use self::raw_http::RawHttp;
+pub use self::setup::Setup;
+
+/// The program under test.
+pub const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");
+
+/// Far longer than anything here takes, also on a machine that is busy with other things.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits until `look` finds something.
+pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    within(LIMIT, what, look).await
+}
+
+/// Waits until `look` finds something, which must be before `limit`.
+pub async fn within<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + limit;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < give_up, "after {limit:?} still not: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for something that must end.
+pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("after {LIMIT:?} still not: {what}"))
+}

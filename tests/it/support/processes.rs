@@ -1,0 +1,49 @@
+//! Processes as the system sees them.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Every process with this text in the environment it was started with.
+pub fn with_environment(text: &str) -> Vec<i32> {
+    let has_text = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environ| memchr::memmem::find(&environ, text.as_bytes()).is_some())
+    };
+    all().filter(has_text).collect()
+}
+
+fn all() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").unwrap().filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Whether there is such a process; one that has ended and was not collected counts.
+pub fn exists(pid: i32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+/// Whether the process runs.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+/// The variables a process was started with.
+pub fn environment_of(pid: i32) -> Vec<String> {
+    words_of(pid, "environ")
+}
+
+/// The arguments a process was started with.
+pub fn arguments_of(pid: i32) -> Vec<String> {
+    words_of(pid, "cmdline")
+}
+
+fn words_of(pid: i32, file: &str) -> Vec<String> {
+    let words = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    words.split_terminator('\0').map(str::to_owned).collect()
+}
+
+/// Sends a signal.
+pub fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}

@@ -1,0 +1,130 @@
+//! A configuration in the making.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+use trunkline::config::{self, Config, Sources};
+use uuid::Uuid;
+
+use super::fake::{Fake, PROGRAM};
+use super::{Gateway, Serving, TRUNKLINE};
+
+/// Collects what the configuration file will say, and starts the gateway that reads it.
+pub struct Setup {
+    pub dir: TempDir,
+    /// In the environment of every process the gateway starts, so that all of them can be found.
+    pub mark: String,
+    top: String,
+    auth: &'static str,
+    servers: String,
+}
+
+impl Setup {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            mark: Uuid::new_v4().to_string(),
+            top: "listen = \"127.0.0.1:0\"\n".to_owned(),
+            auth: "[auth]\nanonymous_tenant = \"local\"\n",
+            servers: String::new(),
+        }
+    }
+
+    /// One or more settings of the gateway itself.
+    pub fn set(mut self, settings: &str) -> Self {
+        self.top += &format!("{settings}\n");
+        self
+    }
+
+    /// Nobody may call without a key.
+    pub fn without_anonymous(mut self) -> Self {
+        self.auth = "";
+        self
+    }
+
+    /// The bundled server, as `std`.
+    pub fn std(self) -> Self {
+        self.server("std", "trunkline", &["std".to_owned()], "")
+    }
+
+    /// The server that misbehaves on demand.
+    pub fn fake(self, id: &str) -> Self {
+        self.fake_with(id, &[], "")
+    }
+
+    /// The same with options of its own, and settings for it.
+    pub fn fake_with(self, id: &str, options: &[&str], settings: &str) -> Self {
+        let mut args: Vec<String> = ["-I", "-S", "-X", "utf8", PROGRAM].map(str::to_owned).to_vec();
+        args.extend(Fake::new(self.dir.path(), id).args());
+        args.extend(options.iter().map(|option| (*option).to_owned()));
+        self.server(id, python(), &args, settings)
+    }
+
+    /// Any program.
+    pub fn server(mut self, id: &str, command: &str, args: &[String], settings: &str) -> Self {
+        let mark = &self.mark;
+        write!(
+            self.servers,
+            "[servers.{id}]\ncommand = {command:?}\nargs = {args:?}\nenv.TEST_MARK = {mark:?}\n{settings}\n"
+        )
+        .unwrap();
+        self
+    }
+
+    /// Starts the gateway and waits until every server has been tried.
+    pub async fn start(self) -> Gateway {
+        let gateway = self.start_at_once().await;
+        gateway.ready().await;
+        gateway
+    }
+
+    /// Starts the gateway.
+    pub async fn start_at_once(self) -> Gateway {
+        Gateway::start(self).await
+    }
+
+    /// Starts the program with this configuration, and waits until every server has been tried.
+    pub async fn serve(self) -> Serving {
+        self.serve_with(&[]).await
+    }
+
+    /// The same with more variables in its environment.
+    pub async fn serve_with(self, env: &[(&str, &str)]) -> Serving {
+        let serving = Serving::start(self, env).await;
+        serving.ready().await;
+        serving
+    }
+
+    /// Writes the configuration file.
+    pub fn write(&self) -> PathBuf {
+        let path = self.dir.path().join("trunkline.toml");
+        std::fs::write(&path, format!("{}{}{}", self.top, self.auth, self.servers)).unwrap();
+        path
+    }
+
+    /// The configuration, as `trunkline serve` would read it.
+    pub fn config(&self) -> Config {
+        config::load(&Sources {
+            file: Some(self.write()),
+            mcp_file: None,
+            listen: None,
+            env: vec![],
+            working_dir: self.dir.path().to_owned(),
+            own_program: Path::new(TRUNKLINE).to_owned(),
+        })
+        .unwrap()
+    }
+}
+
+/// The interpreter itself: the one on the PATH may be a script that looks for it.
+fn python() -> &'static str {
+    static PYTHON: LazyLock<String> = LazyLock::new(|| {
+        let ask = ["-I", "-c", "import sys; print(sys.executable)"];
+        let output = Command::new("python3").args(ask).output().expect("python3 is needed");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    });
+    &PYTHON
+}
