@@ -2,6 +2,7 @@
 
 mod error;
 mod ops;
+mod patience;
 mod rest;
 pub mod server;
 

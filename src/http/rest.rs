@@ -37,17 +37,29 @@ pub(super) async fn call_tool(
     request: Request<Body>,
 ) -> Response<Body> {
     let id = CallId::new();
-    let outcome = async {
-        let caller = front.caller().ok_or(CallError::Unauthenticated)?;
-        let Path((server, tool)) =
-            path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-        let call = read_call(&front, id, server, tool, request).await?;
-        front.gateway.call(&caller, call).await
+    let (caller, call) = match read_request(&front, id, path, request).await {
+        Ok(read) => read,
+        Err(error) => {
+            front.gateway.metrics().count_unresolved("", error.code());
+            return call_failed(error, id);
+        }
     };
-    match outcome.await {
+    match front.gateway.call(&caller, call).await {
         Ok(reply) => answered(reply, id),
         Err(error) => call_failed(error, id),
     }
+}
+
+async fn read_request(
+    front: &Front,
+    id: CallId,
+    path: Result<Path<(String, String)>, PathRejection>,
+    request: Request<Body>,
+) -> Result<(Caller, Call), CallError> {
+    let caller = authenticate(front)?;
+    let Path((server, tool)) =
+        path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
+    Ok((caller, read_call(front, id, server, tool, request).await?))
 }
 
 async fn read_call(

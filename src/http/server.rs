@@ -1,13 +1,14 @@
 //! Accepts connections and serves them.
 //!
 //! `axum::serve` would be shorter, but it has no limit on how long a client may take to send its request
-//! line and headers: half-sent requests would stay open for ever.
+//! line and headers ([`Patience`]): half-sent requests would stay open for ever.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -18,8 +19,12 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::patience::{Patience, Watched};
+
 /// Connections open at once; more wait in the system's queue.
 const CONNECTIONS_MAX: usize = 16_384;
+/// How often an HTTP/2 peer is asked whether it is still there; one that does not answer is let go.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause when the system has no more descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,8 +38,9 @@ pub async fn serve(
     abort: CancellationToken,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
-    builder.http2().timer(TokioTimer::new());
+    // The time a head may take is kept by `Patience`.
+    builder.http1().header_read_timeout(None);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
     let builder = Arc::new(builder);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let tasks = TaskTracker::new();
@@ -79,28 +85,28 @@ async fn serve_connection(
 ) {
     // An answer is one small write: it must not wait for more.
     let _ = stream.set_nodelay(true);
+    let patience = Arc::new(Patience::new(header_timeout));
     let router = TowerToHyperService::new(router);
-    let asked = AtomicBool::new(false);
-    let service = service_fn(|request| {
-        asked.store(true, Ordering::Relaxed);
-        router.call(request)
-    });
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    // The builder's own limit starts when it knows the version of HTTP, for which it waits without limit.
-    let nothing_asked = async {
-        sleep(header_timeout).await;
-        if asked.load(Ordering::Relaxed) {
-            std::future::pending().await
+    let service = service_fn(|request: Request<Incoming>| {
+        patience.request_begins(request.version());
+        let answer = router.call(request);
+        let patience = patience.clone();
+        async move {
+            let answer = answer.await;
+            patience.request_ends();
+            answer
         }
-    };
+    });
+    let stream = TokioIo::new(Watched::new(stream, patience.clone()));
+    let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = nothing_asked => return,
+        () = patience.runs_out() => return,
         () = drain.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => ended,
+                () = patience.runs_out() => return,
                 () = abort.cancelled() => return,
             }
         }

@@ -1,4 +1,4 @@
-//! Published servers, run as they are. They are looked for in the directory that `TRUNKLINE_TEST_SERVERS`
+//! Published servers, run as they are. They are looked for in the directory that `MCP_TEST_SERVERS`
 //! names, which has `node_modules/@modelcontextprotocol/server-everything` and `venv/bin/mcp-server-time`.
 
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::support::{Answer, Setup, trunkline};
 
 /// The directory; without one the test is skipped, except where it must not be.
 fn servers() -> Option<PathBuf> {
-    let dir = std::env::var_os("TRUNKLINE_TEST_SERVERS");
+    let dir = std::env::var_os("MCP_TEST_SERVERS");
     if dir.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "in CI, TRUNKLINE_TEST_SERVERS must be set");
-        eprintln!("skipped: TRUNKLINE_TEST_SERVERS is not set");
+        assert!(std::env::var_os("CI").is_none(), "in CI, MCP_TEST_SERVERS must be set");
+        eprintln!("skipped: MCP_TEST_SERVERS is not set");
     }
     dir.map(PathBuf::from)
 }
