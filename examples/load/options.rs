@@ -1,0 +1,79 @@
+//! The command line.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use reqwest::Url;
+
+/// Measures the gateway's tool calls over HTTP, next to a bare server that only echoes
+#[derive(Parser)]
+pub struct Options {
+    /// What to measure
+    #[arg(long, value_enum, default_value = "both")]
+    pub target: Which,
+    /// Measure a gateway that runs already, instead of starting one
+    #[arg(long, conflicts_with = "target")]
+    pub url: Option<Url>,
+    /// The gateway's program, to compare builds [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub gateway: Option<PathBuf>,
+    /// Connections, each with one call at a time
+    #[arg(long, default_value = "64")]
+    pub connections: NonZeroUsize,
+    /// How long to measure in each round, in seconds
+    #[arg(long, default_value = "10")]
+    duration: NonZeroU32,
+    /// How long to call before that, in seconds
+    #[arg(long, default_value = "2")]
+    warmup: u32,
+    /// Calls per second, sent when they are due whether or not others have been answered, and timed
+    /// from when they were due [default: each connection calls again as soon as it has its answer]
+    #[arg(long)]
+    pub rate: Option<NonZeroU32>,
+    /// The tool to call
+    #[arg(long, value_enum, default_value = "echo")]
+    pub tool: Tool,
+    /// How long `sleep` sleeps, in milliseconds
+    #[arg(long, default_value = "100")]
+    pub sleep_ms: u32,
+    /// The length of the text that is echoed, in bytes
+    #[arg(long, default_value = "64")]
+    pub body: usize,
+    /// How often each target is measured; medians are shown at the end
+    #[arg(long, default_value = "3")]
+    pub rounds: NonZeroU32,
+    /// Threads of the client, with their share of the connections each
+    #[arg(long, default_value = "2")]
+    pub threads: NonZeroUsize,
+    /// Send this many `sleep` calls at one moment, and show how long it takes to the last answer
+    #[arg(long, value_name = "CALLS")]
+    pub concurrent_sleep: Option<NonZeroUsize>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Which {
+    Both,
+    Gateway,
+    Floor,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Tool {
+    Echo,
+    Sleep,
+}
+
+impl Options {
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.duration.get().into())
+    }
+
+    pub fn warmup(&self) -> Duration {
+        Duration::from_secs(self.warmup.into())
+    }
+}
