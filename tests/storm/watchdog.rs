@@ -21,6 +21,8 @@ pub struct Watchdog {
     /// Grows with every call and every step of a round.
     steps: Counter,
     phase: Mutex<Phase>,
+    /// Why a server last took no call. If all are down, calls do not hang: they are never made.
+    unavailable: Mutex<Option<String>>,
     /// Runs that went well.
     pub passed: Counter,
     /// Runs that did not.
@@ -56,8 +58,14 @@ impl Watchdog {
         self.steps.add(1);
     }
 
+    /// A server took no call.
+    pub fn unavailable(&self, reason: String) {
+        *self.unavailable.lock() = Some(reason);
+    }
+
     /// Something else begins.
     pub fn enter(&self, what: &'static str, workers: Option<Arc<Workers>>) {
+        *self.unavailable.lock() = None;
         *self.phase.lock() = Phase { what, workers };
         self.step();
     }
@@ -87,9 +95,12 @@ impl Watchdog {
     fn report(&self) {
         let phase = self.phase.lock().clone();
         println!("nothing has happened for {PATIENCE:?} while {}", phase.what);
+        if let Some(reason) = &*self.unavailable.lock() {
+            println!("  a server last took no call because {reason}");
+        }
         let Some(workers) = phase.workers else { return };
         for plan in workers.calls_under_way().take(CALLS_SHOWN_MAX) {
-            println!("  hangs: {plan:?}");
+            println!("  under way: {plan:?}");
         }
     }
 }

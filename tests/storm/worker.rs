@@ -74,8 +74,9 @@ async fn make(shared: &Shared, caller: &Caller, plan: &Plan) {
             }
         };
         match outcome {
-            Err(CallError::ServerUnavailable { retry_after, .. }) => {
+            Err(CallError::ServerUnavailable { retry_after, reason }) => {
                 shared.tally.unavailable.add(1);
+                shared.watchdog.unavailable(reason);
                 sleep(retry_after.min(RETRY_WAIT_MAX)).await;
             }
             outcome => return judge(&shared.tally, &plan.mark, outcome),
