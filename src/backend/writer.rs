@@ -25,6 +25,12 @@ pub(super) async fn run(
         let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
         let mut buffer = Vec::new();
         while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
+            // The scheduler runs this task as soon as the first frame is queued. Where there are other
+            // callers, those that are ready to go on may do so first: one write then serves many.
+            if connection.in_flight() > 1 {
+                tokio::task::yield_now().await;
+                take_waiting(&mut frames, &mut frames_taken);
+            }
             while !frames_taken.is_empty() {
                 let mut batch: Vec<Outgoing> =
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
@@ -44,6 +50,15 @@ pub(super) async fn run(
             connection.close(&End::Exited(reason));
         }
         () = connection.token().cancelled() => {}
+    }
+}
+
+/// Takes what waits, without waiting.
+fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>) {
+    while taken.len() < BATCH_FRAMES_MAX
+        && let Ok(frame) = frames.try_recv()
+    {
+        taken.push(frame);
     }
 }
 
