@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use trunkline::backend::connection::{Connection, Options};
-use trunkline::backend::pending::{Answer, Owner};
+use trunkline::backend::pending::Answer;
 use trunkline::backend::request_ids::RequestIds;
 use trunkline::ids::{CallId, TenantId};
 use trunkline::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
@@ -73,9 +73,9 @@ impl Caller {
     }
 
     async fn call(&self) {
-        let owner = Owner { tenant: self.tenant.clone(), call: CallId::new(), generation: 0 };
         let deadline = Instant::now() + TIMEOUT;
-        let ticket = self.connection.register(owner, deadline, None).expect("it is open");
+        let ticket = self.connection.register(self.tenant.clone(), CallId::new(), deadline, None);
+        let ticket = ticket.expect("it is open");
         let frame = self.dialect.tools_call(ticket.id(), "\"echo\"", &self.arguments);
         ticket.send(frame).expect("there is room");
         assert!(matches!(ticket.answer().await, Ok(Answer::Result(_))));

@@ -45,7 +45,7 @@ impl App {
         let stop_servers = CancellationToken::new();
         let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics));
-        let front = Front::new(gateway, config.auth.anonymous_tenant.clone(), config.max_body);
+        let front = Front::new(gateway, &config);
         Ok(Self { config, front: Arc::new(front), listener, ops_listener, servers, stop_servers })
     }
 

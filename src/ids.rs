@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The longest server id: short enough that `server__tool` stays within what clients accept.
@@ -12,13 +11,11 @@ const SERVER_ID_LEN_MAX: usize = 32;
 const TENANT_ID_LEN_MAX: usize = 64;
 
 /// Names one configured server. Part of URLs and of metric labels.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(Arc<str>);
 
 /// Names whoever a call belongs to.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(Arc<str>);
 
 /// Names one call, for callers, logs and the identity check. Never sent to a backend.
@@ -125,20 +122,6 @@ macro_rules! text_id {
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = InvalidId;
-
-            fn try_from(text: String) -> Result<Self, InvalidId> {
-                Self::parse(&text)
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(id: $type) -> String {
-                id.0.as_ref().to_owned()
             }
         }
 

@@ -11,9 +11,10 @@
 //! - [`gateway`]: the path of a call, and everything that can go wrong with it
 //! - [`registry`]: the servers by id
 //! - [`backend`]: one server: its queue, its process, its shared connection
-//! - [`mcp`], [`jsonrpc`], [`ids`]: the wire formats, pure
+//! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
-//! - [`config`], [`telemetry`], [`shutdown`]: used by all, use nobody
+//! - [`ids`]: names, parsed once
+//! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`])
 
 pub mod app;
 pub mod backend;

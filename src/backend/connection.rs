@@ -17,6 +17,7 @@ use super::pending::{Answer, Delivery, End, NoAnswer, Owner, Pending, Progress, 
 use super::queue::Permit;
 use super::request_ids::IdSource;
 use super::{reader, writer};
+use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::Frame;
 use crate::mcp::requests;
 use crate::telemetry::metrics::ServerMetrics;
@@ -117,11 +118,12 @@ impl Connection {
     /// answer can come too early, and goes with the ticket.
     pub fn register(
         self: &Arc<Self>,
-        mut owner: Owner,
+        tenant: TenantId,
+        call: CallId,
         deadline: Instant,
         permit: Option<Permit>,
     ) -> Result<Ticket, Failure> {
-        owner.generation = self.generation;
+        let owner = Owner { tenant, call, generation: self.generation };
         let id = self.ids.issue(&owner);
         let (waiter, answer) = oneshot::channel();
         match self.pending.insert(id, owner.clone(), deadline, permit, waiter) {
@@ -130,7 +132,7 @@ impl Connection {
                 Ok(Ticket { connection: self.clone(), id, owner, deadline, answer, on_drop })
             }
             Err(Refused::Closed(end)) => Err(Failure::Ended { end, written: false }),
-            Err(Refused::IdInUse) => Err(Failure::Busy),
+            Err(Refused::IdInUse) => Err(Failure::Mixup),
         }
     }
 
@@ -141,7 +143,7 @@ impl Connection {
         deadline: Instant,
         frame: impl FnOnce(u64) -> Frame,
     ) -> Result<Answer, Failure> {
-        let mut ticket = self.register(Owner::gateway(self.generation), deadline, None)?;
+        let mut ticket = self.register(TenantId::gateway(), CallId::new(), deadline, None)?;
         ticket.on_drop = OnDrop::Forget;
         let frame = frame(ticket.id);
         ticket.send(frame)?;

@@ -66,7 +66,7 @@ fn call(
     deadline: Instant,
 ) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
     let arguments = RawObject::parse(json!({"mark": mark}).to_string().into()).unwrap();
-    let ticket = connection.register(Owner::gateway(1), deadline, None).unwrap();
+    let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
     ticket.send(dialect.tools_call(ticket.id(), "\"t\"", &arguments)).unwrap();
     tokio::spawn(ticket.answer())
@@ -134,20 +134,25 @@ async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace
     let (connection, mut peer) = connect(4096);
     let queue = Queue::new(1);
     for answered in [true, false] {
-        let permit = queue.enter(0, in_secs(1)).await.unwrap();
-        let ticket = connection.register(Owner::gateway(1), in_secs(60), Some(permit)).unwrap();
+        let permit = queue.line_up(0).unwrap().slot(in_secs(1)).await.unwrap();
+        let ticket = connection
+            .register(TenantId::gateway(), CallId::new(), in_secs(60), Some(permit))
+            .unwrap();
         ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
         let request = peer.receive().await;
         drop(ticket);
         peer.receive().await; // the cancellation
-        assert!(queue.enter(0, in_secs(1)).await.is_err(), "the permit was free too early");
+        assert!(
+            queue.line_up(0).unwrap().slot(in_secs(1)).await.is_err(),
+            "the permit was free too early"
+        );
         let freed_by = if answered {
             peer.answer(&request["id"], json!({})).await;
             Instant::now() + Duration::from_millis(1)
         } else {
             Instant::now() + GRACE
         };
-        let permit = queue.enter(0, freed_by).await;
+        let permit = queue.line_up(0).unwrap().slot(freed_by).await;
         assert!(permit.is_ok(), "answered: {answered}: the permit was not freed");
     }
 }
@@ -164,7 +169,7 @@ async fn when_the_server_ends_nobody_waits_and_late_callers_are_refused_with_the
     }
     assert!(began.elapsed() < Duration::from_secs(1));
     connection.closed().await;
-    let late = connection.register(Owner::gateway(1), in_secs(1), None);
+    let late = connection.register(TenantId::gateway(), CallId::new(), in_secs(1), None);
     assert!(matches!(late, Err(Failure::Ended { written: false, .. })));
 }
 
@@ -298,7 +303,7 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     assert!(RawObject::parse(smuggled.into()).is_err());
     let spread = "{\"a\":\r\n{\"jsonrpc\":\"2.0\",\n\"id\":9,\"method\":\"x\"}\n}";
     let arguments = RawObject::parse(spread.into()).unwrap();
-    let ticket = connection.register(Owner::gateway(1), in_secs(5), None).unwrap();
+    let ticket = connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
     ticket
         .send(Dialect::new(ProtocolVersion::LATEST).tools_call(ticket.id(), "\"t\"", &arguments))
         .unwrap();
@@ -316,7 +321,8 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_another_owner_is_withheld_and_closes_the_connection() {
     let (connection, mut peer) = connect(4096);
-    let mut ticket = connection.register(Owner::gateway(1), in_secs(5), None).unwrap();
+    let mut ticket =
+        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
     ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
     let request = peer.receive().await;
     ticket.owner = Owner::gateway(1);

@@ -20,7 +20,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
     pidfd_open, set_child_subreaper, setsid, wait,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,6 +32,8 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The guard could not start the program.
 const CANNOT_START: u8 = 126;
+/// The server did not end when told to, and was killed: what a shell says of signal 9.
+const KILLED: u8 = 128 + 9;
 
 /// Runs `program` under guard until it ends, or `gateway` does.
 pub fn run(gateway: u32, program: &str, args: &[String]) -> ExitCode {
@@ -59,34 +61,42 @@ fn try_run(gateway: u32, program: &str, args: &[String]) -> std::io::Result<u8> 
         // Listening starts before the server does, so that none of its signals is missed.
         let mut child_ended = signal(SignalKind::child())?;
         let mut told_to_stop = signal(SignalKind::terminate())?;
-        let mut gateway_ended = watch_end(gateway_end);
         let server = Command::new(program).args(args).process_group(0).spawn()?;
         let server = Pid::from_child(&server);
-        let_go_of_the_pipes()?;
+        let ended =
+            watch(server, &mut child_ended, &mut told_to_stop, watch_end(gateway_end)).await;
+        // However it ended, nothing is left behind.
+        let _ = kill_process_group(server, Signal::KILL);
+        kill_descendants().await;
+        ended
+    })
+}
 
-        let mut kill_at: Option<Instant> = None;
-        loop {
-            if let Some(status) = reap(server)? {
-                kill_descendants().await;
-                return Ok(exit_code(status));
+/// Waits for the server's end, a reason to end it, or the gateway's end; gives the code to exit with.
+async fn watch(
+    server: Pid,
+    child_ended: &mut UnixSignal,
+    told_to_stop: &mut UnixSignal,
+    mut gateway_ended: oneshot::Receiver<()>,
+) -> std::io::Result<u8> {
+    let_go_of_the_pipes()?;
+    let mut kill_at: Option<Instant> = None;
+    loop {
+        if let Some(status) = reap(server)? {
+            return Ok(exit_code(status));
+        }
+        tokio::select! {
+            _ = child_ended.recv() => {}
+            _ = told_to_stop.recv() => {
+                let _ = kill_process_group(server, Signal::TERM);
+                kill_at.get_or_insert(Instant::now() + TERM_GRACE);
             }
-            tokio::select! {
-                _ = child_ended.recv() => {}
-                _ = told_to_stop.recv() => {
-                    let _ = kill_process_group(server, Signal::TERM);
-                    kill_at.get_or_insert(Instant::now() + TERM_GRACE);
-                }
-                _ = &mut gateway_ended => {
-                    kill_descendants().await;
-                    return Ok(0);
-                }
-                () = async { sleep_until(kill_at.unwrap_or_else(Instant::now)).await }, if kill_at.is_some() => {
-                    kill_descendants().await;
-                    kill_at = None;
-                }
+            _ = &mut gateway_ended => return Ok(0),
+            () = async { sleep_until(kill_at.unwrap_or_else(Instant::now)).await }, if kill_at.is_some() => {
+                return Ok(KILLED);
             }
         }
-    })
+    }
 }
 
 /// Done when the process ends. A thread waits for it: there is no safe way to have the runtime do so.

@@ -91,9 +91,9 @@ pub async fn greet(
         },
         answer = &mut initialize => match open_legacy(connection, answer?) {
             Ok(greeting) => Ok(greeting),
-            Err(refused) => match read_probe(discover.await?)? {
-                Probe::Modern(greeting) => Ok(greeting),
-                Probe::Legacy => Err(refused),
+            Err(refused) => match discover.await.map_err(HandshakeError::from).and_then(read_probe) {
+                Ok(Probe::Modern(greeting)) => Ok(greeting),
+                Ok(Probe::Legacy) | Err(_) => Err(refused),
             },
         },
     }

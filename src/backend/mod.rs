@@ -111,6 +111,7 @@ pub struct Ready {
     pub info: Implementation,
     /// What it has.
     pub tools: Arc<ToolSet>,
+    /// Whether changes of its tools are told only to those who listen.
     listens: bool,
 }
 
@@ -228,11 +229,6 @@ impl State {
 }
 
 impl Ready {
-    /// Whether changes of its tools are told only to those who listen.
-    fn must_listen(&self) -> bool {
-        self.listens
-    }
-
     /// The same server with other tools.
     fn with_tools(&self, tools: ToolSet) -> Self {
         Self {

@@ -76,6 +76,8 @@ impl Process {
         command
             .arg("guard")
             .arg(std::process::id().to_string())
+            // From here on nothing is for the guard, whatever it looks like.
+            .arg("--")
             .arg(program)
             .args(&server.args)
             .env_clear()
@@ -95,7 +97,10 @@ impl Process {
         };
         let pid = Pid::from_raw(pid.cast_signed())
             .ok_or_else(|| std::io::Error::other("no process id"))?;
-        let guard = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
+        let guard = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
+            let _ = kill_process(pid, Signal::TERM);
+            std::io::Error::from(error)
+        })?;
         let tail = StderrTail::default();
         tokio::spawn(tail.clone().drain(stderr));
         let (exited, exit) = watch::channel(None);
@@ -120,7 +125,8 @@ impl Process {
             return;
         }
         self.signal(Signal::KILL);
-        exited(self.exit()).await;
+        // One that is stuck in the kernel cannot be waited for.
+        let _ = timeout(GUARD_GRACE, exited(self.exit())).await;
     }
 
     /// What it last wrote to standard error.

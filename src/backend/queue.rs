@@ -47,20 +47,8 @@ impl Queue {
         }
     }
 
-    /// Takes a slot, or waits for one in order of arrival. A call that gives up leaves no trace.
-    pub async fn enter(&self, bytes: usize, deadline: Instant) -> Result<Permit, QueueError> {
-        // Freed slots go to those who wait before they can be had here: nobody is overtaken.
-        if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return Ok(Permit { _slot: slot });
-        }
-        let _place = self.take_place(bytes)?;
-        match timeout_at(deadline, self.slots.clone().acquire_owned()).await {
-            Ok(slot) => Ok(Permit { _slot: slot.expect("the semaphore is never closed") }),
-            Err(_) => Err(QueueError::Expired),
-        }
-    }
-
-    fn take_place(&self, bytes: usize) -> Result<Place<'_>, QueueError> {
+    /// Takes a place in the line for a call with so many bytes, for as long as it waits for anything.
+    pub fn line_up(&self, bytes: usize) -> Result<Place<'_>, QueueError> {
         let place = Place { queue: self, bytes };
         let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting_bytes = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -71,10 +59,22 @@ impl Queue {
     }
 }
 
-/// A place in the line; dropped when the call gets its slot, gives up or is refused.
-struct Place<'a> {
+/// A place in the line; free again when the call gets its slot or gives up.
+#[derive(Debug)]
+pub struct Place<'a> {
     queue: &'a Queue,
     bytes: usize,
+}
+
+impl Place<'_> {
+    /// Waits for a slot, in order of arrival. Freed slots go to those who wait before anyone else can have
+    /// them: nobody is overtaken.
+    pub async fn slot(self, deadline: Instant) -> Result<Permit, QueueError> {
+        match timeout_at(deadline, self.queue.slots.clone().acquire_owned()).await {
+            Ok(slot) => Ok(Permit { _slot: slot.expect("the semaphore is never closed") }),
+            Err(_) => Err(QueueError::Expired),
+        }
+    }
 }
 
 impl Drop for Place<'_> {
@@ -89,6 +89,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    async fn enter(queue: &Queue, bytes: usize) -> Result<Permit, QueueError> {
+        queue.line_up(bytes)?.slot(soon()).await
+    }
+
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(1)
     }
@@ -96,13 +100,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slots_are_given_in_order_of_arrival() {
         let queue = Arc::new(Queue::new(1));
-        let first = queue.enter(0, soon()).await.unwrap();
+        let first = enter(&queue, 0).await.unwrap();
         let order = Arc::new(parking_lot::Mutex::new(vec![]));
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..20 {
             let (queue, order) = (queue.clone(), order.clone());
             tasks.spawn(async move {
-                let _permit = queue.enter(0, soon()).await.unwrap();
+                let _permit = enter(&queue, 0).await.unwrap();
                 order.lock().push(n);
             });
             tokio::task::yield_now().await;
@@ -115,27 +119,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_with_the_deadline_and_leaves_no_trace() {
         let queue = Queue::new(1);
-        let permit = queue.enter(0, soon()).await.unwrap();
-        assert_eq!(queue.enter(5, soon()).await.unwrap_err(), QueueError::Expired);
+        let permit = enter(&queue, 0).await.unwrap();
+        assert_eq!(enter(&queue, 5).await.unwrap_err(), QueueError::Expired);
         assert_eq!(queue.waiting.load(Ordering::Relaxed), 0);
         assert_eq!(queue.waiting_bytes.load(Ordering::Relaxed), 0);
         drop(permit);
-        assert!(queue.enter(0, soon()).await.is_ok());
+        assert!(enter(&queue, 0).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_line_is_bounded_in_bytes_and_in_calls() {
         let queue = Arc::new(Queue::new(1));
-        let _permit = queue.enter(0, soon()).await.unwrap();
-        assert_eq!(queue.enter(WAITING_BYTES_MAX + 1, soon()).await.unwrap_err(), QueueError::Full);
+        let _permit = enter(&queue, 0).await.unwrap();
+        assert_eq!(enter(&queue, WAITING_BYTES_MAX + 1).await.unwrap_err(), QueueError::Full);
         let mut waiting = tokio::task::JoinSet::new();
         for _ in 0..WAITING_MAX {
             let queue = queue.clone();
-            waiting.spawn(async move { queue.enter(0, soon()).await.map(drop) });
+            waiting.spawn(async move { enter(&queue, 0).await.map(drop) });
         }
         while queue.waiting.load(Ordering::Relaxed) < WAITING_MAX {
             tokio::task::yield_now().await;
         }
-        assert_eq!(queue.enter(0, soon()).await.unwrap_err(), QueueError::Full);
+        assert_eq!(enter(&queue, 0).await.unwrap_err(), QueueError::Full);
     }
 }

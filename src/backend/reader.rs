@@ -20,6 +20,8 @@ use crate::mcp::method;
 /// far as anyone can tell.
 const SKIP_LEN_MAX: usize = 256 * 1024 * 1024;
 
+/// An id of the server's own that is echoed. A longer one is no id but an attack on our memory.
+const ID_LEN_MAX: usize = 1024;
 /// The end of the output is nearly always the end of the process; it is worth this moment to tell the
 /// callers how it ended.
 const EXIT_WAIT: Duration = Duration::from_millis(20);
@@ -143,10 +145,13 @@ fn count(connection: &Connection, id: u64, completion: Completion) {
 /// The connection is shared: a question of the server's cannot be brought to the caller it is meant for.
 /// It is refused at once, since an unanswered one would hold up the call behind it.
 fn answer_server(connection: &Connection, id: &RawValue, method: &str) {
+    connection.metrics().refused_requests.inc_by(u64::from(method != method::PING));
+    if id.get().len() > ID_LEN_MAX {
+        return;
+    }
     if method == method::PING {
         return connection.notify(Frame::result(id, &serde_json::Map::new()));
     }
-    connection.metrics().refused_requests.inc();
     let message =
         "this connection is shared by many clients: requests to the client are not supported";
     connection.notify(Frame::error(Some(id), METHOD_NOT_FOUND, message, None));

@@ -24,6 +24,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// hurry, and the exit code is what the operator needs.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
+/// What is kept of the story of a failed start.
+const DETAIL_CHARS_MAX: usize = 1000;
+
 /// A server that answered its handshake.
 pub struct Run {
     process: Process,
@@ -67,21 +70,20 @@ impl Run {
         let connection = Connection::open(stdin, stdout, options);
         let prepared = tokio::select! {
             prepared = prepare(id, connection.clone(), deadline, environment) => prepared,
-            () = stop.cancelled() => Err("it was stopped".to_owned()),
+            () = stop.cancelled() => Err(StartError::new("it was stopped", "it was stopped")),
         };
         match prepared {
             Ok(ready) => Ok(Self { process, ready: Arc::new(ready) }),
-            Err(reason) => {
-                let reason = match connection.end() {
-                    Some(End::Exited(_)) => {
-                        timeout(EXIT_WAIT, exited(process.exit())).await.unwrap_or(reason)
-                    }
-                    _ => reason,
-                };
+            Err(mut error) => {
+                if let Some(End::Exited(_)) = connection.end()
+                    && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
+                {
+                    error = StartError::new(&exit, &exit);
+                }
                 connection.close(&End::Stopped);
                 let stderr = process.stderr().clone();
                 process.stop().await;
-                Err(StartError { detail: reason.clone(), reason, stderr: stderr.lines() })
+                Err(StartError { stderr: stderr.lines(), ..error })
             }
         }
     }
@@ -117,15 +119,12 @@ async fn prepare(
     connection: Arc<Connection>,
     deadline: Instant,
     environment: &Environment,
-) -> Result<Ready, String> {
-    let greeting =
-        greet(&connection, deadline).await.map_err(|error: HandshakeError| error.to_string())?;
+) -> Result<Ready, StartError> {
+    let greeting = greet(&connection, deadline).await?;
     let dialect = Arc::new(Dialect::new(greeting.version));
     let tools_capability = greeting.capabilities.tools.as_ref();
     let tools = match tools_capability {
-        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics)
-            .await
-            .map_err(|error: ListError| error.to_string())?,
+        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics).await?,
         None => ToolSet::default(),
     };
     // A legacy server tells its only client unasked; a modern one tells those who listen.
@@ -134,10 +133,38 @@ async fn prepare(
     Ok(Ready { connection, dialect, info: greeting.info, tools: Arc::new(tools), listens })
 }
 
+impl StartError {
+    fn new(reason: &str, detail: &str) -> Self {
+        // A server can put as much as it likes into an error.
+        let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
+        Self { reason: reason.to_owned(), detail, stderr: vec![] }
+    }
+}
+
 impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
         // Where programs lie on this machine is not for callers.
-        let reason = "its program cannot be started".to_owned();
-        Self { reason, detail: error.to_string(), stderr: vec![] }
+        Self::new("its program cannot be started", &error.to_string())
+    }
+}
+
+impl From<HandshakeError> for StartError {
+    fn from(error: HandshakeError) -> Self {
+        let detail = error.to_string();
+        match error {
+            HandshakeError::Failed(_) => Self::new(&detail, &detail),
+            // Nor are a server's own words: they are often about its credentials.
+            _ => Self::new("its handshake failed", &detail),
+        }
+    }
+}
+
+impl From<ListError> for StartError {
+    fn from(error: ListError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
+            _ => Self::new("its tools could not be listed", &detail),
+        }
     }
 }

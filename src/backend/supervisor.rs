@@ -1,8 +1,11 @@
 //! Keeps one server running: starts it, watches it, starts it again when it ends.
 //!
 //! ```text
-//!  Idle ──first call──▶ Starting ──▶ Ready ──ends──▶ Backoff ──▶ Starting …
-//!                          └────────fails───────────────▲
+//!  Idle ──first call──▶ Starting ──▶ Ready
+//!                        ▲   │ fails   │ ends
+//!                        │   ▼         │
+//!                       Backoff ◀──────┘
+//!
 //!  any of them ──stop──▶ Stopped
 //! ```
 
@@ -23,6 +26,8 @@ use crate::config::Start;
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// How long a refresh of the tool list may take.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause between hearing of a change and asking for the list; changes often come together.
+const REFRESH_PAUSE: Duration = Duration::from_millis(250);
 /// The pause before listening for changes again, when a server ended the subscription.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A subscription has no deadline of its own; this one is further off than any server lives.
@@ -42,9 +47,7 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
             backend.metrics.restarts.inc();
         }
         backend.set_state(State::Starting);
-        let Some(reason) = run_once(&backend, generation, &mut backoff, &stop).await else { break };
-        let until = Instant::now() + backoff.next_wait();
-        backend.set_state(State::Backoff { until, reason: reason.into() });
+        let Some(until) = run_once(&backend, generation, &mut backoff, &stop).await else { break };
         tokio::select! {
             () = sleep_until(until) => {}
             () = stop.cancelled() => break,
@@ -53,23 +56,34 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
     backend.set_state(State::Stopped);
 }
 
-/// One run from start to end. Gives the reason to start again, or `None` when told to stop.
+/// One run from start to end. Gives the time to start again, or `None` when told to stop.
 async fn run_once(
     backend: &Backend,
     generation: u64,
     backoff: &mut Backoff,
     stop: &CancellationToken,
-) -> Option<String> {
+) -> Option<Instant> {
     let server = &backend.id;
     let ids = (backend.environment.ids)();
     let started = Instant::now();
     let start = Run::start(server, &backend.config, generation, ids, &backend.environment, stop);
-    let run = match start.await {
+    let started_or_stopped = async {
+        tokio::pin!(start);
+        tokio::select! {
+            started = &mut start => started,
+            () = stop.cancelled() => {
+                // Callers must know at once, however long it takes to clean up.
+                backend.set_state(State::Stopped);
+                start.await
+            }
+        }
+    };
+    let run = match started_or_stopped.await {
         Ok(run) => run,
         Err(_) if stop.is_cancelled() => return None,
         Err(error) => {
             tracing::warn!(%server, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
-            return Some(error.reason);
+            return Some(back_off(backend, backoff, &error.reason));
         }
     };
     let ready = &run.ready;
@@ -97,11 +111,18 @@ async fn run_once(
         tracing::info!(%server, generation, "server `{server}` is stopped");
         return None;
     }
-    backend.set_state(State::Starting);
     let (End::Exited(reason) | End::Protocol(reason)) = &end else { unreachable!("not stopped") };
+    let until = back_off(backend, backoff, reason);
     let stderr = run.stop(&end).await;
     tracing::warn!(%server, generation, %reason, ?stderr, "server `{server}` ended");
-    Some(reason.clone())
+    Some(until)
+}
+
+/// Refuses calls from now on; gives the time to start again.
+fn back_off(backend: &Backend, backoff: &mut Backoff, reason: &str) -> Instant {
+    let until = Instant::now() + backoff.next_wait();
+    backend.set_state(State::Backoff { until, reason: reason.into() });
+    until
 }
 
 /// Lists the tools again whenever the server says that they have changed. What is listed replaces what was
@@ -110,6 +131,8 @@ async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
     let (server, connection) = (&backend.id, &ready.connection);
     loop {
         connection.tools_changed().await;
+        // A server that says so all the time is not asked all the time.
+        sleep(REFRESH_PAUSE).await;
         let deadline = Instant::now() + REFRESH_TIMEOUT;
         let metrics = &backend.environment.metrics;
         match ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await {
@@ -126,17 +149,14 @@ async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
 
 /// Subscribes to changes of the tools, where that is needed to be told of them.
 async fn listen_for_tool_changes(ready: &Ready) {
-    while ready.must_listen() {
-        let deadline = Instant::now() + LISTEN_TIMEOUT;
-        let subscribe = |id| ready.dialect.listen_for_tool_changes(id);
-        match ready.connection.request(deadline, subscribe).await {
-            // The server ended the subscription; what happens before the next one is not told.
-            Ok(Answer::Result(_)) => {
-                sleep(LISTEN_AGAIN_AFTER).await;
-                ready.connection.note_tools_changed();
-            }
-            Ok(Answer::Error(_)) | Err(_) => break,
-        }
+    let subscribe = |id| ready.dialect.listen_for_tool_changes(id);
+    let subscription = || ready.connection.request(Instant::now() + LISTEN_TIMEOUT, subscribe);
+    // The server may end the subscription; what happens before the next one is not told.
+    while ready.listens
+        && let Ok(Answer::Result(_)) = subscription().await
+    {
+        sleep(LISTEN_AGAIN_AFTER).await;
+        ready.connection.note_tools_changed();
     }
     std::future::pending().await
 }

@@ -18,6 +18,8 @@ use crate::telemetry::metrics::{Metrics, ToolMetrics};
 
 /// Tools that one server may have: each costs memory here and a handful of metrics.
 const TOOLS_MAX: usize = 5_000;
+/// The longest name of a tool. The specification recommends up to 128.
+const NAME_LEN_MAX: usize = 256;
 /// Pages that one list may have.
 const PAGES_MAX: usize = 1_000;
 
@@ -37,6 +39,8 @@ pub struct Tool {
 pub struct ToolSet {
     by_name: HashMap<String, Arc<Tool>>,
     in_order: Vec<Arc<Tool>>,
+    /// Listed again under a name that was there already, and left out.
+    duplicates: usize,
 }
 
 /// Why tools could not be listed.
@@ -85,7 +89,13 @@ impl ToolSet {
             }
             cursor = page.next_cursor;
             match &cursor {
-                None => return Ok(tools),
+                None => {
+                    if tools.duplicates > 0 {
+                        let duplicates = tools.duplicates;
+                        tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
+                    }
+                    return Ok(tools);
+                }
                 Some(next) if !cursors_seen.insert(next.clone()) => {
                     return Err(ListError::Endless("a page leads back to an earlier one"));
                 }
@@ -129,12 +139,17 @@ impl ToolSet {
         let Some(name) = tool_name(&definition) else {
             return Err(ListError::Malformed("a tool has no name".into()));
         };
-        if self.by_name.contains_key(&name) {
-            tracing::warn!(%server, tool = %name, "the server lists a tool twice; the first one counts");
-            return Ok(());
+        if name.len() > NAME_LEN_MAX {
+            return Err(ListError::Malformed(format!(
+                "a tool's name is over {NAME_LEN_MAX} bytes long"
+            )));
         }
-        if self.in_order.len() == TOOLS_MAX {
+        if self.in_order.len() + self.duplicates == TOOLS_MAX {
             return Err(ListError::Endless("too many tools"));
+        }
+        if self.by_name.contains_key(&name) {
+            self.duplicates += 1;
+            return Ok(());
         }
         let name_json = serde_json::Value::from(name.as_str()).to_string();
         let metrics = metrics.tool(server.as_str(), &name);

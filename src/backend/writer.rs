@@ -42,12 +42,8 @@ pub(super) async fn run(
         Ok::<(), std::io::Error>(())
     };
     tokio::select! {
-        written = write_all => {
-            let reason = match written {
-                Err(error) => format!("its input cannot be written: {}", error.kind()),
-                Ok(()) => "nobody uses it any more".to_owned(),
-            };
-            connection.close(&End::Exited(reason));
+        Err(error) = write_all => {
+            connection.close(&End::Exited(format!("its input cannot be written: {}", error.kind())));
         }
         () = connection.token().cancelled() => {}
     }

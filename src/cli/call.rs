@@ -30,6 +30,9 @@ pub(super) struct Args {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.url.scheme() != "http" {
+        bail!("`{}`: this version calls gateways by plain http:// only", args.url);
+    }
     let mut url = args.url.clone();
     let Ok(mut path) = url.path_segments_mut() else {
         bail!("`{}` is not an HTTP address", args.url)

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, load_config};
+use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::pending::End;
 use crate::backend::request_ids::RequestIds;
@@ -40,8 +40,8 @@ struct Found {
 #[tokio::main]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     logging::init();
-    let (config, own_program) = load_config(args.config, None)?;
-    println!("configuration: {}", config.origin);
+    let Loaded { config, origin, own_program } = load_config(args.config, None)?;
+    println!("configuration: {origin}");
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
     for (server, config) in config.servers {

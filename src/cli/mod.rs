@@ -62,8 +62,17 @@ pub fn run() -> ExitCode {
     })
 }
 
+/// What a command works with.
+struct Loaded {
+    config: Config,
+    /// The files it is from, to be shown.
+    origin: String,
+    /// This executable.
+    own_program: PathBuf,
+}
+
 /// Loads the configuration that `args` and the environment name.
-fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<(Config, PathBuf)> {
+fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loaded> {
     let own_program = ::std::env::current_exe()?;
     let sources = Sources {
         file: args.config,
@@ -80,5 +89,9 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<(Conf
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    Ok((config, own_program))
+    let origin = match &sources.mcp_file {
+        Some(file) => format!("{} and {}", config.origin, file.display()),
+        None => config.origin.to_string(),
+    };
+    Ok(Loaded { config, origin, own_program })
 }

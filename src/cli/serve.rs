@@ -2,10 +2,15 @@
 
 use std::process::ExitCode;
 
-use super::{ConfigArgs, load_config};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::{ConfigArgs, Loaded, load_config};
 use crate::app::App;
 use crate::shutdown::Signals;
 use crate::telemetry::logging;
+
+/// More than the connections that are served at once.
+const DESCRIPTORS_MAX: u64 = 32_768;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -20,8 +25,9 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     logging::init();
-    let (config, own_program) = load_config(args.config, args.listen)?;
-    tracing::info!(configuration = %config.origin, servers = config.servers.len(), "starting");
+    raise_descriptor_limit();
+    let Loaded { config, origin, own_program } = load_config(args.config, args.listen)?;
+    tracing::info!(configuration = origin, servers = config.servers.len(), "starting");
     let app = App::build(config, own_program).await?;
     tracing::info!(address = %app.addr()?, "listening on http://{}", app.addr()?);
     if let Some(address) = app.ops_addr() {
@@ -29,4 +35,16 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     app.run(signals.first()).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every connection takes a descriptor, and the customary limit of 1,024 is for programs that have few.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+        }
+    }
 }

@@ -37,6 +37,9 @@ pub enum CallError {
         "this gateway serves no anonymous callers: send an API key as `Authorization: Bearer KEY`"
     )]
     Unauthenticated,
+    /// Whoever calls must not.
+    #[error("{0}")]
+    Forbidden(&'static str),
     /// No such server.
     #[error("there is no server `{server}`; GET /v1/servers lists those you can use")]
     ServerNotFound {
@@ -113,6 +116,7 @@ impl CallError {
             Self::InvalidRequest(_) => "invalid_request",
             Self::InvalidArguments(_) => "invalid_arguments",
             Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden(_) => "forbidden",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::PayloadTooLarge { .. } => "payload_too_large",
@@ -148,9 +152,9 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Overloaded | Self::ServerUnavailable { .. } | Self::ShuttingDown => true,
-            Self::BackendExited { executed, .. } | Self::DeadlineExceeded { executed } => {
-                *executed == Executed::No
-            }
+            Self::BackendExited { executed, .. }
+            | Self::BackendProtocol { executed, .. }
+            | Self::DeadlineExceeded { executed } => *executed == Executed::No,
             _ => false,
         }
     }

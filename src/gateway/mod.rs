@@ -1,6 +1,6 @@
 //! The path every call takes, whichever front end it came through.
 //!
-//! [`Gateway::call`] reads from top to bottom: find the server and the tool, take a slot, write the
+//! `Gateway::route` reads from top to bottom: find the server and the tool, take a slot, write the
 //! request, wait for the answer. Nothing else reaches a backend.
 
 mod error;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 pub use self::error::{CallError, Executed};
 use self::record::Record;
-use crate::backend::pending::{Answer, Owner};
+use crate::backend::pending::Answer;
 use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::RawObject;
 use crate::mcp::results::{ToolResultKind, tool_result_kind};
@@ -106,6 +106,7 @@ impl Gateway {
             .ok_or_else(|| CallError::ServerNotFound { server: call.server.clone() })?;
         let _in_flight = record.at_server(server);
 
+        let place = server.queue().line_up(call.arguments.as_str().len())?;
         let ready = server.ready(call.deadline).await?;
         let tool = ready.tools.get(&call.tool).ok_or_else(|| CallError::ToolNotFound {
             server: call.server.clone(),
@@ -113,15 +114,15 @@ impl Gateway {
         })?;
         record.at_tool(tool);
 
-        let permit = server.queue().enter(call.arguments.as_str().len(), call.deadline).await?;
+        let permit = place.slot(call.deadline).await?;
         // The server may have been replaced while the call waited for its slot.
         let ready = server.ready(call.deadline).await?;
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
 
-        let owner = Owner { tenant: caller.tenant.clone(), call: call.id, generation: 0 };
-        let ticket = ready.connection.register(owner, call.deadline, Some(permit))?;
+        let tenant = caller.tenant.clone();
+        let ticket = ready.connection.register(tenant, call.id, call.deadline, Some(permit))?;
         ticket.send(ready.dialect.tools_call(ticket.id(), &tool.name_json, &call.arguments))?;
         let answer = ticket.answer().await?;
 

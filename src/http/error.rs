@@ -35,6 +35,7 @@ fn status_of(error: &CallError) -> StatusCode {
     match error {
         CallError::InvalidRequest(_) | CallError::InvalidArguments(_) => StatusCode::BAD_REQUEST,
         CallError::Unauthenticated => StatusCode::UNAUTHORIZED,
+        CallError::Forbidden(_) => StatusCode::FORBIDDEN,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
         CallError::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,

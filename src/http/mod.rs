@@ -1,5 +1,6 @@
 //! The HTTP front end. Every route is on this page.
 
+mod auth;
 mod error;
 mod ops;
 mod patience;
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::Router;
 use axum::routing::{get, post};
 
-use crate::gateway::{Caller, Gateway};
+use crate::config::Config;
+use crate::gateway::Gateway;
 use crate::ids::TenantId;
 
 /// What the handlers share.
@@ -20,6 +22,8 @@ pub struct Front {
     gateway: Arc<Gateway>,
     /// Who callers without a key are, if they are anybody.
     anonymous: Option<TenantId>,
+    /// Whether only this machine is served.
+    is_local: bool,
     /// The largest request body.
     max_body: usize,
     draining: AtomicBool,
@@ -27,17 +31,19 @@ pub struct Front {
 
 impl Front {
     /// A front end before `gateway`.
-    pub fn new(gateway: Arc<Gateway>, anonymous: Option<TenantId>, max_body: usize) -> Self {
-        Self { gateway, anonymous, max_body, draining: AtomicBool::new(false) }
+    pub fn new(gateway: Arc<Gateway>, config: &Config) -> Self {
+        Self {
+            gateway,
+            anonymous: config.auth.anonymous_tenant.clone(),
+            is_local: config.listen.ip().is_loopback(),
+            max_body: config.max_body,
+            draining: AtomicBool::new(false),
+        }
     }
 
     /// From now on `/readyz` sends new traffic elsewhere.
     pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
-    }
-
-    fn caller(&self) -> Option<Caller> {
-        Some(Caller { tenant: self.anonymous.clone()? })
     }
 }
 

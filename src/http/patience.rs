@@ -81,10 +81,10 @@ impl Patience {
         }
     }
 
-    /// A long answer that still flows is not idleness.
+    /// A long answer that still flows is not idleness, and the next head has to wait for it.
     fn bytes_written(&self) {
-        if self.phase().0 == Phase::Idle {
-            self.enter(Phase::Idle);
+        if let (phase @ (Phase::Idle | Phase::Head), _) = self.phase() {
+            self.enter(phase);
         }
     }
 

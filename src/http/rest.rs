@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use super::Front;
+use super::auth::Authenticated;
 use super::error::call_failed;
 use crate::backend::{Backend, State as ServerState};
 use crate::gateway::{Call, CallError, Caller, Executed, Reply};
@@ -27,17 +28,20 @@ static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
 static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// How long a body may take to arrive, whatever the deadline.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest deadline a caller may ask for.
 const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
 
 /// Calls a tool: the body is its arguments, the answer its result.
 pub(super) async fn call_tool(
     State(front): State<Arc<Front>>,
+    caller: Result<Authenticated, CallError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
 ) -> Response<Body> {
     let id = CallId::new();
-    let (caller, call) = match read_request(&front, id, path, request).await {
+    let (caller, call) = match read_request(&front, id, caller, path, request).await {
         Ok(read) => read,
         Err(error) => {
             front.gateway.metrics().count_unresolved("", error.code());
@@ -53,10 +57,11 @@ pub(super) async fn call_tool(
 async fn read_request(
     front: &Front,
     id: CallId,
+    caller: Result<Authenticated, CallError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
 ) -> Result<(Caller, Call), CallError> {
-    let caller = authenticate(front)?;
+    let Authenticated(caller) = caller?;
     let Path((server, tool)) =
         path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
     Ok((caller, read_call(front, id, server, tool, request).await?))
@@ -76,7 +81,8 @@ async fn read_call(
         return Err(CallError::ServerNotFound { server });
     };
     let deadline = arrived + asked.unwrap_or_else(|| backend.timeout());
-    let body = timeout_at(deadline, read_body(&parts.headers, body, front.max_body))
+    let body_deadline = deadline.min(arrived + BODY_TIMEOUT);
+    let body = timeout_at(body_deadline, read_body(&parts.headers, body, front.max_body))
         .await
         .map_err(|_| CallError::DeadlineExceeded { executed: Executed::No })??;
     // A tool without arguments can be called without a body.
@@ -187,12 +193,12 @@ impl<'a> ServerView<'a> {
 /// Every server the caller may use.
 pub(super) async fn list_servers(
     State(front): State<Arc<Front>>,
+    _: Authenticated,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
     struct List<'a> {
         servers: Vec<ServerView<'a>>,
     }
-    authenticate(&front)?;
     let servers = front.gateway.registry().iter().map(|server| ServerView::of(server)).collect();
     Ok(json(&List { servers }))
 }
@@ -200,29 +206,25 @@ pub(super) async fn list_servers(
 /// One server.
 pub(super) async fn show_server(
     State(front): State<Arc<Front>>,
+    _: Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
-    authenticate(&front)?;
     Ok(json(&ServerView::of(find(&front, path)?)))
 }
 
 /// One server's tools, as the server defines them.
 pub(super) async fn list_tools(
     State(front): State<Arc<Front>>,
+    _: Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
     struct List<'a> {
         tools: Vec<&'a RawValue>,
     }
-    authenticate(&front)?;
     let server = find(&front, path)?;
     let ready = server.ready(Instant::now() + server.timeout()).await?;
     Ok(json(&List { tools: ready.tools.definitions().collect() }))
-}
-
-fn authenticate(front: &Front) -> Result<Caller, CallError> {
-    front.caller().ok_or(CallError::Unauthenticated)
 }
 
 fn find(

@@ -49,13 +49,14 @@ pub async fn serve(
             let place = places.clone().acquire_owned().await;
             (listener.accept().await, place)
         };
-        let (stream, place) = tokio::select! {
-            (Ok((stream, _)), place) = accepted => (stream, place),
+        let (accepted, place) = tokio::select! {
+            accepted = accepted => accepted,
             () = drain.cancelled() => break,
-            else => {
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+        };
+        let Ok((stream, _)) = accepted else {
+            // Most likely out of descriptors; some are given back all the time.
+            sleep(ACCEPT_PAUSE).await;
+            continue;
         };
         let serve = serve_connection(
             stream,

@@ -1,7 +1,7 @@
 //! Every metric, declared in one place. A field's comment is its help text on `/metrics`.
 //!
 //! Handles are looked up once, when a server or a tool becomes known ([`ServerMetrics`],
-//! [`ToolMetrics`]); a call then only touches atomics.
+//! [`ToolMetrics`]); a call that ends well then only touches atomics.
 
 use std::time::Duration;
 

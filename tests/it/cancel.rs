@@ -69,7 +69,7 @@ async fn a_reset_stream_of_http2_cancels_its_own_call_alone() {
 #[tokio::test]
 async fn a_deadline_that_passes_cancels_the_call() {
     let gateway = Setup::new().fake("fake").start().await;
-    let answer = gateway.call_within_ms(200, "fake", "hold", "{}").await;
+    let answer = gateway.call_within_ms(1000, "fake", "hold", "{}").await;
     assert_eq!(answer.problem(), failed(504, "deadline_exceeded"));
     cancelled(&gateway, 1).await;
     first_call_is_cancelled(&gateway, "deadline exceeded");
@@ -87,7 +87,7 @@ async fn a_call_that_was_never_sent_is_not_cancelled() {
         (gateway.metrics().await.value(in_flight) == Some(1.0)).then_some(())
     })
     .await;
-    let answer = gateway.call_within_ms(200, "fake", "hold", "{}").await;
+    let answer = gateway.call_within_ms(1000, "fake", "hold", "{}").await;
     assert_eq!(answer.problem(), refused(504, "deadline_exceeded").for_now());
     kill(fake.pids()[0], Signal::CONT);
     first.await.unwrap().tool_text();
@@ -101,7 +101,7 @@ async fn a_call_that_was_never_sent_is_not_cancelled() {
 async fn a_call_that_was_given_up_keeps_its_slot_until_the_server_is_done() {
     let gateway = Setup::new().fake_with("fake", &[], "max_in_flight = 1").start().await;
     let fake = gateway.fake("fake");
-    let answer = gateway.call_within_ms(100, "fake", "later", json!({"ms": 1500})).await;
+    let answer = gateway.call_within_ms(1000, "fake", "later", json!({"ms": 3000})).await;
     assert_eq!(answer.problem(), failed(504, "deadline_exceeded"));
     gateway.call("fake", "raw", "{}").await.tool_text();
     let trace = fake.trace();

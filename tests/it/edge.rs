@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::support::{Http2, Setup, refused};
+use crate::support::{Answer, Http2, Setup, in_time, refused};
 
 const ECHO: &str = "/v1/servers/std/tools/echo";
 
@@ -72,5 +73,32 @@ async fn http2_carries_many_calls_on_one_connection() {
     }
     let answer = connection.call("fake", "raw", "[]".to_owned()).await;
     assert_eq!(answer.problem(), refused(400, "invalid_arguments"));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn running_out_of_descriptors_passes() {
+    let gateway = Setup::new().std().serve().await;
+    gateway.ready().await;
+    gateway.limit_descriptors(40);
+    let mut connections = vec![];
+    for _ in 0..80 {
+        connections.push(TcpStream::connect(gateway.addr).await.unwrap());
+    }
+    drop(connections);
+    let answer = in_time("served again", gateway.call("std", "echo", json!({"text": "x"}))).await;
+    assert_eq!(answer.tool_text(), "x");
+}
+
+#[tokio::test]
+async fn web_pages_cannot_call_tools() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let page = gateway.post("fake", "raw", "{}").header("origin", "https://page.example");
+    assert_eq!(Answer::of(page).await.problem(), refused(403, "forbidden"));
+    let rebound = gateway.post("fake", "raw", "{}").header("host", "page.example");
+    assert_eq!(Answer::of(rebound).await.problem(), refused(403, "forbidden"));
+    assert!(gateway.fake("fake").calls_of("raw").is_empty());
+    let own = gateway.post("fake", "raw", "{}").header("origin", "http://localhost:3000");
+    assert_eq!(Answer::of(own).await.status, 200);
     gateway.stop().await;
 }

@@ -42,7 +42,8 @@ pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Ta
         }
         let mut permits = vec![];
         for _ in 0..max_in_flight {
-            permits.push(server.queue().enter(0, by).await);
+            let place = server.queue().line_up(0).expect("the line is empty");
+            permits.push(place.slot(by).await);
         }
         let missing = permits.iter().filter(|permit| permit.is_err()).count();
         if missing != 0 {

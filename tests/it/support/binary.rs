@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reqwest::Client;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
@@ -80,6 +80,13 @@ impl Serving {
 
     pub fn fake(&self, id: &str) -> Fake {
         Fake::new(self.setup.dir.path(), id)
+    }
+
+    /// Leaves the program so many descriptors.
+    pub fn limit_descriptors(&self, max: u64) {
+        let limit = Rlimit { current: Some(max), maximum: Some(max) };
+        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed());
+        prlimit(pid, Resource::Nofile, limit).unwrap();
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -21,7 +21,7 @@ impl RawHttp {
 
     /// Sends the head of a call, with more headers if any.
     pub async fn send_head(&mut self, path: &str, headers: &str) {
-        self.send(&format!("POST {path} HTTP/1.1\r\nhost: gateway\r\n{headers}\r\n")).await;
+        self.send(&format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n")).await;
     }
 
     /// Sends a whole call.
