@@ -65,25 +65,38 @@ fn try_run(gateway: u32, program: &str, args: &[String]) -> std::io::Result<u8> 
         let server = Pid::from_child(&server);
         let ended =
             watch(server, &mut child_ended, &mut told_to_stop, watch_end(gateway_end)).await;
-        // However it ended, nothing is left behind.
-        let _ = kill_process_group(server, Signal::KILL);
+        // However it ended, nothing is left behind. A server that was not collected yet still has its
+        // number, and its group can be killed at one stroke.
+        if !matches!(ended, Ok(Ended::ByItself(_))) {
+            let _ = kill_process_group(server, Signal::KILL);
+        }
         kill_descendants().await;
-        ended
+        ended.map(exit_code)
     })
 }
 
-/// Waits for the server's end, a reason to end it, or the gateway's end; gives the code to exit with.
+/// How a watch ends.
+enum Ended {
+    /// The server ended, for whatever reason.
+    ByItself(ExitStatus),
+    /// It was told to end, and did not.
+    Overdue,
+    /// The gateway is gone.
+    GatewayGone,
+}
+
+/// Waits for the server's end, a reason to end it, or the gateway's end.
 async fn watch(
     server: Pid,
     child_ended: &mut UnixSignal,
     told_to_stop: &mut UnixSignal,
     mut gateway_ended: oneshot::Receiver<()>,
-) -> std::io::Result<u8> {
+) -> std::io::Result<Ended> {
     let_go_of_the_pipes()?;
     let mut kill_at: Option<Instant> = None;
     loop {
         if let Some(status) = reap(server)? {
-            return Ok(exit_code(status));
+            return Ok(Ended::ByItself(status));
         }
         tokio::select! {
             _ = child_ended.recv() => {}
@@ -91,9 +104,9 @@ async fn watch(
                 let _ = kill_process_group(server, Signal::TERM);
                 kill_at.get_or_insert(Instant::now() + TERM_GRACE);
             }
-            _ = &mut gateway_ended => return Ok(0),
+            _ = &mut gateway_ended => return Ok(Ended::GatewayGone),
             () = async { sleep_until(kill_at.unwrap_or_else(Instant::now)).await }, if kill_at.is_some() => {
-                return Ok(KILLED);
+                return Ok(Ended::Overdue);
             }
         }
     }
@@ -151,7 +164,12 @@ async fn kill_descendants() {
     }
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
+fn exit_code(ended: Ended) -> u8 {
+    let status = match ended {
+        Ended::ByItself(status) => status,
+        Ended::Overdue => return KILLED,
+        Ended::GatewayGone => return 0,
+    };
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
         (None, Some(signal)) => 128 + u8::try_from(signal).unwrap_or(0),

@@ -1,5 +1,7 @@
 //! Servers as processes: what they are given, and how they are ended.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -112,7 +114,14 @@ async fn a_guard_that_had_to_kill_its_server_ends_too() {
 
 #[tokio::test]
 async fn arguments_reach_the_server_whatever_they_look_like() {
-    let odd = ["-h", "--help", "--", "-x", "guard", ""];
-    let output = guard("printf", &[&["%s,"], &odd[..]].concat()).output().await.unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "-h,--help,--,-x,guard,,");
+    let setup = Setup::new();
+    // Becomes the bundled server, if the arguments before it are all there.
+    let script = setup.dir.path().join("odd");
+    let text = "#!/bin/sh\n[ \"$1 $2 $3\" = '-h -- -x' ] || exit 7; shift 3; exec \"$@\"\n";
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let args = ["-h", "--", "-x", TRUNKLINE, "std"].map(str::to_owned);
+    let gateway = setup.server("odd", script.to_str().unwrap(), &args, "").start().await;
+    assert_eq!(gateway.call("odd", "echo", json!({"text": "x"})).await.tool_text(), "x");
+    gateway.stop().await;
 }

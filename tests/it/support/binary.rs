@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
 
@@ -80,6 +81,14 @@ impl Serving {
 
     pub fn fake(&self, id: &str) -> Fake {
         Fake::new(self.setup.dir.path(), id)
+    }
+
+    /// How many of the descriptors below `max` the program has in use.
+    pub fn descriptors_below(&self, max: u64) -> u64 {
+        let fds = format!("/proc/{}/fd", self.child.id().unwrap());
+        (0..max)
+            .filter(|fd| Path::new(&fds).join(fd.to_string()).symlink_metadata().is_ok())
+            .count() as u64
     }
 
     /// Leaves the program so many descriptors.
