@@ -5,6 +5,7 @@
 //! being read, and neither ever waits for a caller.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,8 @@ pub struct Connection {
     /// Told when the server's tools have changed.
     tools_changed: Notify,
     closed: CancellationToken,
+    /// The same for those who only look, which every call does: the token would make them take a lock.
+    is_closed: AtomicBool,
     metrics: ServerMetrics,
 }
 
@@ -106,6 +109,7 @@ impl Connection {
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
             closed: CancellationToken::new(),
+            is_closed: AtomicBool::new(false),
             metrics: options.metrics,
         });
         tokio::spawn(writer::run(connection.clone(), input, frames));
@@ -159,12 +163,13 @@ impl Connection {
     /// Ends the connection: all calls fail with `end`, the server's input is closed.
     pub fn close(&self, end: &End) {
         self.pending.close(end);
+        self.is_closed.store(true, Ordering::Release);
         self.closed.cancel();
     }
 
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
-        self.closed.is_cancelled()
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// Why the connection has ended, if it has.

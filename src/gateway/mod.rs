@@ -107,16 +107,18 @@ impl Gateway {
         let _in_flight = record.at_server(server);
 
         let place = server.queue().line_up(call.arguments.as_str().len())?;
-        let ready = server.ready(call.deadline).await?;
-        let tool = ready.tools.get(&call.tool).ok_or_else(|| CallError::ToolNotFound {
-            server: call.server.clone(),
-            tool: call.tool.clone(),
-        })?;
-        record.at_tool(tool);
+        let mut ready = server.ready(call.deadline).await?;
+        let Some(tool) = ready.tools.get(&call.tool).cloned() else {
+            let (server, tool) = (call.server.clone(), call.tool.clone());
+            return Err(CallError::ToolNotFound { server, tool });
+        };
+        record.at_tool(&tool);
 
         let permit = place.slot(call.deadline).await?;
-        // The server may have been replaced while the call waited for its slot.
-        let ready = server.ready(call.deadline).await?;
+        // The server may have ended while the call waited for its slot.
+        if ready.connection.is_closed() {
+            ready = server.ready(call.deadline).await?;
+        }
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());

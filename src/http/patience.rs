@@ -89,7 +89,11 @@ impl Patience {
     }
 
     fn enter(&self, phase: Phase) {
-        let since = self.began.elapsed().as_millis() as u64;
+        let since = match phase {
+            Phase::Head | Phase::Idle => self.began.elapsed().as_millis() as u64,
+            // These last as long as they last.
+            Phase::Busy | Phase::Streams => 0,
+        };
         self.state.store(since << 2 | phase as u64, Ordering::Relaxed);
     }
 

@@ -63,7 +63,8 @@ pub async fn serve(
             builder.clone(),
             router.clone(),
             header_timeout,
-            drain.clone(),
+            // One of its own for each: looking at a token takes its lock.
+            drain.child_token(),
             abort.clone(),
         );
         tasks.spawn(async move {
