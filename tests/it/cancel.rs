@@ -82,11 +82,7 @@ async fn a_call_that_was_never_sent_is_not_cancelled() {
     let fake = gateway.fake("fake");
     kill(fake.pids()[0], Signal::STOP);
     let first = gateway.spawn_call("fake", "later", json!({"ms": 0}));
-    let in_flight = "trunkline_calls_in_flight{server=\"fake\"}";
-    eventually("sent", async || {
-        (gateway.metrics().await.value(in_flight) == Some(1.0)).then_some(())
-    })
-    .await;
+    gateway.has_in_flight("fake", 1.0).await;
     let answer = gateway.call_within_ms(1000, "fake", "hold", "{}").await;
     assert_eq!(answer.problem(), refused(504, "deadline_exceeded").for_now());
     kill(fake.pids()[0], Signal::CONT);

@@ -71,11 +71,7 @@ async fn calls_that_still_wait_at_the_end_of_the_drain_were_not_run() {
     let held = gateway.spawn_call("fake", "hold", "{}");
     eventually("held", async || fake.calls_of("hold").pop()).await;
     let waiting = gateway.spawn_call("fake", "raw", "{}");
-    let in_flight = "trunkline_calls_in_flight{server=\"fake\"}";
-    eventually("in line", async || {
-        (gateway.metrics().await.value(in_flight) == Some(2.0)).then_some(())
-    })
-    .await;
+    gateway.has_in_flight("fake", 2.0).await;
     gateway.shut_down();
     assert_eq!(held.await.unwrap().problem(), failed(502, "backend_exited"));
     let answer = waiting.await.unwrap();

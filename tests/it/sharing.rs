@@ -7,12 +7,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Gateway, Setup, eventually, failed, kill};
-
-async fn in_flight(gateway: &Gateway, server: &str) -> f64 {
-    let series = format!("trunkline_calls_in_flight{{server=\"{server}\"}}");
-    gateway.metrics().await.value(&series).unwrap()
-}
+use crate::support::{Answer, Setup, eventually, failed, kill};
 
 #[tokio::test]
 async fn five_calls_take_as_long_as_one() {
@@ -74,10 +69,7 @@ async fn a_serial_server_gets_one_call_at_a_time_in_the_order_they_came() {
     for n in 0..8 {
         calls.push(gateway.spawn_call("fake", "later", json!({"ms": 10, "n": n})));
         let lined_up = f64::from(n + 1);
-        eventually("lined up", async || {
-            (in_flight(&gateway, "fake").await == lined_up).then_some(())
-        })
-        .await;
+        gateway.has_in_flight("fake", lined_up).await;
     }
     kill(fake.pids()[0], Signal::CONT);
     for call in calls {

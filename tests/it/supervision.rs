@@ -57,16 +57,9 @@ async fn calls_in_line_behind_one_that_ends_the_server_come_again_or_wait() {
     let fake = gateway.fake("fake");
     kill(fake.pids()[0], Signal::STOP);
     let exit = gateway.spawn_call("fake", "exit", "{}");
-    let in_flight = "trunkline_calls_in_flight{server=\"fake\"}";
-    let lined_up = async |n: f64| {
-        eventually("lined up", async || {
-            (gateway.metrics().await.value(in_flight) == Some(n)).then_some(())
-        })
-        .await;
-    };
-    lined_up(1.0).await;
+    gateway.has_in_flight("fake", 1.0).await;
     let behind: Vec<_> = (0..4).map(|_| gateway.spawn_call("fake", "raw", "{}")).collect();
-    lined_up(5.0).await;
+    gateway.has_in_flight("fake", 5.0).await;
     kill(fake.pids()[0], Signal::CONT);
     exit.await.unwrap().problem();
     for call in behind {

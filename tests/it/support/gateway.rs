@@ -88,6 +88,15 @@ impl Gateway {
         Answer::of(self.client.get(self.url(path))).await
     }
 
+    /// Waits until so many calls wait for a server or are being answered by it.
+    pub async fn has_in_flight(&self, server: &str, calls: f64) {
+        let series = format!("trunkline_calls_in_flight{{server=\"{server}\"}}");
+        eventually("in flight", async || {
+            (self.metrics().await.value(&series) == Some(calls)).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until every server has been tried.
     pub async fn ready(&self) {
         eventually("ready", async || (self.readyz().await.status == 200).then_some(())).await;
