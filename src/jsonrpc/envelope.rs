@@ -49,6 +49,16 @@ pub enum Malformed<'a> {
     },
 }
 
+impl<'a> Malformed<'a> {
+    /// The id to answer with, if it could be read.
+    pub fn id(&self) -> Option<&'a RawValue> {
+        match self {
+            Self::Invalid { id, .. } => *id,
+            Self::NotJson | Self::Batch => None,
+        }
+    }
+}
+
 /// A duplicate of any of these keys is an error, so that no two readers can see different messages.
 #[derive(Deserialize)]
 struct Envelope<'a> {

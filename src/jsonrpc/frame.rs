@@ -39,6 +39,18 @@ impl Frame {
         })
     }
 
+    /// Somebody else's answer, passed on.
+    pub fn answer(id: &RawValue, outcome: Result<&RawValue, &RawValue>) -> Self {
+        let (member, body) = match outcome {
+            Ok(result) => ("result", result),
+            Err(error) => ("error", error),
+        };
+        Self::write(body.get().len() + 64, |out| {
+            let _ =
+                write!(out, r#"{{"jsonrpc":"2.0","id":{},"{member}":{}}}"#, id.get(), body.get());
+        })
+    }
+
     /// A failed answer; without an id that could be read, JSON-RPC answers with `null`.
     pub fn error(id: Option<&RawValue>, code: i64, message: &str, data: Option<&RawValue>) -> Self {
         #[derive(Serialize)]

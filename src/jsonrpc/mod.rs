@@ -5,6 +5,8 @@
 //!
 //! - [`envelope`]: one line into one [`Message`]
 //! - [`frame`]: one message into one line
+//! - [`members`]: the members of one object, with their values left raw
+//! - [`mod@rewrite`]: an object written anew, or copied with some members changed
 //! - [`raw`]: JSON from outside, made safe to splice into a frame
 //! - [`lines`]: a byte stream into lines, however it was cut
 //! - [`id_scan`]: the id of an answer too long to keep
@@ -13,12 +15,16 @@ pub mod envelope;
 pub mod frame;
 pub mod id_scan;
 pub mod lines;
+pub mod members;
 pub mod raw;
+pub mod rewrite;
 
 pub use envelope::{Malformed, Message, decode};
 pub use frame::Frame;
 pub use lines::{Line, LineSplitter};
+pub use members::Members;
 pub use raw::RawObject;
+pub use rewrite::{Change, ObjectWriter, rewrite, with_first_member};
 
 /// The text is not JSON.
 pub const PARSE_ERROR: i64 = -32700;

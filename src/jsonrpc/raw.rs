@@ -48,13 +48,28 @@ impl RawObject {
         if text[0] != b'{' {
             return Err(RawError::NotAnObject(describe(text[0])));
         }
-        let object = body.slice_ref(text);
+        Ok(Self::in_one_line(body.slice_ref(text)))
+    }
+
+    fn in_one_line(object: Bytes) -> Self {
         if memchr::memchr2(b'\n', b'\r', &object).is_none() {
-            return Ok(Self(object));
+            return Self(object);
         }
         let mut object = BytesMut::from(object);
         blank_line_breaks(&mut object);
-        Ok(Self(object.freeze()))
+        Self(object.freeze())
+    }
+
+    /// Takes a part of `message`, which is valid JSON.
+    pub fn of(message: &Bytes, part: &RawValue) -> Result<Self, RawError> {
+        let text = part.get().as_bytes();
+        if text[0] != b'{' {
+            return Err(RawError::NotAnObject(describe(text[0])));
+        }
+        if deeper_than(text, DEPTH_MAX) {
+            return Err(RawError::TooDeep);
+        }
+        Ok(Self::in_one_line(message.slice_ref(text)))
     }
 
     /// The object's text.
@@ -65,7 +80,7 @@ impl RawObject {
 
 /// Replaces each line break by a space. In valid JSON they stand between tokens only: inside strings
 /// they must be escaped.
-pub(super) fn blank_line_breaks(json: &mut [u8]) {
+pub fn blank_line_breaks(json: &mut [u8]) {
     let mut at = 0;
     while let Some(found) = memchr::memchr2(b'\n', b'\r', &json[at..]) {
         json[at + found] = b' ';
@@ -107,7 +122,8 @@ fn end_of_string(json: &[u8], open: usize) -> usize {
     json.len()
 }
 
-fn describe(first: u8) -> &'static str {
+/// What a value is, by its first byte.
+pub(super) fn describe(first: u8) -> &'static str {
     match first {
         b'[' => "an array",
         b'"' => "a string",
