@@ -9,8 +9,8 @@ use trunkline::backend::pending::Owner;
 use trunkline::backend::request_ids::{IdSource, RequestIds};
 use trunkline::jsonrpc::{RawObject, decode};
 use trunkline::mcp::ProtocolVersion;
-use trunkline::mcp::requests::Dialect;
-use trunkline::mcp::results::tool_result_kind;
+use trunkline::mcp::requests::{CallMeta, Dialect};
+use trunkline::mcp::results::ResultHead;
 
 fn response(text_len: usize) -> String {
     let result = tool_result(text_len);
@@ -36,7 +36,7 @@ fn answers(criterion: &mut Criterion) {
         });
         let result = tool_result(text_len);
         group.bench_function(format!("kind of result, {name}"), |bencher| {
-            bencher.iter(|| tool_result_kind(black_box(&result)));
+            bencher.iter(|| ResultHead::read(black_box(&result)));
         });
     }
     group.finish();
@@ -58,9 +58,11 @@ fn requests(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("request");
     let arguments = RawObject::parse(arguments(64)).expect("an object");
     for version in [ProtocolVersion::LATEST_LEGACY, ProtocolVersion::LATEST] {
-        let dialect = Dialect::new(version);
+        let (dialect, meta) = (Dialect::new(version), CallMeta::default());
         group.bench_function(format!("write, {version}"), |bencher| {
-            bencher.iter(|| dialect.tools_call(1_234_567_890, "\"echo\"", black_box(&arguments)));
+            bencher.iter(|| {
+                dialect.tools_call(1_234_567_890, "\"echo\"", black_box(&arguments), "", &meta)
+            });
         });
     }
     let (ids, owner) = (RequestIds::new(), Owner::gateway(1));

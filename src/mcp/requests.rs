@@ -1,29 +1,52 @@
 //! The requests and notifications that the gateway sends to a server.
 
+use std::fmt::Write;
+
 use serde_json::json;
 
-use super::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta, method};
+use super::{
+    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, ProtocolVersion, meta, method,
+};
 use crate::jsonrpc::{Frame, RawObject};
 
 /// How requests to one server are written, decided once by its handshake.
-///
-/// The client capabilities are always empty: the connection is shared by many callers, and a server's
-/// question could not be brought to the right one of them.
 #[derive(Debug)]
 pub struct Dialect {
     version: ProtocolVersion,
-    /// What every request's `params` end with: `,"_meta":{…}` for a modern server, else nothing.
-    meta_member: String,
+    /// What the `params` of most requests end with: `,"_meta":{…}` for a modern server, else nothing.
+    plain_meta: String,
+}
+
+/// What a caller's request carries beside its parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallMeta {
+    /// Whether to ask for progress. Its token is the id of the request.
+    pub progress: bool,
+    /// How grave the log lines must be that the caller wants; `None`: it wants none. Modern servers only.
+    pub log_level: Option<LogLevel>,
+    /// What the caller can do: a JSON object. `None`: it cannot be asked for anything. Modern servers only.
+    pub capabilities: Option<String>,
+    /// Further members, checked: `,"name":value` each.
+    pub others: String,
+}
+
+impl CallMeta {
+    fn is_plain(&self) -> bool {
+        !self.progress
+            && self.log_level.is_none()
+            && self.capabilities.is_none()
+            && self.others.is_empty()
+    }
 }
 
 impl Dialect {
     /// The way of writing that `version` asks for.
     pub fn new(version: ProtocolVersion) -> Self {
-        let meta_member = match version.era() {
-            super::Era::Legacy => String::new(),
-            super::Era::Modern => format!(",\"_meta\":{}", modern_meta(version)),
+        let plain_meta = match version.era() {
+            Era::Legacy => String::new(),
+            Era::Modern => format!(",\"_meta\":{{{}}}", modern_meta(version, "{}")),
         };
-        Self { version, meta_member }
+        Self { version, plain_meta }
     }
 
     /// The version requests are written in.
@@ -31,45 +54,97 @@ impl Dialect {
         self.version
     }
 
-    /// `tools/call`. `name` is a JSON string, quotes included.
-    pub fn tools_call(&self, id: u64, name: &str, arguments: &RawObject) -> Frame {
-        let params =
-            ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), &self.meta_member, "}"];
+    /// `tools/call`. `name` is a JSON string, quotes included; `others` are further members of `params`,
+    /// `,"name":value` each.
+    pub fn tools_call(
+        &self,
+        id: u64,
+        name: &str,
+        arguments: &RawObject,
+        others: &str,
+        meta: &CallMeta,
+    ) -> Frame {
+        let written;
+        let meta = if meta.is_plain() {
+            &self.plain_meta
+        } else {
+            written = self.write_meta(id, meta);
+            &written
+        };
+        let params = ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), others, meta, "}"];
         Frame::request(id, method::TOOLS_CALL, &params)
+    }
+
+    /// Any request of a caller's. `members` are those of `params`, `,"name":value` each.
+    pub fn request(&self, id: u64, method: &str, members: &str, meta: &CallMeta) -> Frame {
+        let members = format!("{members}{}", self.write_meta(id, meta));
+        Frame::request(id, method, &["{", members.trim_start_matches(','), "}"])
     }
 
     /// `tools/list`, one page of it.
     pub fn tools_list(&self, id: u64, cursor: Option<&str>) -> Frame {
         let cursor = cursor.map(|cursor| format!(",\"cursor\":{}", json!(cursor)));
-        self.request(id, method::TOOLS_LIST, cursor.as_deref().unwrap_or_default())
+        let cursor = cursor.unwrap_or_default();
+        self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
     }
 
-    /// `subscriptions/listen` for changes of the tool list. Modern servers only.
-    pub fn listen_for_tool_changes(&self, id: u64) -> Frame {
-        self.request(id, method::LISTEN, ",\"notifications\":{\"toolsListChanged\":true}")
+    /// `subscriptions/listen`; `notifications` is the filter. Modern servers only.
+    pub fn listen(&self, id: u64, notifications: &serde_json::Value) -> Frame {
+        let filter = format!(",\"notifications\":{notifications}");
+        self.request(id, method::LISTEN, &filter, &CallMeta::default())
     }
 
-    /// `members` each start with a comma, so that any of them can be missing.
-    fn request(&self, id: u64, method: &str, members: &str) -> Frame {
-        let members = format!("{members}{}", self.meta_member);
-        Frame::request(id, method, &["{", members.trim_start_matches(','), "}"])
+    /// `resources/subscribe` or `resources/unsubscribe`. Legacy servers only.
+    pub fn about_resource(&self, id: u64, method: &str, uri: &str) -> Frame {
+        self.request(id, method, &format!(",\"uri\":{}", json!(uri)), &CallMeta::default())
+    }
+
+    fn write_meta(&self, id: u64, meta: &CallMeta) -> String {
+        if meta.is_plain() {
+            return self.plain_meta.clone();
+        }
+        let mut members = String::new();
+        if self.version.era() == Era::Modern {
+            let capabilities = meta.capabilities.as_deref().unwrap_or("{}");
+            let _ = write!(members, ",{}", modern_meta(self.version, capabilities));
+            if let Some(level) = meta.log_level {
+                let _ = write!(members, ",\"{}\":\"{}\"", meta::LOG_LEVEL, level.as_str());
+            }
+        }
+        if meta.progress {
+            let _ = write!(members, ",\"{}\":{id}", meta::PROGRESS_TOKEN);
+        }
+        members.push_str(&meta.others);
+        match members.strip_prefix(',') {
+            Some(members) => format!(",\"_meta\":{{{members}}}"),
+            None => String::new(),
+        }
     }
 }
 
 /// `server/discover`: the probe that tells the eras apart.
 pub fn discover(id: u64) -> Frame {
-    let meta = modern_meta(ProtocolVersion::LATEST);
-    Frame::request(id, method::DISCOVER, &["{\"_meta\":", &meta, "}"])
+    let meta = modern_meta(ProtocolVersion::LATEST, "{}");
+    Frame::request(id, method::DISCOVER, &["{\"_meta\":{", &meta, "}}"])
 }
 
-/// `initialize`, offering the newest legacy version.
-pub fn initialize(id: u64) -> Frame {
-    let params = json!({
-        "protocolVersion": ProtocolVersion::LATEST_LEGACY.as_str(),
-        "capabilities": {},
-        "clientInfo": {"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION},
-    });
-    Frame::request(id, method::INITIALIZE, &[&params.to_string()])
+/// `initialize`, offering the newest legacy version. `capabilities` is a JSON object: what the client can do.
+/// It is empty where the connection is shared by many callers: a server's question could not be brought to
+/// the right one of them.
+pub fn initialize(id: u64, capabilities: &str) -> Frame {
+    let version = ProtocolVersion::LATEST_LEGACY;
+    let client =
+        json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}).to_string();
+    let params = [
+        "{\"protocolVersion\":\"",
+        version.as_str(),
+        "\",\"capabilities\":",
+        capabilities,
+        ",\"clientInfo\":",
+        &client,
+        "}",
+    ];
+    Frame::request(id, method::INITIALIZE, &params)
 }
 
 /// `notifications/initialized`: the end of the legacy handshake.
@@ -82,13 +157,15 @@ pub fn cancelled(id: u64, reason: &str) -> Frame {
     Frame::notification(method::CANCELLED, &json!({"requestId": id, "reason": reason}).to_string())
 }
 
-fn modern_meta(version: ProtocolVersion) -> String {
-    json!({
-        meta::PROTOCOL_VERSION: version.as_str(),
-        meta::CLIENT_INFO: {"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION},
-        meta::CLIENT_CAPABILITIES: {},
-    })
-    .to_string()
+/// The members of `_meta` that every modern request has.
+fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
+    let client = json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION});
+    format!(
+        r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_INFO,
+        meta::CLIENT_CAPABILITIES,
+    )
 }
 
 #[cfg(test)]
@@ -101,13 +178,34 @@ mod tests {
         message["params"].clone()
     }
 
+    fn call(dialect: &Dialect, meta: &CallMeta) -> Frame {
+        dialect.tools_call(1, "\"echo\"", &RawObject::empty(), "", meta)
+    }
+
+    #[test]
+    fn a_callers_meta_is_written_as_each_era_knows_it() {
+        let meta = CallMeta {
+            progress: true,
+            log_level: Some(LogLevel::Info),
+            capabilities: Some(r#"{"elicitation":{}}"#.into()),
+            others: r#","x":1"#.into(),
+        };
+        let legacy = Dialect::new(ProtocolVersion::LATEST_LEGACY);
+        assert_eq!(params_of(&call(&legacy, &meta))["_meta"], json!({"progressToken": 1, "x": 1}));
+        let modern = params_of(&call(&Dialect::new(ProtocolVersion::LATEST), &meta));
+        let modern = &modern["_meta"];
+        assert_eq!(modern[meta::CLIENT_CAPABILITIES], json!({"elicitation": {}}));
+        assert_eq!(modern[meta::LOG_LEVEL], "info");
+        assert_eq!((&modern["progressToken"], &modern["x"]), (&json!(1), &json!(1)));
+    }
+
     #[test]
     fn legacy_requests_carry_no_meta() {
         let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
         assert_eq!(params_of(&dialect.tools_list(1, None)), json!({}));
         assert_eq!(params_of(&dialect.tools_list(1, Some("a\"b"))), json!({"cursor": "a\"b"}));
         assert_eq!(
-            params_of(&dialect.tools_call(1, "\"echo\"", &RawObject::empty())),
+            params_of(&call(&dialect, &CallMeta::default())),
             json!({"name": "echo", "arguments": {}})
         );
     }
@@ -118,8 +216,8 @@ mod tests {
         for frame in [
             dialect.tools_list(1, None),
             dialect.tools_list(1, Some("next")),
-            dialect.tools_call(1, "\"echo\"", &RawObject::empty()),
-            dialect.listen_for_tool_changes(1),
+            call(&dialect, &CallMeta::default()),
+            dialect.listen(1, &json!({})),
             discover(1),
         ] {
             let meta = &params_of(&frame)["_meta"];

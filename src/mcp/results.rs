@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{ProtocolVersion, meta};
 
-/// What a `tools/call` result says about itself.
+/// What a result says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToolResultKind {
-    /// The tool did its work.
+pub enum ResultKind {
+    /// What was asked for.
     Complete,
     /// The tool says that it failed (`isError`). For MCP this is a result like any other.
     ToolError,
@@ -18,28 +19,52 @@ pub enum ToolResultKind {
     InputRequired,
 }
 
-/// Tells the kinds of `tools/call` results apart.
-pub fn tool_result_kind(result: &str) -> Result<ToolResultKind, &'static str> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Head<'a> {
-        #[serde(default)]
-        is_error: Option<bool>,
-        #[serde(borrow, default)]
-        result_type: Option<Cow<'a, str>>,
+impl ResultKind {
+    /// As calls are counted by.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "ok",
+            Self::ToolError => "tool_error",
+            Self::InputRequired => "input_required",
+        }
     }
-    // Without this look serde would also take an array, member by member.
-    if !result.starts_with('{') {
-        return Err("the result is not an object");
-    }
-    let head: Head<'_> =
-        serde_json::from_str(result).map_err(|_| "the result is not a tool result")?;
-    match head.result_type.as_deref() {
-        // Servers of the legacy era do not say; theirs are always complete.
-        None | Some("complete") if head.is_error == Some(true) => Ok(ToolResultKind::ToolError),
-        None | Some("complete") => Ok(ToolResultKind::Complete),
-        Some("input_required") => Ok(ToolResultKind::InputRequired),
-        Some(_) => Err("the result is of a type that nobody asked for"),
+}
+
+/// The beginning of a result: what the gateway must know of every one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultHead {
+    /// What it is.
+    pub kind: ResultKind,
+    /// Whether it says so itself (`resultType`).
+    pub is_typed: bool,
+}
+
+impl ResultHead {
+    /// Reads it from a whole result.
+    pub fn read(result: &str) -> Result<Self, &'static str> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Head<'a> {
+            #[serde(default)]
+            is_error: Option<bool>,
+            #[serde(borrow, default)]
+            result_type: Option<Cow<'a, str>>,
+        }
+        // Without this look serde would also take an array, member by member.
+        if !result.starts_with('{') {
+            return Err("the result is not an object");
+        }
+        let head: Head<'_> = serde_json::from_str(result)
+            .map_err(|_| "the result's `isError` or `resultType` makes no sense")?;
+        let is_typed = head.result_type.is_some();
+        let kind = match head.result_type.as_deref() {
+            // Servers of the legacy era do not say; theirs are always complete.
+            None | Some("complete") if head.is_error == Some(true) => ResultKind::ToolError,
+            None | Some("complete") => ResultKind::Complete,
+            Some("input_required") => ResultKind::InputRequired,
+            Some(_) => return Err("the result is of a type that nobody asked for"),
+        };
+        Ok(Self { kind, is_typed })
     }
 }
 
@@ -55,20 +80,35 @@ pub struct Implementation {
 }
 
 /// What a server says it can do; only what the gateway uses.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct ServerCapabilities {
     /// Absent: the server has no tools.
     #[serde(default)]
-    pub tools: Option<ToolsCapability>,
+    pub tools: Option<ListCapability>,
+    /// Absent: it has no prompts.
+    #[serde(default)]
+    pub prompts: Option<ListCapability>,
+    /// Absent: it has no resources.
+    #[serde(default)]
+    pub resources: Option<ListCapability>,
+    /// Absent: it does not complete arguments.
+    #[serde(default)]
+    pub completions: Option<IgnoredAny>,
+    /// Absent: it sends no log lines.
+    #[serde(default)]
+    pub logging: Option<IgnoredAny>,
 }
 
-/// The `tools` capability.
+/// The capability of having tools, prompts or resources.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct ToolsCapability {
-    /// Whether the server tells when its tools change.
+pub struct ListCapability {
+    /// Whether the server tells when the list changes.
     #[serde(default)]
     pub list_changed: bool,
+    /// Resources: whether it tells when one of them changes.
+    #[serde(default)]
+    pub subscribe: bool,
 }
 
 /// The answer to `server/discover`.
@@ -79,6 +119,9 @@ pub struct DiscoverResult {
     /// What the server can do.
     #[serde(default)]
     pub capabilities: ServerCapabilities,
+    /// How to use it, in words for a model.
+    #[serde(default)]
+    pub instructions: Option<String>,
     #[serde(default, rename = "_meta")]
     meta: ResultMeta,
 }
@@ -130,6 +173,9 @@ pub struct InitializeResult {
     /// Who answered.
     #[serde(default)]
     pub server_info: Implementation,
+    /// How to use it, in words for a model.
+    #[serde(default)]
+    pub instructions: Option<String>,
 }
 
 /// One page of `tools/list`.
@@ -143,6 +189,40 @@ pub struct ToolsPage {
     pub next_cursor: Option<String>,
 }
 
+/// How long a result may be kept, and by whom. Legacy servers do not say: not at all, and by nobody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caching {
+    /// In milliseconds.
+    pub ttl_ms: u64,
+    /// Whether it is the same for everybody.
+    pub is_public: bool,
+}
+
+impl Caching {
+    /// What a result says. Anything unreadable counts as not said.
+    pub fn of(result: &str) -> Self {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Head<'a> {
+            #[serde(default)]
+            ttl_ms: Option<f64>,
+            #[serde(borrow, default)]
+            cache_scope: Option<Cow<'a, str>>,
+        }
+        let Ok(head) = serde_json::from_str::<Head<'_>>(result) else { return Self::default() };
+        Self {
+            // Negative ones count as zero, as the specification wants it.
+            ttl_ms: head.ttl_ms.unwrap_or_default() as u64,
+            is_public: head.cache_scope.as_deref() == Some("public"),
+        }
+    }
+
+    /// What holds for both together.
+    pub fn and(self, other: Self) -> Self {
+        Self { ttl_ms: self.ttl_ms.min(other.ttl_ms), is_public: self.is_public && other.is_public }
+    }
+}
+
 /// The name in a tool's definition.
 pub fn tool_name(definition: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
@@ -150,6 +230,17 @@ pub fn tool_name(definition: &RawValue) -> Option<String> {
         name: String,
     }
     serde_json::from_str::<Head>(definition.get()).ok().map(|head| head.name)
+}
+
+/// The `inputSchema` of a tool's definition.
+pub fn input_schema(definition: &RawValue) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Head<'a> {
+        #[serde(borrow)]
+        input_schema: &'a RawValue,
+    }
+    serde_json::from_str::<Head<'_>>(definition.get()).ok().map(|head| head.input_schema)
 }
 
 // The attribute above cannot take a constant.
@@ -163,18 +254,15 @@ mod tests {
     #[test]
     fn kinds_of_tool_results() {
         for (result, kind) in [
-            (r#"{"content":[]}"#, ToolResultKind::Complete),
-            (r#"{"content":[],"isError":false,"resultType":"complete"}"#, ToolResultKind::Complete),
-            (r#"{"isError":true,"content":[]}"#, ToolResultKind::ToolError),
-            (
-                r#"{"resultType":"input_required","inputRequests":{}}"#,
-                ToolResultKind::InputRequired,
-            ),
+            (r#"{"content":[]}"#, ResultKind::Complete),
+            (r#"{"content":[],"isError":false,"resultType":"complete"}"#, ResultKind::Complete),
+            (r#"{"isError":true,"content":[]}"#, ResultKind::ToolError),
+            (r#"{"resultType":"input_required","inputRequests":{}}"#, ResultKind::InputRequired),
         ] {
-            assert_eq!(tool_result_kind(result), Ok(kind), "{result}");
+            assert_eq!(ResultHead::read(result).map(|head| head.kind), Ok(kind), "{result}");
         }
         for result in ["[]", "null", "7", r#"{"isError":"yes"}"#, r#"{"resultType":"task"}"#] {
-            assert!(tool_result_kind(result).is_err(), "{result}");
+            assert!(ResultHead::read(result).is_err(), "{result}");
         }
     }
 

@@ -1,0 +1,212 @@
+//! Names on the endpoint that shows all servers together: each carries its server's id in front.
+//!
+//! A server's id has no `__` and does not end in `_`, so the first `__` of a name is the seam. Clients, and
+//! the models behind them, take tool names of 64 characters at most and of few kinds; a tool whose name does
+//! not fit is shown under a shortened one that ends in a digest of the whole. The way back from an exposed
+//! tool name is the list it was made for: [`exposed_tool_names`] keeps the order.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+/// The longest tool name that common clients accept.
+pub const EXPOSED_LEN_MAX: usize = 64;
+/// Stands between server and name.
+const SEAM: &str = "__";
+/// Hexadecimal digits of the digest, 40 bits: few enough to leave room for the name itself.
+const DIGEST_LEN: usize = 10;
+/// What resource URIs of the common endpoint start with.
+const RESOURCE_SCHEME: &str = "trunkline:";
+
+/// What each of a server's tools is called on the common endpoint, in the order of `tools`.
+///
+/// No two get the same name as long as `tools` has none twice, even if a server tries: a name that fits
+/// always stays, and who would be shortened to it is given another digest.
+pub fn exposed_tool_names<'a>(server: &str, tools: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let tools: Vec<&str> = tools.collect();
+    let mut exposed: Vec<String> = tools
+        .iter()
+        .map(|tool| if fits(server, tool) { join(server, tool) } else { String::new() })
+        .collect();
+    let mut misfits: Vec<usize> = (0..tools.len()).filter(|at| exposed[*at].is_empty()).collect();
+    if misfits.is_empty() {
+        return exposed;
+    }
+    let mut taken: HashSet<String> = exposed.iter().filter(|n| !n.is_empty()).cloned().collect();
+    // By name, so that the order in which a server lists its tools today decides nothing.
+    misfits.sort_by_key(|at| tools[*at]);
+    for at in misfits {
+        exposed[at] = (0..)
+            .map(|attempt| shortened(server, tools[at], attempt))
+            .find(|name| !taken.contains(name))
+            .expect("there are more attempts than names");
+        taken.insert(exposed[at].clone());
+    }
+    exposed
+}
+
+/// The name of a server's prompt, or of anything else that may be as long as it likes.
+pub fn join(server: &str, name: &str) -> String {
+    format!("{server}{SEAM}{name}")
+}
+
+/// The server and the rest of a name on the common endpoint.
+pub fn split(exposed: &str) -> Option<(&str, &str)> {
+    let (server, _) = exposed.split_once(SEAM).filter(|(server, _)| !server.is_empty())?;
+    Some((server, &exposed[server.len() + SEAM.len()..]))
+}
+
+/// The URI of a server's resource. The original follows as it is, whatever it looks like.
+pub fn resource_uri(server: &str, uri: &str) -> String {
+    format!("{RESOURCE_SCHEME}{server}/{uri}")
+}
+
+/// The server and the original URI of a resource on the common endpoint.
+pub fn split_resource_uri(uri: &str) -> Option<(&str, &str)> {
+    let (server, original) = uri.strip_prefix(RESOURCE_SCHEME)?.split_once('/')?;
+    (!server.is_empty()).then_some((server, original))
+}
+
+fn fits(server: &str, tool: &str) -> bool {
+    !tool.is_empty()
+        && server.len() + SEAM.len() + tool.len() <= EXPOSED_LEN_MAX
+        && tool.chars().all(is_plain)
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_./-".contains(c)
+}
+
+/// As much of the name as there is room for, and a digest of all of it.
+fn shortened(server: &str, tool: &str, attempt: u32) -> String {
+    let room = EXPOSED_LEN_MAX.saturating_sub(server.len() + SEAM.len() + 1 + DIGEST_LEN);
+    let readable: String =
+        tool.chars().take(room).map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let mut digest = Sha256::new_with_prefix(tool);
+    if attempt > 0 {
+        // A byte that UTF-8 does not have: no other tool's name continues like this.
+        digest.update([0xff]);
+        digest.update(attempt.to_be_bytes());
+    }
+    let mut name = format!("{server}{SEAM}{readable}_");
+    for byte in &digest.finalize()[..DIGEST_LEN / 2] {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn exposed(tools: &[&str]) -> Vec<String> {
+        exposed_tool_names("files", tools.iter().copied())
+    }
+
+    #[test]
+    fn names_that_fit_stay_readable() {
+        let longest = "x".repeat(EXPOSED_LEN_MAX - "files__".len());
+        assert_eq!(
+            exposed(&["read", "a.b/c-d_e", "a__b", "_", &longest]),
+            [
+                "files__read",
+                "files__a.b/c-d_e",
+                "files__a__b",
+                "files___",
+                &format!("files__{longest}")
+            ]
+        );
+    }
+
+    #[test]
+    fn others_are_shortened_and_marked() {
+        let long = "x".repeat(EXPOSED_LEN_MAX);
+        let names = exposed(&["größe", "gr__e", &long, "", "a b"]);
+        assert_eq!(names[0], "files__gr__e_d353a2671b");
+        assert_eq!(names[1], "files__gr__e");
+        assert_eq!(names[2].len(), EXPOSED_LEN_MAX);
+        assert!(names[2].starts_with("files__xxxxxx"));
+        assert_eq!(names[3], "files___e3b0c44298");
+        assert!(names[4].starts_with("files__a_b_"));
+    }
+
+    #[test]
+    fn a_tool_named_like_the_short_form_of_another_keeps_its_name() {
+        let first = exposed(&["a b"]).remove(0);
+        let (_, taken) = split(&first).unwrap();
+        for tools in [["a b", taken], [taken, "a b"]] {
+            let names = exposed(&tools);
+            let of = |tool: &str| &names[tools.iter().position(|other| *other == tool).unwrap()];
+            assert_eq!(of(taken), &first);
+            assert!(of("a b").starts_with("files__a_b_") && of("a b") != &first);
+        }
+    }
+
+    #[test]
+    fn the_first_seam_splits() {
+        assert_eq!(split("files__read"), Some(("files", "read")));
+        assert_eq!(split("files____read"), Some(("files", "__read")));
+        assert_eq!(split("my_files__a__b"), Some(("my_files", "a__b")));
+        assert_eq!(split("files__"), Some(("files", "")));
+        for name in ["read", "files_read", "__read", ""] {
+            assert_eq!(split(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn resource_uris_carry_the_original() {
+        let uri = resource_uri("files", "file:///a/b?c#d");
+        assert_eq!(uri, "trunkline:files/file:///a/b?c#d");
+        assert_eq!(split_resource_uri(&uri), Some(("files", "file:///a/b?c#d")));
+        for uri in ["file:///a", "trunkline:files", "trunkline:/x", "Trunkline:files/x", ""] {
+            assert_eq!(split_resource_uri(uri), None, "{uri}");
+        }
+    }
+
+    fn server_id() -> impl Strategy<Value = String> {
+        "[A-Za-z0-9][A-Za-z0-9-]{0,14}(_[A-Za-z0-9-]{1,15})?"
+    }
+
+    fn tool_name() -> impl Strategy<Value = String> {
+        prop_oneof!["[ab_ é./-]{0,4}", ".{0,80}", "[a-z]{28,66}", "x{60,70}[é ]?"]
+    }
+
+    proptest! {
+        #[test]
+        fn names_and_uris_come_back(server in server_id(), name in ".{0,20}|[_/:]{0,6}") {
+            let joined = join(&server, &name);
+            prop_assert_eq!(split(&joined), Some((&*server, &*name)));
+            let uri = resource_uri(&server, &name);
+            prop_assert_eq!(split_resource_uri(&uri), Some((&*server, &*name)));
+        }
+
+        /// Also when the server knows how names are shortened and takes the short forms for itself.
+        #[test]
+        fn no_two_tools_share_a_name(
+            server in server_id(),
+            tools in prop::collection::hash_set(tool_name(), 0..12),
+            rounds in 0..3,
+        ) {
+            let mut tools: Vec<String> = tools.into_iter().collect();
+            for _ in 0..rounds {
+                let hostile = exposed_tool_names(&server, tools.iter().map(String::as_str));
+                tools.extend(hostile.iter().map(|name| split(name).unwrap().1.to_owned()));
+                tools.sort();
+                tools.dedup();
+            }
+            let names = exposed_tool_names(&server, tools.iter().map(String::as_str));
+            prop_assert_eq!(names.len(), tools.len());
+            prop_assert_eq!(names.iter().collect::<HashSet<_>>().len(), tools.len());
+            for name in &names {
+                prop_assert!(name.len() <= EXPOSED_LEN_MAX && name.chars().all(is_plain), "{}", name);
+                prop_assert_eq!(split(name).unwrap().0, &*server);
+            }
+            tools.reverse();
+            let mut backwards = exposed_tool_names(&server, tools.iter().map(String::as_str));
+            backwards.reverse();
+            prop_assert_eq!(names, backwards);
+        }
+    }
+}
