@@ -1,0 +1,210 @@
+//! Small texts that go out to clients and come back, such as session tokens: sealed, so that a client can
+//! neither read nor change them, nor use one for what it was not made for.
+//!
+//! XChaCha20-Poly1305, whose nonces are long enough to be drawn at random. A sealed text is base64url of
+//! nonce, ciphertext and tag.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chacha20poly1305::aead::{Aead, Payload};
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
+use sha2::{Digest, Sha256};
+
+use crate::config::Secret;
+
+/// The longest sealed text that is opened. Headers are shorter anyway; this bounds those in bodies.
+const SEALED_LEN_MAX: usize = 64 << 10;
+const NONCE_LEN: usize = 24;
+const TAG_LEN: usize = 16;
+/// The longest text to seal: a longer one could not be opened again.
+pub const PLAIN_LEN_MAX: usize = SEALED_LEN_MAX / 4 * 3 - NONCE_LEN - TAG_LEN;
+/// Keeps these keys apart from any others that the same secret may serve for.
+const KEY_LABEL: &[u8] = b"trunkline seal 1\0";
+
+/// Seals with its first key and opens with each, so that keys can be replaced while texts sealed by the old
+/// one are still about.
+pub struct Sealer {
+    ciphers: Vec<XChaCha20Poly1305>,
+}
+
+/// What a text is sealed for. For anything else it cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The token that names an MCP session.
+    Session,
+    /// What a server wants back with a client's next request.
+    RequestState,
+}
+
+impl Sealer {
+    /// A sealer with these keys. Without any it has a random one, and nothing it seals outlives it.
+    pub fn new(keys: &[Secret]) -> Self {
+        if keys.is_empty() {
+            return Self::random();
+        }
+        let cipher = |key: &Secret| {
+            let hash = Sha256::new().chain_update(KEY_LABEL).chain_update(key.expose());
+            XChaCha20Poly1305::new(&hash.finalize())
+        };
+        Self { ciphers: keys.iter().map(cipher).collect() }
+    }
+
+    /// A sealer with a key that nobody knows.
+    pub fn random() -> Self {
+        let key: [u8; 32] = rand::random();
+        Self { ciphers: vec![XChaCha20Poly1305::new(&key.into())] }
+    }
+
+    /// Seals at most [`PLAIN_LEN_MAX`] bytes into letters, digits, `-` and `_`. Whoever opens it must give
+    /// the same context, such as whose it is.
+    pub fn seal(&self, purpose: Purpose, context: &[u8], plain: &[u8]) -> String {
+        debug_assert!(plain.len() <= PLAIN_LEN_MAX, "{} bytes cannot be opened again", plain.len());
+        let nonce: [u8; NONCE_LEN] = rand::random();
+        let payload = Payload { msg: plain, aad: &bound(purpose, context) };
+        let sealed = self.ciphers[0].encrypt(&XNonce::from(nonce), payload);
+        let sealed = sealed.expect("fails only beyond 256 GiB");
+        URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
+    }
+
+    /// What was sealed; nothing if it was not sealed here by one of the keys, for this purpose and in this
+    /// context.
+    pub fn open(&self, purpose: Purpose, context: &[u8], sealed: &str) -> Option<Vec<u8>> {
+        if sealed.len() > SEALED_LEN_MAX {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
+        let (nonce, aad) = (XNonce::from(*nonce), bound(purpose, context));
+        let open = |cipher: &XChaCha20Poly1305| {
+            cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad }).ok()
+        };
+        self.ciphers.iter().find_map(open)
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("keys", &self.ciphers.len()).finish_non_exhaustive()
+    }
+}
+
+/// What a sealed text is bound to. The purpose is always one byte, so no two pairs look the same.
+fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
+    let purpose = match purpose {
+        Purpose::Session => 1,
+        Purpose::RequestState => 2,
+    };
+    [&[purpose], context].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    use Purpose::{RequestState, Session};
+
+    fn sealer(keys: &[&str]) -> Sealer {
+        let keys: Vec<_> = keys.iter().map(|key| Secret::new((*key).to_owned())).collect();
+        Sealer::new(&keys)
+    }
+
+    #[test]
+    fn what_is_sealed_can_be_opened() {
+        let sealer = Sealer::random();
+        for plain in [&b""[..], b"x", &[0xff; PLAIN_LEN_MAX]] {
+            let sealed = sealer.seal(Session, b"acme", plain);
+            assert!(sealed.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)));
+            assert_eq!(sealer.open(Session, b"acme", &sealed).as_deref(), Some(plain));
+        }
+    }
+
+    #[test]
+    fn only_for_the_same_purpose_in_the_same_context_by_the_same_key() {
+        let a = sealer(&["a"]);
+        let sealed = a.seal(Session, b"acme", b"x");
+        assert!(sealer(&["a"]).open(Session, b"acme", &sealed).is_some());
+        assert_eq!(a.open(RequestState, b"acme", &sealed), None);
+        for other in [&b""[..], b"acm", b"acme2", b"Acme", b"\x01acme"] {
+            assert_eq!(a.open(Session, other, &sealed), None);
+        }
+        for other in [sealer(&["b"]), sealer(&["a "]), Sealer::random(), Sealer::new(&[])] {
+            assert_eq!(other.open(Session, b"acme", &sealed), None);
+        }
+    }
+
+    #[test]
+    fn the_first_key_seals_and_all_open() {
+        let (old, new, both) = (sealer(&["old"]), sealer(&["new"]), sealer(&["new", "old"]));
+        let by_old = old.seal(Session, b"", b"x");
+        let by_both = both.seal(Session, b"", b"x");
+        assert!(both.open(Session, b"", &by_old).is_some());
+        assert!(both.open(Session, b"", &by_both).is_some());
+        assert!(new.open(Session, b"", &by_both).is_some());
+        assert!(old.open(Session, b"", &by_both).is_none());
+    }
+
+    #[test]
+    fn any_change_is_noticed() {
+        let sealer = Sealer::random();
+        let sealed = sealer.seal(Session, b"acme", b"a small text");
+        let bytes = URL_SAFE_NO_PAD.decode(&sealed).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let changed = URL_SAFE_NO_PAD.encode(changed);
+            assert_eq!(sealer.open(Session, b"acme", &changed), None, "bit {bit}");
+        }
+        for len in 0..sealed.len() {
+            assert_eq!(sealer.open(Session, b"acme", &sealed[..len]), None, "{len} characters");
+        }
+        // The text itself has one spelling, too: some decoders ignore its last bits.
+        for at in 0..sealed.len() {
+            for other in "A_z09".chars().filter(|other| !sealed[at..].starts_with(*other)) {
+                let changed = format!("{}{other}{}", &sealed[..at], &sealed[at + 1..]);
+                assert_eq!(sealer.open(Session, b"acme", &changed), None, "{changed}");
+            }
+        }
+        for more in ["A", "=", "==", " ", "\n", "é"] {
+            assert_eq!(sealer.open(Session, b"acme", &format!("{sealed}{more}")), None);
+        }
+    }
+
+    #[test]
+    fn too_much_is_not_even_decoded() {
+        let sealer = Sealer::random();
+        assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX + 1)), None);
+        assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX)), None);
+    }
+
+    #[test]
+    fn the_same_text_is_never_sealed_alike() {
+        let sealer = Sealer::random();
+        assert_ne!(sealer.seal(Session, b"", b"x"), sealer.seal(Session, b"", b"x"));
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        assert_eq!(format!("{:?}", sealer(&["hunter2", "a"])), "Sealer { keys: 2, .. }");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_and_the_rest_comes_back(
+            garbage in any::<String>(),
+            plain in any::<Vec<u8>>(),
+            context in any::<Vec<u8>>(),
+            other in any::<Vec<u8>>(),
+        ) {
+            let sealer = Sealer::random();
+            prop_assert_eq!(sealer.open(Session, &context, &garbage), None);
+            let sealed = sealer.seal(RequestState, &context, &plain);
+            if other != context {
+                prop_assert_eq!(sealer.open(RequestState, &other, &sealed), None);
+            }
+            prop_assert_eq!(sealer.open(RequestState, &context, &sealed), Some(plain));
+        }
+    }
+}
