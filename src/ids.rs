@@ -19,6 +19,10 @@ pub struct ServerId(Arc<str>);
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(Arc<str>);
 
+/// Names one session of an MCP client of the legacy era.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct SessionId(Uuid);
+
 /// Names one call, for callers, logs and the identity check. Never sent to a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(Uuid);
@@ -36,16 +40,17 @@ pub struct InvalidId {
 }
 
 impl ServerId {
-    /// Parses a server id. `__` is kept free: it separates server and tool in MCP tool names.
+    /// Parses a server id. `__` is kept free, also at the seam: it separates server and tool in MCP tool
+    /// names, and the first one must be the one that separates.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
-        if is_plain_name(text, SERVER_ID_LEN_MAX) && !text.contains("__") {
+        if is_plain_name(text, SERVER_ID_LEN_MAX) && !text.contains("__") && !text.ends_with('_') {
             return Ok(Self(text.into()));
         }
         Err(InvalidId {
             kind: "server",
             text: text.to_owned(),
             len_max: SERVER_ID_LEN_MAX,
-            extra: ", without `__`",
+            extra: ", without `__`, not ending in `_`",
         })
     }
 
@@ -87,6 +92,29 @@ impl CallId {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Without the counter that orders ids within a millisecond: it is behind a lock that all calls share.
         Self(Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos())))
+    }
+}
+
+impl SessionId {
+    /// A new id that cannot be guessed.
+    pub fn new() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// The id in 16 bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+
+    /// The id that [`SessionId::as_bytes`] gave.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+}
+
+impl Default for SessionId {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -148,7 +176,7 @@ mod tests {
     fn server_ids_keep_the_separator_free() {
         assert!(ServerId::parse("std").is_ok());
         assert!(ServerId::parse("brave-search_2").is_ok());
-        for bad in ["", "a__b", "_x", "-x", "a b", "a/b", "ü", &"x".repeat(33)] {
+        for bad in ["", "a__b", "a_", "_x", "-x", "a b", "a/b", "ü", &"x".repeat(33)] {
             assert!(ServerId::parse(bad).is_err(), "{bad:?} was accepted");
         }
     }
@@ -162,5 +190,6 @@ mod tests {
     fn an_invalid_id_says_what_is_allowed() {
         let message = ServerId::parse("my server").unwrap_err().to_string();
         assert!(message.contains("`my server`") && message.contains("A-Z"), "{message}");
+        assert!(message.ends_with("without `__`, not ending in `_`"), "{message}");
     }
 }

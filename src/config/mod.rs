@@ -4,7 +4,7 @@
 //!
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`: from the tree to the types below
+//! - `read`, `section`, `values`, `web`: from the tree to the types below
 //! - `secret`: what must not be printed, and `${…}`
 
 mod error;
@@ -17,6 +17,7 @@ mod tests;
 mod tree;
 mod values;
 mod variables;
+mod web;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +31,7 @@ use crate::ids::{ServerId, TenantId};
 
 pub use error::{ConfigError, Place};
 pub use secret::Secret;
+pub use web::{Host, WebOrigin};
 
 /// The defaults, which are also the configuration where there is no file. Commented, to be shown.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -60,6 +62,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where operators are served, if not there too.
     pub ops_listen: Option<SocketAddr>,
+    /// The sites beyond this machine whose web pages may call.
+    pub allowed_origins: Vec<WebOrigin>,
+    /// The names beyond loopback ones that the gateway may be called by. Empty: on loopback none, elsewhere any.
+    pub allowed_hosts: Vec<Host>,
+    /// What seals session tokens: the first seals, all open. Empty: a random key.
+    pub session_keys: Vec<Secret>,
     /// How long a request's head may take to arrive.
     pub header_timeout: Duration,
     /// How long to be "not ready" but serving before the drain. May be zero.
@@ -100,12 +108,27 @@ pub struct Server {
     pub cwd: Option<PathBuf>,
     /// Calls at once, 1 to 10,000.
     pub max_in_flight: u32,
+    /// Who shares a process.
+    pub sharing: Sharing,
+    /// Where each session has a process: processes at once, 1 to 10,000.
+    pub max_sessions: u32,
+    /// Where each session has a process: how long one may be unused before it is stopped.
+    pub idle_timeout: Duration,
     /// When to start it.
     pub start: Start,
     /// The deadline of calls that name none.
     pub timeout: Duration,
     /// From spawn to the end of the handshake.
     pub start_timeout: Duration,
+}
+
+/// Who shares a server's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// All callers.
+    Shared,
+    /// Nobody: each MCP session has its own.
+    Session,
 }
 
 /// When to start a server.

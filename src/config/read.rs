@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::error::{ConfigError, Place};
-use super::secret::{Secret, expand};
+use super::secret::{self, Secret, expand};
 use super::section::{Section, into_table};
 use super::tree::{Node, Table, Value, fill};
-use super::{Auth, Config, Origin, Server, Sources, values};
+use super::{Auth, Config, Origin, Server, Sources, values, web};
 use crate::ids::ServerId;
 
 const KEYS: &[&str] = &[
     "listen",
     "ops_listen",
+    "allowed_origins",
+    "allowed_hosts",
+    "session_keys",
     "header_timeout",
     "drain_delay",
     "drain_timeout",
@@ -32,6 +35,8 @@ const SERVER_KEYS: &[&str] = &[
     "instances",
     "max_in_flight",
     "sharing",
+    "max_sessions",
+    "idle_timeout",
     "start",
     "timeout",
     "start_timeout",
@@ -70,6 +75,11 @@ pub(super) fn config(
     Ok(Config {
         listen,
         ops_listen: top.optional("ops_listen", values::address)?,
+        allowed_origins: top.required("allowed_origins", web::origins)?,
+        allowed_hosts: top.required("allowed_hosts", web::hosts)?,
+        session_keys: top.required("session_keys", |node| {
+            secret::keys(node, &sources.env, &sources.working_dir)
+        })?,
         header_timeout: top.required("header_timeout", values::duration)?,
         drain_delay: top.required("drain_delay", values::duration_or_zero)?,
         drain_timeout: top.required("drain_timeout", values::duration)?,
@@ -123,17 +133,19 @@ fn server(
         .optional("command", values::path)?
         .ok_or_else(|| server.missing("command", "name the program to start, such as \"npx\""))?;
     server.required("instances", values::instances)?;
-    server.required("sharing", values::sharing)?;
     let env = server.table("env");
     Ok(Server {
         command: own_or_other(command, sources),
-        args: server.optional("args", values::texts)?.unwrap_or_default(),
+        args: server.optional("args", values::arguments)?.unwrap_or_default(),
         env: match env {
             Some(node) => variables(&format!("{path}.env"), node, sources)?,
             None => BTreeMap::new(),
         },
         cwd: server.optional("cwd", values::path)?,
         max_in_flight: server.required("max_in_flight", values::in_flight)?,
+        sharing: server.required("sharing", values::sharing)?,
+        max_sessions: server.required("max_sessions", values::sessions)?,
+        idle_timeout: server.required("idle_timeout", values::duration)?,
         start: server.required("start", values::start)?,
         timeout: server.required("timeout", values::duration)?,
         start_timeout: server.required("start_timeout", values::duration)?,

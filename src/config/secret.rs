@@ -1,8 +1,16 @@
-//! Values for children that nobody else may see, and the references that stand for them in files.
+//! Values that nobody may see but those they are for, and the references that stand for them in files.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
+
+use super::tree::Node;
+use super::values;
+
+/// Shorter ones could be guessed by trying.
+const KEY_LEN_MIN: usize = 32;
+/// Enough to replace keys at leisure; each is tried on a token that fits none.
+const KEYS_MAX: usize = 8;
 
 /// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -14,7 +22,7 @@ impl Secret {
         Self(text)
     }
 
-    /// The text, to be given to the child and to nobody else.
+    /// The text, to be given to the one it is for and to nobody else.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -57,9 +65,34 @@ pub(super) fn expand(
     }
     expanded.push_str(rest);
     if expanded.contains('\0') {
-        return Err("contains a zero byte, which no variable can hold".to_owned());
+        return Err("contains a zero byte, which is not allowed".to_owned());
     }
     Ok(Secret(expanded))
+}
+
+/// The setting `session_keys`. Errors show no key.
+pub(super) fn keys(
+    node: Node,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Vec<Secret>, String> {
+    let texts = values::texts(node, "${file:/run/secrets/session-key}")?;
+    if texts.len() > KEYS_MAX {
+        return Err(format!("must be at most {KEYS_MAX} keys, and they are {}", texts.len()));
+    }
+    let key = |(index, text): (usize, String)| {
+        let item = |problem| format!("(item {}) {problem}", index + 1);
+        let key = expand(&text, env, working_dir).map_err(item)?;
+        let key = key.expose().trim_end_matches(['\n', '\r']);
+        match key.chars().count() {
+            KEY_LEN_MIN.. => Ok(Secret::new(key.to_owned())),
+            len => Err(item(format!(
+                "must have at least {KEY_LEN_MIN} characters, such as those that \
+                 `openssl rand -base64 32` prints, and it has {len}"
+            ))),
+        }
+    };
+    texts.into_iter().enumerate().map(key).collect()
 }
 
 fn resolve(

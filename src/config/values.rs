@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Start;
 use super::tree::{Node, Value};
+use super::{Sharing, Start};
 use crate::ids::TenantId;
 
 /// Longer waits are more likely a slip than a wish.
@@ -15,6 +15,8 @@ const SIZE_MIN: u64 = 1 << 10;
 const SIZE_MAX: u64 = 1 << 30;
 /// Far more than one process can serve at once; the room is reserved when the server starts.
 const IN_FLIGHT_MAX: u32 = 10_000;
+/// More processes than one machine is likely to bear.
+const SESSIONS_MAX: u32 = 10_000;
 
 /// `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
 pub(super) fn address(node: Node) -> Result<SocketAddr, String> {
@@ -123,9 +125,9 @@ pub(super) fn path(node: Node) -> Result<PathBuf, String> {
 }
 
 /// A list of texts. Errors do not show them: keys are often passed as arguments.
-pub(super) fn texts(node: Node) -> Result<Vec<String>, String> {
+pub(super) fn texts(node: Node, example: &str) -> Result<Vec<String>, String> {
     let node = node.untexted();
-    let wrong = |kind| format!("must be a list of texts, such as [\"--verbose\"], and {kind}");
+    let wrong = |kind| format!("must be a list of texts, such as [{example:?}], and {kind}");
     let Value::List(items) = node.value else {
         return Err(wrong(format!("it is {}", node.kind())));
     };
@@ -136,16 +138,30 @@ pub(super) fn texts(node: Node) -> Result<Vec<String>, String> {
     items.into_iter().enumerate().map(text).collect()
 }
 
+/// A program's arguments.
+pub(super) fn arguments(node: Node) -> Result<Vec<String>, String> {
+    texts(node, "--verbose")
+}
+
 /// How many calls may be under way at once.
 pub(super) fn in_flight(node: Node) -> Result<u32, String> {
+    count(node, IN_FLIGHT_MAX)
+}
+
+/// How many sessions may have a process of their own at once.
+pub(super) fn sessions(node: Node) -> Result<u32, String> {
+    count(node, SESSIONS_MAX)
+}
+
+fn count(node: Node, max: u32) -> Result<u32, String> {
     let node = node.untexted();
     let number = match node.value {
         Value::Integer(number) => u32::try_from(number).ok(),
         _ => None,
     };
-    number.filter(|number| (1..=IN_FLIGHT_MAX).contains(number)).ok_or_else(|| {
-        format!("must be a whole number from 1 to {IN_FLIGHT_MAX}, and it is {}", show(&node))
-    })
+    number
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| format!("must be a whole number from 1 to {max}, and it is {}", show(&node)))
 }
 
 /// When a server is started.
@@ -166,11 +182,15 @@ pub(super) fn instances(node: Node) -> Result<(), String> {
     }
 }
 
-/// All tenants share a child, until there are other ways.
-pub(super) fn sharing(node: Node) -> Result<(), String> {
+/// Who shares a child.
+pub(super) fn sharing(node: Node) -> Result<Sharing, String> {
     match node.text() {
-        Some("shared") => Ok(()),
-        _ => Err(format!("must be \"shared\" in this version, and it is {}", show(&node))),
+        Some("shared") => Ok(Sharing::Shared),
+        Some("session") => Ok(Sharing::Session),
+        Some("tenant") => Err("is \"tenant\", which is not supported by this version: \
+                               use \"shared\" or \"session\""
+            .to_owned()),
+        _ => Err(format!("must be \"shared\" or \"session\", and it is {}", show(&node))),
     }
 }
 
@@ -252,16 +272,17 @@ mod tests {
         assert_eq!(in_flight(integer(1)), Ok(1));
         assert_eq!(in_flight(integer(10_000)), Ok(10_000));
         for bad in [integer(0), integer(10_001), integer(-1), integer(i64::MAX), text("4")] {
-            assert!(in_flight(bad).unwrap_err().contains("from 1 to 10000"));
+            assert!(in_flight(bad.clone()).unwrap_err().contains("from 1 to 10000"));
+            assert!(sessions(bad).unwrap_err().contains("from 1 to 10000"));
         }
     }
 
     #[test]
     fn what_later_versions_bring_is_refused_with_what_is_allowed() {
         assert!(instances(integer(2)).unwrap_err().contains("must be 1 in this version"));
-        assert!(
-            sharing(text("tenant")).unwrap_err().contains("must be \"shared\" in this version")
-        );
+        let error = sharing(text("tenant")).unwrap_err();
+        assert!(error.contains("not supported by this version: use \"shared\""), "{error}");
+        assert!(sharing(text("all")).unwrap_err().contains("\"shared\" or \"session\""));
         assert!(start(text("now")).unwrap_err().contains("\"eager\" or \"lazy\""));
     }
 }

@@ -24,3 +24,4 @@ mod sharing;
 mod signals;
 mod supervision;
 mod tools;
+mod web;

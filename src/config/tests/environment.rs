@@ -25,8 +25,13 @@ fn a_value_is_read_as_its_setting_needs_it() {
         .var("TRUNKLINE_SERVERS__STD__ENV", "{ A = \"1\" }")
         .var("TRUNKLINE_SERVERS__STD__ENV__api_KEY", "007")
         .var("TRUNKLINE_SERVERS__STD__START", "lazy")
+        .var("TRUNKLINE_ALLOWED_HOSTS", "[\"gateway.example\"]")
+        .var("TRUNKLINE_SESSION_KEYS", "[\"${KEY}\"]")
+        .var("KEY", "0123456789abcdef0123456789abcdef")
         .load();
     assert_eq!(config.auth.anonymous_tenant.unwrap().as_str(), "123");
+    assert_eq!(config.allowed_hosts, [Host::parse("gateway.example").unwrap()]);
+    assert_eq!(config.session_keys[0].expose(), "0123456789abcdef0123456789abcdef");
     let std = &config.servers["std"];
     assert_eq!(std.max_in_flight, 4);
     assert_eq!(std.args, ["std", "-v"]);

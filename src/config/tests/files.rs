@@ -19,6 +19,9 @@ fn without_a_file_the_bundled_server_is_open_to_this_machine() {
 fn the_defaults_are_those_that_are_documented() {
     let config = Setup::toml(SERVER).load();
     assert_eq!(config.ops_listen, None);
+    assert_eq!(config.allowed_origins, []);
+    assert_eq!(config.allowed_hosts, []);
+    assert_eq!(config.session_keys, []);
     assert_eq!(config.header_timeout, Duration::from_secs(10));
     assert_eq!(config.drain_delay, Duration::ZERO);
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
@@ -30,6 +33,9 @@ fn the_defaults_are_those_that_are_documented() {
         env: BTreeMap::new(),
         cwd: None,
         max_in_flight: 64,
+        sharing: Sharing::Shared,
+        max_sessions: 100,
+        idle_timeout: Duration::from_secs(600),
         start: Start::Eager,
         timeout: Duration::from_secs(30),
         start_timeout: Duration::from_secs(60),
@@ -66,6 +72,9 @@ fn every_key_of_a_file_is_used() {
     let text = r#"
         listen = "0.0.0.0:80"
         ops_listen = "localhost:81"
+        allowed_origins = ["https://app.example"]
+        allowed_hosts = ["gateway.example", "gateway.example:81"]
+        session_keys = ["0123456789abcdef0123456789abcdef"]
         header_timeout = "1s"
         drain_delay = "2s"
         drain_timeout = "3s"
@@ -80,7 +89,9 @@ fn every_key_of_a_file_is_used() {
         cwd = "/srv"
         instances = 1
         max_in_flight = 6
-        sharing = "shared"
+        sharing = "session"
+        max_sessions = 9
+        idle_timeout = "10s"
         start = "lazy"
         timeout = "7s"
         start_timeout = "8s"
@@ -92,6 +103,9 @@ fn every_key_of_a_file_is_used() {
         env: BTreeMap::from([("K".to_owned(), Secret::new("v".to_owned()))]),
         cwd: Some("/srv".into()),
         max_in_flight: 6,
+        sharing: Sharing::Session,
+        max_sessions: 9,
+        idle_timeout: secs(10),
         start: Start::Lazy,
         timeout: secs(7),
         start_timeout: secs(8),
@@ -100,6 +114,11 @@ fn every_key_of_a_file_is_used() {
     let expected = Config {
         listen: ([0, 0, 0, 0], 80).into(),
         ops_listen: Some(([127, 0, 0, 1], 81).into()),
+        allowed_origins: vec![WebOrigin::parse("https://app.example").unwrap()],
+        allowed_hosts: ["gateway.example", "gateway.example:81"]
+            .map(|host| Host::parse(host).unwrap())
+            .to_vec(),
+        session_keys: vec![Secret::new("0123456789abcdef0123456789abcdef".to_owned())],
         header_timeout: secs(1),
         drain_delay: secs(2),
         drain_timeout: secs(3),
@@ -133,6 +152,16 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("\nmax_bdy = 1", "2: unknown key `max_bdy`, ", &["one of `listen`", "`max_body`"]),
         ("max_body = \"1 cup\"", "1: `max_body` ", &["\"1 cup\"", "KiB, MiB or GiB"]),
         ("drain_timeout = \"0s\"", "1: `drain_timeout` ", &["longer than nothing"]),
+        (
+            "allowed_origins = \"x\"",
+            "1: `allowed_origins` ",
+            &["[\"https://app.example\"]", "a text"],
+        ),
+        ("allowed_origins = [\"*\"]", "1: `allowed_origins` ", &["no wildcard", "one is \"*\""]),
+        ("allowed_origins = [\"https://a/b\"]", "1: `allowed_origins` ", &["nothing after it"]),
+        ("allowed_origins = [\"ftp://a\"]", "1: `allowed_origins` ", &["http or https", "ftp://a"]),
+        ("allowed_hosts = [1]", "1: `allowed_hosts` ", &["item 1 is an integer"]),
+        ("allowed_hosts = [\"http://a\"]", "1: `allowed_hosts` ", &["one is \"http://a\""]),
         ("auth = 1", "1: `auth` must be a table", &["an integer"]),
         ("[auth]\nkeys = 1", "2: unknown key `auth.keys`, ", &["`anonymous_tenant`"]),
         ("[auth]\nanonymous_tenant = \"a b\"", "2: `auth.anonymous_tenant` ", &["`a b`", "A-Z"]),
@@ -161,7 +190,10 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
         ("start = \"soon\"", "`servers.std.start` ", &["\"eager\" or \"lazy\""]),
         ("instances = 2", "`servers.std.instances` ", &["must be 1 in this version"]),
-        ("sharing = \"tenant\"", "`servers.std.sharing` ", &["\"shared\" in this version"]),
+        ("sharing = \"tenant\"", "`servers.std.sharing` ", &["not supported by this version"]),
+        ("sharing = \"all\"", "`servers.std.sharing` ", &["\"shared\" or \"session\""]),
+        ("max_sessions = 0", "`servers.std.max_sessions` ", &["1 to 10000", "it is 0"]),
+        ("idle_timeout = \"0s\"", "`servers.std.idle_timeout` ", &["longer than nothing"]),
         ("args = \"x\"", "`servers.std.args` ", &["list of texts", "a text"]),
         ("args = [\"x\", 2]", "`servers.std.args` ", &["item 2 is an integer"]),
         ("cwd = 1", "`servers.std.cwd` ", &["must be a text"]),

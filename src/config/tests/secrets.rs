@@ -26,6 +26,30 @@ fn a_reference_to_nothing_names_server_key_and_variable() {
 }
 
 #[test]
+fn session_keys_are_long_enough_and_not_too_many() {
+    let key = "0123456789abcdef0123456789abcdef";
+    let setup = Setup::toml("session_keys = [\"${file:key}\", \"${OLD}\"]").var("OLD", key);
+    fs::write(setup.dir.path().join("key"), format!("{key}+\r\n\n\n")).unwrap();
+    let keys: Vec<_> =
+        setup.load().session_keys.iter().map(|key| key.expose().to_owned()).collect();
+    assert_eq!(keys, [&format!("{key}+"), key]);
+
+    let short = Setup::toml("session_keys = [\"${KEY}\"]").var("KEY", &format!("{}\n", &key[1..]));
+    assert_has(
+        &short.error(),
+        &["trunkline.toml:1: `session_keys` (item 1) must have at least 32"],
+    );
+    assert_has(&short.error(), &["openssl rand -base64 32", "it has 31"]);
+    let missing = Setup::toml(&format!("session_keys = [{key:?}, \"${{GONE}}\"]"));
+    assert_has(
+        &missing.error(),
+        &["`session_keys` (item 2) refers to", "`GONE`, which is not set"],
+    );
+    let many = Setup::toml(&format!("session_keys = {:?}", [key; 9]));
+    assert_has(&many.error(), &["`session_keys` must be at most 8 keys, and they are 9"]);
+}
+
+#[test]
 fn a_configuration_is_printed_without_its_secrets() {
     let config = with_env("A = \"${TOKEN}\", B = \"hunter2\"").load();
     let text = format!("{config:?} {config:#?}");
@@ -50,6 +74,11 @@ fn no_error_contains_a_secret() {
         Setup::toml("[servers.a]\ncommand = \"x\"\nenv = \"hunter2\""),
         Setup::toml("[servers.a]\ncommand = \"x\"\nargs = \"hunter2\""),
         Setup::toml("[servers.a]\ncommand = \"x\"\nAPI_KEY = \"hunter2\""),
+        Setup::toml("session_keys = \"hunter2\""),
+        Setup::toml("session_keys = [\"hunter2\"]"),
+        Setup::toml("session_keys = [\"hunter2${\"]"),
+        Setup::empty().var("TRUNKLINE_SESSION_KEYS", "hunter2"),
+        Setup::empty().var("TRUNKLINE_SESSION_KEYS", "[\"hunter2\"]"),
         Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV", "hunter2"),
         Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV", "{ K = \"hunter2\", 1 }"),
         Setup::empty().var("TRUNKLINE_SERVERS__STD__ENV__K", "hunter2${"),
