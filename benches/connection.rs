@@ -8,13 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use trunkline::backend::client::Audience;
 use trunkline::backend::connection::{Connection, Options};
 use trunkline::backend::pending::Answer;
 use trunkline::backend::request_ids::RequestIds;
-use trunkline::ids::{CallId, TenantId};
+use trunkline::ids::{CallId, ServerId, TenantId};
 use trunkline::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
 use trunkline::mcp::ProtocolVersion;
-use trunkline::mcp::requests::Dialect;
+use trunkline::mcp::requests::{CallMeta, Dialect};
 use trunkline::telemetry::metrics::Metrics;
 
 /// As large as a pipe.
@@ -31,6 +32,7 @@ fn connect() -> Arc<Connection> {
         line_len_max: 1024 * 1024,
         grace: TIMEOUT,
         ids: Arc::new(RequestIds::new()),
+        audience: Audience::new(ServerId::parse("bench").expect("a name"), None),
         exit: None,
         metrics: Metrics::new().server("bench"),
     };
@@ -76,7 +78,13 @@ impl Caller {
         let deadline = Instant::now() + TIMEOUT;
         let ticket = self.connection.register(self.tenant.clone(), CallId::new(), deadline, None);
         let ticket = ticket.expect("it is open");
-        let frame = self.dialect.tools_call(ticket.id(), "\"echo\"", &self.arguments);
+        let frame = self.dialect.tools_call(
+            ticket.id(),
+            "\"echo\"",
+            &self.arguments,
+            "",
+            &CallMeta::default(),
+        );
         ticket.send(frame).expect("there is room");
         assert!(matches!(ticket.answer().await, Ok(Answer::Result(_))));
     }

@@ -14,6 +14,9 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::changes::Changes;
+use super::client::{Audience, Client};
+use super::during::Listener;
 use super::pending::{Answer, Delivery, End, NoAnswer, Owner, Pending, Progress, Refused};
 use super::queue::Permit;
 use super::request_ids::IdSource;
@@ -38,6 +41,8 @@ pub struct Options {
     pub grace: Duration,
     /// Where ids come from.
     pub ids: Arc<dyn IdSource>,
+    /// Who hears what the server says beyond its answers.
+    pub audience: Audience,
     /// Where the end of the server's process is told, if it has one.
     pub exit: Option<watch::Receiver<Option<String>>>,
     /// What is counted.
@@ -55,6 +60,7 @@ pub struct Connection {
     abandoned: Notify,
     /// Told when the server's tools have changed.
     tools_changed: Notify,
+    audience: Audience,
     closed: CancellationToken,
     /// The same for those who only look, which every call does: the token would make them take a lock.
     is_closed: AtomicBool,
@@ -108,6 +114,7 @@ impl Connection {
             outgoing,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
+            audience: options.audience,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             metrics: options.metrics,
@@ -209,6 +216,14 @@ impl Connection {
         &self.metrics
     }
 
+    pub(super) fn changes(&self) -> &Changes {
+        &self.audience.changes
+    }
+
+    pub(super) fn client(&self) -> Option<&dyn Client> {
+        self.audience.client.as_deref()
+    }
+
     pub(super) fn note_tools_changed(&self) {
         self.tools_changed.notify_one();
     }
@@ -265,6 +280,11 @@ impl Ticket {
     /// The id to write into the frame.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// From now on `listener` hears what the server says about the call.
+    pub fn listen(&self, listener: Listener) {
+        self.connection.pending.listen(self.id, listener);
     }
 
     /// Queues the call's frame.

@@ -9,9 +9,10 @@ use tokio::io::{
 use super::*;
 use crate::backend::queue::Queue;
 use crate::backend::request_ids::RequestIds;
+use crate::ids::ServerId;
 use crate::jsonrpc::RawObject;
 use crate::mcp::ProtocolVersion;
-use crate::mcp::requests::Dialect;
+use crate::mcp::requests::{CallMeta, Dialect};
 use crate::telemetry::metrics::Metrics;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ fn connect(pipe_len: usize) -> (Arc<Connection>, Peer) {
         line_len_max: LINE_LEN_MAX,
         grace: GRACE,
         ids: Arc::new(RequestIds::new()),
+        audience: Audience::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
     };
@@ -68,7 +70,8 @@ fn call(
     let arguments = RawObject::parse(json!({"mark": mark}).to_string().into()).unwrap();
     let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
-    ticket.send(dialect.tools_call(ticket.id(), "\"t\"", &arguments)).unwrap();
+    let frame = dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &CallMeta::default());
+    ticket.send(frame).unwrap();
     tokio::spawn(ticket.answer())
 }
 
@@ -305,7 +308,13 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     let arguments = RawObject::parse(spread.into()).unwrap();
     let ticket = connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
     ticket
-        .send(Dialect::new(ProtocolVersion::LATEST).tools_call(ticket.id(), "\"t\"", &arguments))
+        .send(Dialect::new(ProtocolVersion::LATEST).tools_call(
+            ticket.id(),
+            "\"t\"",
+            &arguments,
+            "",
+            &CallMeta::default(),
+        ))
         .unwrap();
     let request = peer.receive().await;
     assert_eq!(request["params"]["arguments"], serde_json::from_str::<Value>(spread).unwrap());

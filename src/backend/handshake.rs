@@ -33,6 +33,8 @@ pub struct Greeting {
     pub info: Implementation,
     /// What it can do.
     pub capabilities: ServerCapabilities,
+    /// How to use it, in words for a model.
+    pub instructions: Option<String>,
 }
 
 /// Why a server could not be talked to.
@@ -73,17 +75,48 @@ pub async fn greet(
     connection: &Arc<Connection>,
     deadline: Instant,
 ) -> Result<Greeting, HandshakeError> {
+    match connection.client() {
+        Some(client) => greet_for(client.capabilities(), connection, deadline).await,
+        None => greet_for_all(connection, deadline).await,
+    }
+}
+
+/// For one client of the legacy era, with its own capabilities. The server should speak that era too: in
+/// the modern one it could not ask this client for anything.
+async fn greet_for(
+    capabilities: &str,
+    connection: &Arc<Connection>,
+    deadline: Instant,
+) -> Result<Greeting, HandshakeError> {
+    let initialize = |id| requests::initialize(id, capabilities);
+    match open_legacy(connection, connection.request(deadline, initialize).await?) {
+        Err(refused @ HandshakeError::Refused { .. }) => {
+            let answer = connection.request(deadline, requests::discover).await?;
+            match read_probe(answer) {
+                Ok(Probe::Modern(greeting)) => Ok(greeting),
+                Ok(Probe::Legacy) | Err(_) => Err(refused),
+            }
+        }
+        greeting => greeting,
+    }
+}
+
+async fn greet_for_all(
+    connection: &Arc<Connection>,
+    deadline: Instant,
+) -> Result<Greeting, HandshakeError> {
+    let initialize = |id| requests::initialize(id, "{}");
     let mut discover = pin!(connection.request(deadline, requests::discover));
     if let Ok(answer) = timeout(PROBE_TIMEOUT, &mut discover).await {
         return match read_probe(answer?)? {
             Probe::Modern(greeting) => Ok(greeting),
             Probe::Legacy => {
-                let answer = connection.request(deadline, requests::initialize).await?;
+                let answer = connection.request(deadline, initialize).await?;
                 open_legacy(connection, answer)
             }
         };
     }
-    let mut initialize = pin!(connection.request(deadline, requests::initialize));
+    let mut initialize = pin!(connection.request(deadline, initialize));
     tokio::select! {
         answer = &mut discover => match read_probe(answer?)? {
             Probe::Modern(greeting) => Ok(greeting),
@@ -110,6 +143,7 @@ fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
                         version,
                         info,
                         capabilities: discovered.capabilities,
+                        instructions: discovered.instructions,
                     }));
                 }
                 other => other,
@@ -146,7 +180,12 @@ fn open_legacy(connection: &Connection, answer: Answer) -> Result<Greeting, Hand
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
     connection.notify(requests::initialized());
-    Ok(Greeting { version, info: result.server_info, capabilities: result.capabilities })
+    Ok(Greeting {
+        version,
+        info: result.server_info,
+        capabilities: result.capabilities,
+        instructions: result.instructions,
+    })
 }
 
 /// A failure of the gateway's own request, in the operator's words.

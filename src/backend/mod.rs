@@ -6,9 +6,14 @@
 //! - [`supervisor`] keeps it running, [`run`] is one run of it
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
+//! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
+//!   server); [`client`] is who a server that is not shared belongs to
 
 mod backoff;
+pub mod changes;
+pub mod client;
 pub mod connection;
+pub mod during;
 pub mod guard;
 mod handshake;
 pub mod pending;
@@ -18,6 +23,7 @@ pub mod queue;
 mod reader;
 pub mod request_ids;
 pub mod run;
+mod subscriptions;
 mod supervisor;
 pub mod tools;
 mod writer;
@@ -31,14 +37,17 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use self::changes::Changes;
+use self::client::{Audience, Client};
 use self::connection::Connection;
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
 use self::tools::ToolSet;
 use crate::config;
 use crate::ids::ServerId;
+use crate::mcp::Era;
 use crate::mcp::requests::Dialect;
-use crate::mcp::results::Implementation;
+use crate::mcp::results::{Implementation, ServerCapabilities};
 use crate::telemetry::metrics::{Metrics, ServerMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
@@ -74,6 +83,7 @@ pub struct Backend {
     environment: Environment,
     queue: Queue,
     state: watch::Sender<State>,
+    audience: Audience,
     /// Wakes a lazy server.
     wanted: Notify,
     /// Whether it has started or failed once.
@@ -107,12 +117,21 @@ pub struct Ready {
     pub connection: Arc<Connection>,
     /// How to write to it.
     pub dialect: Arc<Dialect>,
-    /// Who it says it is.
-    pub info: Implementation,
+    /// What it said of itself.
+    pub about: Arc<About>,
     /// What it has.
     pub tools: Arc<ToolSet>,
-    /// Whether changes of its tools are told only to those who listen.
-    listens: bool,
+}
+
+/// What a server said of itself.
+#[derive(Debug, Default)]
+pub struct About {
+    /// Its name and version.
+    pub info: Implementation,
+    /// What it can do.
+    pub capabilities: ServerCapabilities,
+    /// How to use it, in words for a model.
+    pub instructions: Option<String>,
 }
 
 /// Why a server takes no calls.
@@ -132,13 +151,19 @@ pub enum NotReady {
 }
 
 impl Backend {
-    /// A backend whose server is not running yet.
-    pub fn new(id: ServerId, config: config::Server, environment: Environment) -> Arc<Self> {
+    /// A backend whose server is not running yet. With a `client` it is that client's alone.
+    pub fn new(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        client: Option<Arc<dyn Client>>,
+    ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
         Arc::new(Self {
+            audience: Audience::new(id.clone(), client),
             queue: Queue::new(config.max_in_flight as usize),
             state: watch::Sender::new(initial),
             wanted: Notify::new(),
@@ -177,14 +202,42 @@ impl Backend {
         }
     }
 
+    /// Has the tools listed again if they are older than their server wanted, and it does not tell when they change.
+    /// Meanwhile the old list is as good as any.
+    pub fn refresh_if_stale(&self, ready: &Ready) {
+        let tells = ready.about.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed);
+        if ready.dialect.version().era() == Era::Modern && !tells && ready.tools.is_stale() {
+            ready.connection.note_tools_changed();
+        }
+    }
+
     /// Its id.
     pub fn id(&self) -> &ServerId {
         &self.id
     }
 
+    /// Who wants to know what changes.
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.audience.changes
+    }
+
     /// The line before it.
     pub fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// How it is configured.
+    pub fn config(&self) -> &config::Server {
+        &self.config
+    }
+
+    /// Calls that wait for it or are being answered by it.
+    pub fn in_flight(&self) -> usize {
+        let running = match &*self.state.borrow() {
+            State::Ready(ready) => ready.connection.in_flight(),
+            _ => 0,
+        };
+        running + self.queue.waiting()
     }
 
     /// How long a call may take unless it says otherwise.
@@ -234,9 +287,8 @@ impl Ready {
         Self {
             connection: self.connection.clone(),
             dialect: self.dialect.clone(),
-            info: self.info.clone(),
+            about: self.about.clone(),
             tools: Arc::new(tools),
-            listens: self.listens,
         }
     }
 }

@@ -20,8 +20,10 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::during::{Event, Listener};
 use super::queue::Permit;
 use crate::ids::{CallId, TenantId};
+use crate::mcp::LogLevel;
 
 /// Whose a call is. Kept both with the slot and with the waiter, and compared when they meet again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +128,8 @@ struct Table {
     slots: HashMap<u64, Slot>,
     /// Abandoned calls, the earliest end of grace first.
     abandoned: VecDeque<(Instant, u64)>,
+    /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
+    never_answered: usize,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
@@ -138,8 +142,10 @@ struct Slot {
     written: bool,
     /// `None` once abandoned.
     waiter: Option<oneshot::Sender<Delivery>>,
+    /// Who hears what the server says meanwhile.
+    listener: Option<Listener>,
     /// Freed with the slot; `None` for the gateway's own requests.
-    _permit: Option<Permit>,
+    permit: Option<Permit>,
 }
 
 impl Pending {
@@ -159,9 +165,41 @@ impl Pending {
         if table.slots.contains_key(&id) {
             return Err(Refused::IdInUse);
         }
-        let slot = Slot { owner, deadline, written: false, waiter: Some(waiter), _permit: permit };
+        let waiter = Some(waiter);
+        let slot = Slot { owner, deadline, written: false, waiter, listener: None, permit };
         table.slots.insert(id, slot);
         Ok(())
+    }
+
+    /// From now on `listener` hears what the server says about call `id`.
+    pub fn listen(&self, id: u64, listener: Listener) {
+        if let Some(slot) = self.table.lock().slots.get_mut(&id) {
+            slot.listener = Some(listener);
+        }
+    }
+
+    /// Passes on the progress of call `id`. Nobody hears of a call that is over.
+    pub fn progress(&self, id: u64, params: Bytes) {
+        let table = self.table.lock();
+        if let Some(listener) = table.slots.get(&id).and_then(|slot| slot.listener.as_ref()) {
+            listener.hear(Event::Progress(params));
+        }
+    }
+
+    /// Passes on a log line. It does not say which call it belongs to, so it may be heard only where a
+    /// single call can have caused it, calls that were given up included.
+    pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
+        let table = self.table.lock();
+        let mut calls = table.slots.values().filter(|slot| slot.permit.is_some());
+        match (calls.next(), calls.next()) {
+            (Some(Slot { listener: Some(listener), waiter: Some(_), .. }), None)
+                if table.never_answered == 0 && listener.wants(level) =>
+            {
+                listener.hear(Event::Log(params));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Asks for a batch of frames whether each may still be written, and marks those that may. Dropped
@@ -200,6 +238,7 @@ impl Pending {
             return Progress::NotWritten;
         }
         slot.waiter = None;
+        slot.listener = None;
         table.abandoned.push_back((grace_end, id));
         table.forget_answered();
         Progress::Written
@@ -213,7 +252,8 @@ impl Pending {
                 return Some(grace_end);
             }
             table.abandoned.pop_front();
-            table.slots.remove(&id);
+            let slot = table.slots.remove(&id);
+            table.never_answered += usize::from(slot.is_some_and(|slot| slot.permit.is_some()));
         }
         None
     }

@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::changes::List;
+use super::client::Question;
 use super::connection::{Connection, detach};
 use super::pending::{Answer, Completion, End, NoAnswer};
 use super::process::exited;
 use crate::jsonrpc::id_scan::Whose;
 use crate::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
-use crate::mcp::method;
+use crate::mcp::{LogLevel, method};
 
 /// An overlong line is read to its end to fail its own call only; one longer than this never ends, as
 /// far as anyone can tell.
@@ -49,7 +52,7 @@ pub(super) async fn run(
 }
 
 async fn read_all(
-    connection: &Connection,
+    connection: &Arc<Connection>,
     mut output: impl AsyncRead + Unpin,
     line_len_max: usize,
 ) -> End {
@@ -73,7 +76,7 @@ async fn read_all(
     }
 }
 
-fn take(connection: &Connection, line: &Line) -> Result<(), End> {
+fn take(connection: &Arc<Connection>, line: &Line) -> Result<(), End> {
     match line {
         Line::Whole(line) => {
             take_message(connection, line);
@@ -83,7 +86,7 @@ fn take(connection: &Connection, line: &Line) -> Result<(), End> {
     }
 }
 
-fn take_message(connection: &Connection, line: &Bytes) {
+fn take_message(connection: &Arc<Connection>, line: &Bytes) {
     match decode(line) {
         Ok(Message::Response { id, outcome }) => {
             let answer = match outcome {
@@ -92,12 +95,12 @@ fn take_message(connection: &Connection, line: &Bytes) {
             };
             complete(connection, id, Ok(answer));
         }
-        Ok(Message::Request { id, method, .. }) => answer_server(connection, id, &method),
-        Ok(Message::Notification { method, .. }) => match &*method {
-            method::TOOLS_CHANGED => connection.note_tools_changed(),
-            // Progress has no taker yet, and a server's log lines are nobody's answer.
-            _ => tracing::debug!(%method, "notification from the server"),
-        },
+        Ok(Message::Request { id, method, params }) => {
+            take_request(connection, line, id, &method, params);
+        }
+        Ok(Message::Notification { method, params }) => {
+            take_notification(connection, line, &method, params);
+        }
         Err(_) => {
             connection.metrics().garbage_lines.inc();
             tracing::debug!(len = line.len(), "dropped a line that is no message");
@@ -142,17 +145,108 @@ fn count(connection: &Connection, id: u64, completion: Completion) {
     }
 }
 
-/// The connection is shared: a question of the server's cannot be brought to the caller it is meant for.
-/// It is refused at once, since an unanswered one would hold up the call behind it.
-fn answer_server(connection: &Connection, id: &RawValue, method: &str) {
-    connection.metrics().refused_requests.inc_by(u64::from(method != method::PING));
+/// A question of the server's. Where the connection is shared it cannot be brought to the caller it is
+/// meant for: it is refused at once, since an unanswered one would hold up the call behind it.
+fn take_request(
+    connection: &Arc<Connection>,
+    line: &Bytes,
+    id: &RawValue,
+    method: &str,
+    params: Option<&RawValue>,
+) {
     if id.get().len() > ID_LEN_MAX {
         return;
     }
     if method == method::PING {
         return connection.notify(Frame::result(id, &serde_json::Map::new()));
     }
+    if let Some(client) = connection.client() {
+        return client.ask(Question {
+            connection: Arc::downgrade(connection),
+            id: id.to_owned(),
+            method: method.to_owned(),
+            params: params.map(|params| detach(line, params.get())),
+        });
+    }
+    connection.metrics().refused_requests.inc();
     let message =
         "this connection is shared by many clients: requests to the client are not supported";
     connection.notify(Frame::error(Some(id), METHOD_NOT_FOUND, message, None));
+}
+
+fn take_notification(
+    connection: &Arc<Connection>,
+    line: &Bytes,
+    method: &str,
+    params: Option<&RawValue>,
+) {
+    let changes = connection.changes();
+    match method {
+        method::PROGRESS => {
+            #[derive(Deserialize)]
+            #[serde(rename_all = "camelCase")]
+            struct Progress {
+                progress_token: u64,
+            }
+            // The token is the id of the request: nobody else's can be guessed.
+            if let Some((Progress { progress_token }, params)) = read(params) {
+                connection.pending().progress(progress_token, detach(line, params));
+            }
+        }
+        method::LOG_MESSAGE => take_log(connection, line, params),
+        // Told to others when the new list is here.
+        method::TOOLS_CHANGED => connection.note_tools_changed(),
+        method::PROMPTS_CHANGED => changes.list_changed(List::Prompts),
+        method::RESOURCES_CHANGED => changes.list_changed(List::Resources),
+        method::RESOURCE_UPDATED => {
+            #[derive(Deserialize)]
+            struct Updated {
+                uri: String,
+            }
+            if let Some((Updated { uri }, _)) = read(params) {
+                changes.resource_updated(&uri);
+            }
+        }
+        method::CANCELLED => {
+            #[derive(Deserialize)]
+            #[serde(rename_all = "camelCase")]
+            struct Cancelled<'a> {
+                #[serde(borrow)]
+                request_id: &'a RawValue,
+            }
+            if let Some(client) = connection.client()
+                && let Some((Cancelled { request_id }, _)) = read(params)
+            {
+                client.withdraw(&Arc::downgrade(connection), request_id);
+            }
+        }
+        _ => match connection.client() {
+            Some(client) => client.tell(method, params.map(|params| detach(line, params.get()))),
+            None => tracing::debug!(%method, "notification from the server"),
+        },
+    }
+}
+
+/// A log line belongs to whoever has the server to itself, or to the only call it can be about; otherwise
+/// it is the operator's alone.
+fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>) {
+    #[derive(Deserialize)]
+    struct Log {
+        level: String,
+    }
+    let Some((Log { level }, params)) = read(params) else { return };
+    let params = detach(line, params);
+    if let Some(client) = connection.client() {
+        return client.tell(method::LOG_MESSAGE, Some(params));
+    }
+    let heard =
+        LogLevel::parse(&level).is_some_and(|level| connection.pending().log(level, params));
+    if !heard {
+        tracing::debug!("a log line of the server's that is nobody's");
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Option<(T, &'a str)> {
+    let params = params?.get();
+    Some((serde_json::from_str(params).ok()?, params))
 }

@@ -6,16 +6,16 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::client::Audience;
 use super::connection::{Connection, Options};
 use super::handshake::{HandshakeError, greet};
 use super::pending::End;
 use super::process::{Process, SpawnError, exited};
 use super::request_ids::IdSource;
 use super::tools::{ListError, ToolSet};
-use super::{Environment, Ready};
+use super::{About, Environment, Ready};
 use crate::config;
 use crate::ids::ServerId;
-use crate::mcp::Era;
 use crate::mcp::requests::Dialect;
 
 /// What is left in the pipe of a server that has ended is read within this time; then its calls fail.
@@ -54,6 +54,7 @@ impl Run {
         generation: u64,
         ids: Arc<dyn IdSource>,
         environment: &Environment,
+        audience: Audience,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
         let deadline = Instant::now() + server.start_timeout;
@@ -64,6 +65,7 @@ impl Run {
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
             ids,
+            audience,
             exit: Some(process.exit()),
             metrics: environment.metrics.server(id.as_str()),
         };
@@ -122,15 +124,16 @@ async fn prepare(
 ) -> Result<Ready, StartError> {
     let greeting = greet(&connection, deadline).await?;
     let dialect = Arc::new(Dialect::new(greeting.version));
-    let tools_capability = greeting.capabilities.tools.as_ref();
-    let tools = match tools_capability {
+    let tools = match greeting.capabilities.tools {
         Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics).await?,
         None => ToolSet::default(),
     };
-    // A legacy server tells its only client unasked; a modern one tells those who listen.
-    let listens = greeting.version.era() == Era::Modern
-        && tools_capability.is_some_and(|capability| capability.list_changed);
-    Ok(Ready { connection, dialect, info: greeting.info, tools: Arc::new(tools), listens })
+    let about = About {
+        info: greeting.info,
+        capabilities: greeting.capabilities,
+        instructions: greeting.instructions,
+    };
+    Ok(Ready { connection, dialect, about: Arc::new(about), tools: Arc::new(tools) })
 }
 
 impl StartError {

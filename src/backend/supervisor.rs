@@ -16,8 +16,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
-use super::pending::{Answer, End};
+use super::changes::List;
+use super::pending::End;
 use super::run::Run;
+use super::subscriptions::keep_subscribed;
 use super::tools::ToolSet;
 use super::{Backend, Ready, State};
 use crate::config::Start;
@@ -28,10 +30,6 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between hearing of a change and asking for the list; changes often come together.
 const REFRESH_PAUSE: Duration = Duration::from_millis(250);
-/// The pause before listening for changes again, when a server ended the subscription.
-const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// A subscription has no deadline of its own; this one is further off than any server lives.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Runs until `stop`, and leaves no process behind.
 pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
@@ -66,7 +64,15 @@ async fn run_once(
     let server = &backend.id;
     let ids = (backend.environment.ids)();
     let started = Instant::now();
-    let start = Run::start(server, &backend.config, generation, ids, &backend.environment, stop);
+    let start = Run::start(
+        server,
+        &backend.config,
+        generation,
+        ids,
+        &backend.environment,
+        backend.audience.clone(),
+        stop,
+    );
     let started_or_stopped = async {
         tokio::pin!(start);
         tokio::select! {
@@ -94,11 +100,12 @@ async fn run_once(
         "server `{server}` is ready"
     );
     backend.set_state(State::Ready(ready.clone()));
+    backend.changes().anything_may_have_changed();
     let ready_since = Instant::now();
     let end = tokio::select! {
         end = run.ended() => end,
         () = keep_tools_fresh(backend, ready) => unreachable!("it never ends"),
-        () = listen_for_tool_changes(ready) => unreachable!("it never ends"),
+        () = keep_subscribed(backend.changes(), ready) => unreachable!("it never ends"),
         () = stop.cancelled() => End::Stopped,
     };
     if ready_since.elapsed() >= HEALTHY_AFTER {
@@ -139,24 +146,11 @@ async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
             Ok(tools) => {
                 tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
                 backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
+                backend.changes().list_changed(List::Tools);
             }
             Err(error) => {
                 tracing::warn!(%server, %error, "the changed tools of server `{server}` could not be listed");
             }
         }
     }
-}
-
-/// Subscribes to changes of the tools, where that is needed to be told of them.
-async fn listen_for_tool_changes(ready: &Ready) {
-    let subscribe = |id| ready.dialect.listen_for_tool_changes(id);
-    let subscription = || ready.connection.request(Instant::now() + LISTEN_TIMEOUT, subscribe);
-    // The server may end the subscription; what happens before the next one is not told.
-    while ready.listens
-        && let Ok(Answer::Result(_)) = subscription().await
-    {
-        sleep(LISTEN_AGAIN_AFTER).await;
-        ready.connection.note_tools_changed();
-    }
-    std::future::pending().await
 }

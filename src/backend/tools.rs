@@ -12,8 +12,10 @@ use super::handshake::describe;
 use super::pending::Answer;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
+use crate::mcp::headers::HeaderParams;
+use crate::mcp::names;
 use crate::mcp::requests::Dialect;
-use crate::mcp::results::{ToolsPage, tool_name};
+use crate::mcp::results::{Caching, ToolsPage, input_schema, tool_name};
 use crate::telemetry::metrics::{Metrics, ToolMetrics};
 
 /// Tools that one server may have: each costs memory here and a handful of metrics.
@@ -31,6 +33,8 @@ pub struct Tool {
     pub name_json: String,
     /// What is counted.
     pub metrics: ToolMetrics,
+    /// The arguments that modern clients repeat in headers.
+    pub header_params: HeaderParams,
     definition: Box<RawValue>,
 }
 
@@ -39,6 +43,12 @@ pub struct Tool {
 pub struct ToolSet {
     by_name: HashMap<String, Arc<Tool>>,
     in_order: Vec<Arc<Tool>>,
+    /// What they are called where all servers are shown together, in the same order.
+    exposed: Vec<String>,
+    by_exposed: HashMap<String, Arc<Tool>>,
+    /// How long the list may be kept, and by whom; and since when it has been.
+    caching: Caching,
+    listed: Option<Instant>,
     /// Listed again under a name that was there already, and left out.
     duplicates: usize,
 }
@@ -77,11 +87,16 @@ impl ToolSet {
         let mut tools = Self::default();
         let mut cursor: Option<String> = None;
         let mut cursors_seen = HashSet::new();
-        for _ in 0..PAGES_MAX {
+        for page_number in 0..PAGES_MAX {
             let request = |id| dialect.tools_list(id, cursor.as_deref());
             let page =
                 match connection.request(deadline, request).await.map_err(ListError::Failed)? {
-                    Answer::Result(page) => read_page(&page)?,
+                    Answer::Result(page) => {
+                        let caching = Caching::of(&String::from_utf8_lossy(&page));
+                        tools.caching =
+                            if page_number == 0 { caching } else { tools.caching.and(caching) };
+                        read_page(&page)?
+                    }
                     Answer::Error(error) => return Err(refused(&error)),
                 };
             for definition in page.tools {
@@ -94,6 +109,8 @@ impl ToolSet {
                         let duplicates = tools.duplicates;
                         tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
                     }
+                    tools.expose(server);
+                    tools.listed = Some(Instant::now());
                     return Ok(tools);
                 }
                 Some(next) if !cursors_seen.insert(next.clone()) => {
@@ -108,6 +125,27 @@ impl ToolSet {
     /// The tool of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_name.get(name)
+    }
+
+    /// The tool that is called so where all servers are shown together.
+    pub fn exposed_as(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.by_exposed.get(name)
+    }
+
+    /// Their definitions, with what they are called where all servers are shown together.
+    pub fn exposed(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.exposed.iter().map(String::as_str).zip(self.definitions())
+    }
+
+    /// How long the list may be kept, and by whom.
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// Whether it is older than its server wanted it to get.
+    pub fn is_stale(&self) -> bool {
+        self.listed
+            .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
     }
 
     /// Their names, in the server's order.
@@ -153,10 +191,21 @@ impl ToolSet {
         }
         let name_json = serde_json::Value::from(name.as_str()).to_string();
         let metrics = metrics.tool(server.as_str(), &name);
-        let tool = Arc::new(Tool { name: name.clone(), name_json, metrics, definition });
+        let header_params =
+            input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
+        let tool =
+            Arc::new(Tool { name: name.clone(), name_json, metrics, header_params, definition });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);
         Ok(())
+    }
+}
+
+impl ToolSet {
+    fn expose(&mut self, server: &ServerId) {
+        self.exposed = names::exposed_tool_names(server.as_str(), self.names());
+        let tools = self.exposed.iter().cloned().zip(self.in_order.iter().cloned());
+        self.by_exposed = tools.collect();
     }
 }
 
