@@ -1,0 +1,143 @@
+//! A server of which every MCP session has a process of its own (`sharing = "session"`): for servers that
+//! keep state per connection, or that ask their client for something.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::client::Client;
+use crate::backend::{Backend, Environment};
+use crate::config::{self, Start};
+use crate::ids::{ServerId, SessionId};
+
+/// Whose processes they are.
+#[derive(Clone)]
+pub struct Owner {
+    /// The session.
+    pub session: SessionId,
+    /// Who is asked when a server has a question.
+    pub client: Arc<dyn Client>,
+}
+
+/// Why there is no process for a caller.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoProcess {
+    /// It does not call in a session.
+    NoSession,
+    /// There are as many as there may be.
+    TooMany,
+    /// The gateway shuts down.
+    Stopped,
+}
+
+/// The processes of one server.
+pub struct PerSession {
+    id: ServerId,
+    config: config::Server,
+    environment: Environment,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    processes: Arc<Mutex<HashMap<SessionId, Process>>>,
+}
+
+struct Process {
+    backend: Arc<Backend>,
+    stop: CancellationToken,
+}
+
+impl PerSession {
+    pub(super) fn new(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { id, config, environment, tasks, stop, processes: Arc::default() }
+    }
+
+    pub(super) fn id(&self) -> &ServerId {
+        &self.id
+    }
+
+    pub(super) fn config(&self) -> &config::Server {
+        &self.config
+    }
+
+    /// The session's process; started if it is not running.
+    pub(super) fn get(&self, owner: &Owner) -> Result<Arc<Backend>, NoProcess> {
+        let mut processes = self.processes.lock();
+        if let Some(process) = processes.get(&owner.session) {
+            return Ok(process.backend.clone());
+        }
+        if self.stop.is_cancelled() {
+            return Err(NoProcess::Stopped);
+        }
+        if processes.len() >= self.config.max_sessions as usize {
+            return Err(NoProcess::TooMany);
+        }
+        let config = config::Server { start: Start::Eager, ..self.config.clone() };
+        let client = Some(owner.client.clone());
+        let backend = Backend::new(self.id.clone(), config, self.environment.clone(), client);
+        let stop = self.stop.child_token();
+        let running = run(backend.clone(), owner.clone(), stop.clone(), self.processes.clone());
+        self.tasks.spawn(running);
+        let process = Process { backend: backend.clone(), stop };
+        processes.insert(owner.session.clone(), process);
+        Ok(backend)
+    }
+
+    /// The session's process, if it is running.
+    pub(super) fn existing(&self, session: &SessionId) -> Option<Arc<Backend>> {
+        self.processes.lock().get(session).map(|process| process.backend.clone())
+    }
+
+    pub(super) fn end(&self, session: &SessionId) {
+        if let Some(process) = self.processes.lock().get(session) {
+            process.stop.cancel();
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.processes.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Keeps a session's process until its session has ended, or has been left idle: then it ends with its
+/// process, since what the server remembered of it is gone. The process counts against the limit until it is gone.
+async fn run(
+    backend: Arc<Backend>,
+    owner: Owner,
+    stop: CancellationToken,
+    processes: Arc<Mutex<HashMap<SessionId, Process>>>,
+) {
+    let left_idle = async {
+        let idle_timeout = backend.config().idle_timeout;
+        loop {
+            let since = owner.client.idle_since().unwrap_or_else(Instant::now);
+            if since.elapsed() >= idle_timeout {
+                break;
+            }
+            sleep_until(since + idle_timeout).await;
+        }
+        owner.client.end();
+        stop.cancel();
+    };
+    let supervised = backend.clone().supervise(stop.clone());
+    tokio::pin!(supervised);
+    tokio::select! {
+        () = &mut supervised => {}
+        () = left_idle => supervised.await,
+    }
+    processes.lock().remove(&owner.session);
+}
