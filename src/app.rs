@@ -82,11 +82,15 @@ impl App {
         }
         serving.close();
 
+        let front = self.front.clone();
+        let sweeping = tokio::spawn(async move { front.sweep_sessions().await });
         shutdown.await;
+        sweeping.abort();
         tracing::info!("shutting down");
         self.front.start_draining();
         sleep(self.config.drain_delay).await;
         drain.cancel();
+        self.front.close_streams();
         if timeout(self.config.drain_timeout, serving.wait()).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
             // Ended by their servers' end, calls are answered: not run, or outcome unknown.

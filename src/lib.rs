@@ -13,6 +13,7 @@
 //! - [`backend`]: one server: its queue, its process, its shared connection
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
+//! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`ids`]: names, parsed once
 //! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`])
 
@@ -26,6 +27,7 @@ pub mod ids;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod registry;
+pub mod seal;
 pub mod shutdown;
 pub mod std_server;
 pub mod telemetry;

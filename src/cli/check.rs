@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
+use crate::backend::client::Audience;
 use crate::backend::pending::End;
 use crate::backend::request_ids::RequestIds;
 use crate::backend::run::{Run, StartError};
@@ -50,7 +51,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let began = Instant::now();
             let never = CancellationToken::new();
             let ids = Arc::new(RequestIds::new());
-            let run = Run::start(&server, &config, 1, ids, &environment, &never).await;
+            let audience = Audience::new(server.clone(), None);
+            let run = Run::start(&server, &config, 1, ids, &environment, audience, &never).await;
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {
@@ -77,7 +79,9 @@ impl Found {
         Self {
             protocol: version.to_string(),
             era: version.era().to_string(),
-            name: format!("{} {}", ready.info.name, ready.info.version).trim().to_owned(),
+            name: format!("{} {}", ready.about.info.name, ready.about.info.version)
+                .trim()
+                .to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
         }
     }

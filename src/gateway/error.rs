@@ -10,6 +10,8 @@ use crate::backend::queue::QueueError;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::raw::RawError;
 use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
+use crate::mcp::headers::HeaderMismatch;
+use crate::registry::NoProcess;
 
 /// Asked to wait this long when it cannot be known better.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -26,6 +28,9 @@ pub enum Executed {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
+    /// Headers that repeat the arguments say something else.
+    #[error("{0}")]
+    HeaderMismatch(#[from] HeaderMismatch),
     /// The request around the arguments is wrong.
     #[error("{0}")]
     InvalidRequest(String),
@@ -113,7 +118,7 @@ impl CallError {
     /// The code that callers can rely on.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::InvalidRequest(_) => "invalid_request",
+            Self::InvalidRequest(_) | Self::HeaderMismatch(_) => "invalid_request",
             Self::InvalidArguments(_) => "invalid_arguments",
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden(_) => "forbidden",
@@ -168,7 +173,8 @@ impl CallError {
         }
     }
 
-    pub(super) fn protocol(reason: &str) -> Self {
+    /// The server's answer makes no sense.
+    pub fn protocol(reason: &str) -> Self {
         Self::BackendProtocol { reason: reason.to_owned(), executed: Executed::Unknown }
     }
 
@@ -203,6 +209,19 @@ impl From<NotReady> for CallError {
             }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
             NotReady::Stopped => Self::ShuttingDown,
+        }
+    }
+}
+
+impl From<NoProcess> for CallError {
+    fn from(no_process: NoProcess) -> Self {
+        match no_process {
+            NoProcess::NoSession => Self::InvalidRequest(
+                "this server has a process for each MCP session: it can be used only in one that `initialize` opened"
+                    .to_owned(),
+            ),
+            NoProcess::TooMany => Self::Overloaded,
+            NoProcess::Stopped => Self::ShuttingDown,
         }
     }
 }

@@ -1,11 +1,10 @@
-//! The path every call takes, whichever front end it came through.
-//!
-//! `Gateway::route` reads from top to bottom: find the server and the tool, take a slot, write the
-//! request, wait for the answer. Nothing else reaches a backend.
+//! The path of a call, from whoever calls to the backend and back. REST and MCP are two front ends of it;
+//! nothing else reaches a backend.
 
 mod error;
 mod record;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,44 +12,81 @@ use tokio::time::Instant;
 
 pub use self::error::{CallError, Executed};
 use self::record::Record;
+use crate::backend::during::Listener;
 use crate::backend::pending::Answer;
+use crate::backend::tools::Tool;
+use crate::backend::{Backend, Ready};
 use crate::ids::{CallId, TenantId};
-use crate::jsonrpc::RawObject;
-use crate::mcp::results::{ToolResultKind, tool_result_kind};
-use crate::registry::Registry;
+use crate::jsonrpc::{Frame, RawObject};
+use crate::mcp::Era;
+use crate::mcp::requests::CallMeta;
+use crate::mcp::results::{ResultHead, ResultKind};
+use crate::registry::{Owner, Registry};
 use crate::telemetry::metrics::Metrics;
 
 /// Who calls.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Caller {
     /// Whose limits and rights apply.
     pub tenant: TenantId,
+    /// The MCP session it calls in, if any: servers that are not shared belong to one.
+    pub session: Option<Owner>,
 }
 
 /// What is called.
-#[derive(Debug)]
 pub struct Call {
     /// Names the call in answers and logs.
     pub id: CallId,
     /// The server's id, as the caller wrote it.
     pub server: String,
-    /// The tool's name, as the caller wrote it.
-    pub tool: String,
-    /// Checked, otherwise untouched.
-    pub arguments: RawObject,
+    /// What is asked of it.
+    pub ask: Ask,
+    /// Further members of `params`, checked: `,"name":value` each.
+    pub others: String,
+    /// What goes with it.
+    pub meta: CallMeta,
+    /// Who hears what the server says meanwhile.
+    pub listener: Option<Listener>,
     /// When it came in.
     pub arrived: Instant,
     /// When its answer is no longer of use.
     pub deadline: Instant,
 }
 
-/// A tool's result.
+/// What is asked of a server.
+pub enum Ask {
+    /// To run a tool.
+    Tool {
+        /// Which one.
+        name: ToolName,
+        /// Checked, otherwise untouched.
+        arguments: RawObject,
+        /// The headers that repeat arguments, where they must agree.
+        mirrored: Option<Vec<(String, Vec<u8>)>>,
+    },
+    /// Anything else; all its parameters are in [`Call::others`].
+    Method(&'static str),
+}
+
+/// How a caller names a tool.
+pub enum ToolName {
+    /// As its server does.
+    Own(String),
+    /// As it is called where all servers are shown together.
+    Exposed(String),
+}
+
+/// A server's result.
 #[derive(Debug)]
 pub struct Reply {
     /// The result object as the server wrote it.
     pub result: Bytes,
-    /// Whether the tool says of itself that it failed.
-    pub is_tool_error: bool,
+    /// What it says about itself.
+    pub kind: ResultKind,
+    /// Whether it says so, as modern servers must.
+    pub is_typed: bool,
+    /// How the server speaks.
+    pub era: Era,
     /// How long the call waited.
     pub queue: Duration,
     /// How long the server took.
@@ -79,13 +115,21 @@ impl Gateway {
         &self.metrics
     }
 
+    /// The server that a caller means by `id`.
+    pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
+        let server = self
+            .registry
+            .get(id)
+            .ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })?;
+        Ok(server.backend(caller.session.as_ref())?)
+    }
+
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
         let mut record = Record::new(&self.metrics, call.arrived);
-        let outcome = self.route(caller, &call, &mut record).await;
+        let outcome = self.route(caller, call, &mut record).await;
         record.finish(match &outcome {
-            Ok(reply) if reply.is_tool_error => "tool_error",
-            Ok(_) => "ok",
+            Ok(reply) => reply.kind.as_str(),
             Err(error) => error.code(),
         });
         outcome
@@ -94,25 +138,21 @@ impl Gateway {
     async fn route(
         &self,
         caller: &Caller,
-        call: &Call,
+        mut call: Call,
         record: &mut Record<'_>,
     ) -> Result<Reply, CallError> {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let server = self
-            .registry
-            .get(&call.server)
-            .ok_or_else(|| CallError::ServerNotFound { server: call.server.clone() })?;
-        let _in_flight = record.at_server(server);
+        let server = self.server(caller, &call.server)?;
+        let _in_flight = record.at_server(&server);
 
-        let place = server.queue().line_up(call.arguments.as_str().len())?;
+        let place = server.queue().line_up(call.len())?;
         let mut ready = server.ready(call.deadline).await?;
-        let Some(tool) = ready.tools.get(&call.tool).cloned() else {
-            let (server, tool) = (call.server.clone(), call.tool.clone());
-            return Err(CallError::ToolNotFound { server, tool });
-        };
-        record.at_tool(&tool);
+        let tool = call.find_tool(&ready)?;
+        if let Some(tool) = &tool {
+            record.at_tool(tool);
+        }
 
         let permit = place.slot(call.deadline).await?;
         // The server may have ended while the call waited for its slot.
@@ -125,26 +165,76 @@ impl Gateway {
 
         let tenant = caller.tenant.clone();
         let ticket = ready.connection.register(tenant, call.id, call.deadline, Some(permit))?;
-        ticket.send(ready.dialect.tools_call(ticket.id(), &tool.name_json, &call.arguments))?;
+        // Before the frame is sent: what the server says first must be heard too.
+        if let Some(listener) = call.listener.take() {
+            ticket.listen(listener);
+        }
+        ticket.send(call.frame(ticket.id(), &ready, tool.as_deref()))?;
         let answer = ticket.answer().await?;
 
         let backend = sent.elapsed();
-        tool.metrics.record_backend(backend);
-        read_answer(answer, queue, backend)
+        if let Some(tool) = &tool {
+            tool.metrics.record_backend(backend);
+        }
+        let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
+        if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
+            return Err(CallError::InputRequired);
+        }
+        Ok(Reply { result, kind, is_typed, era: ready.dialect.version().era(), queue, backend })
     }
 }
 
-fn read_answer(answer: Answer, queue: Duration, backend: Duration) -> Result<Reply, CallError> {
+impl Call {
+    /// The tool that is called, if one is.
+    fn find_tool(&self, ready: &Ready) -> Result<Option<Arc<Tool>>, CallError> {
+        let Ask::Tool { name, arguments, mirrored } = &self.ask else { return Ok(None) };
+        let (found, name) = match name {
+            ToolName::Own(name) => (ready.tools.get(name), name),
+            ToolName::Exposed(name) => (ready.tools.exposed_as(name), name),
+        };
+        let Some(tool) = found else {
+            let (server, tool) = (self.server.clone(), name.clone());
+            return Err(CallError::ToolNotFound { server, tool });
+        };
+        if let Some(mirrored) = mirrored {
+            let header = |name: &str| {
+                mirrored
+                    .iter()
+                    .find(|(header, _)| header == name)
+                    .map(|(_, value)| value.as_slice())
+            };
+            tool.header_params.check(arguments.as_str(), header)?;
+        }
+        Ok(Some(tool.clone()))
+    }
+
+    fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>) -> Frame {
+        match (&self.ask, tool) {
+            (Ask::Tool { arguments, .. }, Some(tool)) => {
+                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, &self.meta)
+            }
+            (Ask::Tool { .. }, None) => unreachable!("a tool that is not found is an error"),
+            (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, &self.meta),
+        }
+    }
+
+    /// How much memory it takes while it waits, about.
+    fn len(&self) -> usize {
+        let arguments = match &self.ask {
+            Ask::Tool { arguments, .. } => arguments.as_str().len(),
+            Ask::Method(_) => 0,
+        };
+        arguments + self.others.len() + self.meta.others.len()
+    }
+}
+
+fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
         Answer::Error(error) => return Err(CallError::from_server_error(&error)),
     };
     let text =
         std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
-    let is_tool_error = match tool_result_kind(text).map_err(CallError::protocol)? {
-        ToolResultKind::Complete => false,
-        ToolResultKind::ToolError => true,
-        ToolResultKind::InputRequired => return Err(CallError::InputRequired),
-    };
-    Ok(Reply { result, is_tool_error, queue, backend })
+    let head = ResultHead::read(text).map_err(CallError::protocol)?;
+    Ok((result, head))
 }

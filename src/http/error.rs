@@ -31,9 +31,11 @@ struct BackendProblem<'a> {
     data: Option<&'a RawValue>,
 }
 
-fn status_of(error: &CallError) -> StatusCode {
+pub(super) fn status_of(error: &CallError) -> StatusCode {
     match error {
-        CallError::InvalidRequest(_) | CallError::InvalidArguments(_) => StatusCode::BAD_REQUEST,
+        CallError::InvalidRequest(_)
+        | CallError::InvalidArguments(_)
+        | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
         CallError::Unauthenticated => StatusCode::UNAUTHORIZED,
         CallError::Forbidden(_) => StatusCode::FORBIDDEN,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
@@ -97,7 +99,7 @@ pub(super) fn call_failed(error: CallError, call: CallId) -> Response<Body> {
 
 pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
     let detail = format!(
-        "there is nothing at `{}`; tools are called by POST /v1/servers/SERVER/tools/TOOL",
+        "there is nothing at `{}`; tools are called by POST /v1/servers/SERVER/tools/TOOL, MCP is spoken at /mcp",
         uri.path()
     );
     plain_problem(StatusCode::NOT_FOUND, "not_found", detail)

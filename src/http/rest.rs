@@ -10,27 +10,27 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Front;
 use super::auth::Authenticated;
 use super::error::call_failed;
-use crate::backend::{Backend, State as ServerState};
-use crate::gateway::{Call, CallError, Caller, Executed, Reply};
+use super::{body, trace};
+use crate::backend::State as ServerState;
+use crate::gateway::{Ask, Call, CallError, Caller, Reply, ToolName};
 use crate::ids::CallId;
 use crate::jsonrpc::RawObject;
+use crate::mcp::requests::CallMeta;
+use crate::registry::Server;
 
 pub(super) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
 pub(super) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
 static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
-static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+pub(super) static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// How long a body may take to arrive, whatever the deadline.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest deadline a caller may ask for.
 const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
 
@@ -76,23 +76,23 @@ async fn read_call(
     request: Request<Body>,
 ) -> Result<Call, CallError> {
     let arrived = Instant::now();
-    let (parts, body) = request.into_parts();
-    let asked = read_headers(&parts.headers)?;
-    let Some(backend) = front.gateway.registry().get(&server) else {
+    let (parts, request_body) = request.into_parts();
+    let asked = asked_timeout(&parts.headers)?;
+    let Some(configured) = front.gateway.registry().get(&server) else {
         return Err(CallError::ServerNotFound { server });
     };
-    let deadline = arrived + asked.unwrap_or_else(|| backend.timeout());
-    let body_deadline = deadline.min(arrived + BODY_TIMEOUT);
-    let body = timeout_at(body_deadline, read_body(&parts.headers, body, front.max_body))
-        .await
-        .map_err(|_| CallError::DeadlineExceeded { executed: Executed::No })??;
+    let deadline = arrived + asked.unwrap_or(configured.config().timeout);
+    let body_deadline = deadline.min(arrived + body::TIMEOUT);
+    let body = body::read(&parts.headers, request_body, front.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() { RawObject::empty() } else { RawObject::parse(body)? };
-    Ok(Call { id, server, tool, arguments, arrived, deadline })
+    let ask = Ask::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
+    let meta = CallMeta { others: trace::members(&parts.headers), ..CallMeta::default() };
+    Ok(Call { id, server, ask, others: String::new(), meta, listener: None, arrived, deadline })
 }
 
 /// The caller's own timeout, if it gives one.
-fn read_headers(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
+pub(super) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
         let message = "`Idempotency-Key` is not supported: calls are not repeated, and the header must not promise it";
         return Err(CallError::InvalidRequest(message.to_owned()));
@@ -106,21 +106,6 @@ fn read_headers(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
     }
 }
 
-async fn read_body(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, CallError> {
-    let declared = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    // Refused before a byte of it is read.
-    if declared.is_some_and(|declared| declared > limit) {
-        return Err(CallError::PayloadTooLarge { limit });
-    }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(CallError::PayloadTooLarge { limit }),
-        Err(_) => Err(CallError::InvalidRequest("the body was cut off".to_owned())),
-    }
-}
-
 fn answered(reply: Reply, id: CallId) -> Response<Body> {
     let timing =
         format!("queue;dur={}, backend;dur={}", millis(reply.queue), millis(reply.backend));
@@ -128,8 +113,7 @@ fn answered(reply: Reply, id: CallId) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CALL_ID.clone(), call_id_value(id));
-    let outcome = if reply.is_tool_error { "tool_error" } else { "ok" };
-    headers.insert(OUTCOME.clone(), HeaderValue::from_static(outcome));
+    headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
     response
 }
@@ -164,7 +148,7 @@ struct ServerView<'a> {
 }
 
 impl<'a> ServerView<'a> {
-    fn of(server: &'a Backend) -> Self {
+    fn of(server: &'a Server) -> Self {
         let id = server.id().as_str();
         let view = |state| Self {
             id,
@@ -174,7 +158,11 @@ impl<'a> ServerView<'a> {
             era: None,
             tools: None,
         };
-        match server.state() {
+        let backend = match server {
+            Server::Shared(backend) => backend,
+            Server::PerSession(_) => return view("per_session"),
+        };
+        match backend.state() {
             ServerState::Idle => view("idle"),
             ServerState::Starting => view("starting"),
             ServerState::Backoff { reason, .. } => {
@@ -203,7 +191,7 @@ pub(super) async fn list_servers(
     struct List<'a> {
         servers: Vec<ServerView<'a>>,
     }
-    let servers = front.gateway.registry().iter().map(|server| ServerView::of(server)).collect();
+    let servers = front.gateway.registry().iter().map(ServerView::of).collect();
     Ok(json(&List { servers }))
 }
 
@@ -219,7 +207,7 @@ pub(super) async fn show_server(
 /// One server's tools, as the server defines them.
 pub(super) async fn list_tools(
     State(front): State<Arc<Front>>,
-    _: Authenticated,
+    Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
@@ -227,14 +215,12 @@ pub(super) async fn list_tools(
         tools: Vec<&'a RawValue>,
     }
     let server = find(&front, path)?;
+    let server = front.gateway.server(&caller, server.id().as_str())?;
     let ready = server.ready(Instant::now() + server.timeout()).await?;
     Ok(json(&List { tools: ready.tools.definitions().collect() }))
 }
 
-fn find(
-    front: &Front,
-    path: Result<Path<String>, PathRejection>,
-) -> Result<&Arc<Backend>, CallError> {
+fn find(front: &Front, path: Result<Path<String>, PathRejection>) -> Result<&Server, CallError> {
     let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
     front.gateway.registry().get(&server).ok_or(CallError::ServerNotFound { server })
 }

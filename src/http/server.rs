@@ -6,19 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::cors::Routes;
 use super::patience::{Patience, Watched};
 
 /// Connections open at once; more wait in the system's queue.
@@ -28,11 +27,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause when the system has no more descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `router` on `listener`. On `drain` no more connections are accepted, and those that are open
+/// Serves `routes` on `listener`. On `drain` no more connections are accepted, and those that are open
 /// are closed as their last request ends. On `abort` they are dropped. Done when all are closed.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    routes: Routes,
     header_timeout: Duration,
     drain: CancellationToken,
     abort: CancellationToken,
@@ -61,7 +60,7 @@ pub async fn serve(
         let serve = serve_connection(
             stream,
             builder.clone(),
-            router.clone(),
+            routes.clone(),
             header_timeout,
             // One of its own for each: looking at a token takes its lock.
             drain.child_token(),
@@ -80,7 +79,7 @@ pub async fn serve(
 async fn serve_connection(
     stream: TcpStream,
     builder: Arc<auto::Builder<TokioExecutor>>,
-    router: Router,
+    routes: Routes,
     header_timeout: Duration,
     drain: CancellationToken,
     abort: CancellationToken,
@@ -88,10 +87,9 @@ async fn serve_connection(
     // An answer is one small write: it must not wait for more.
     let _ = stream.set_nodelay(true);
     let patience = Arc::new(Patience::new(header_timeout));
-    let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         patience.request_begins(request.version());
-        let answer = router.call(request);
+        let answer = routes.call(request);
         let patience = patience.clone();
         async move {
             let answer = answer.await;

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use trunkline::backend::State;
 use trunkline::gateway::{CallError, Caller, Gateway};
+use trunkline::registry::Server;
 
 use crate::child::complaints_of;
 use crate::plan::Plan;
@@ -18,7 +19,7 @@ const MOMENT: Duration = Duration::from_secs(10);
 
 /// Every server starts.
 pub async fn all_start(gateway: &Gateway, tally: &Tally) {
-    for server in gateway.registry().iter() {
+    for server in gateway.registry().iter().filter_map(Server::shared) {
         if let Err(error) = server.ready(Instant::now() + MOMENT).await {
             tally.fault(format!("server {} does not start: {error:?}", server.id()));
         }
@@ -28,7 +29,7 @@ pub async fn all_start(gateway: &Gateway, tally: &Tally) {
 /// Every slot is free again: of each connection, and of each queue.
 pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Tally) {
     let by = Instant::now() + MOMENT;
-    for server in gateway.registry().iter() {
+    for server in gateway.registry().iter().filter_map(Server::shared) {
         let (id, metrics) = (server.id(), server.metrics());
         if metrics.in_flight.get() != 0 {
             tally.fault(format!("server {id} counts {} calls in flight", metrics.in_flight.get()));
@@ -60,7 +61,7 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     }
     let mut plan = Plan::draw(0, 0, 0, 1);
     plan.timeout = MOMENT;
-    let caller = Caller { tenant: worker::tenant_id(0) };
+    let caller = Caller { tenant: worker::tenant_id(0), session: None };
     match gateway.call(&caller, worker::call(&plan, plan.server)).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),

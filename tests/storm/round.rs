@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::request_ids::IdSource;
-use trunkline::config::{Server, Start};
+use trunkline::config::{Server, Sharing, Start};
 use trunkline::gateway::Gateway;
 use trunkline::ids::ServerId;
 use trunkline::registry::Registry;
@@ -88,7 +88,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
         let logs = (0..SERVERS).map(|server| log_of(dir.path(), server));
         checks::no_complaints(logs, tally);
     }
-    for server in gateway.registry().iter() {
+    for server in gateway.registry().iter().filter_map(|server| server.shared()) {
         tally.add(server.metrics());
     }
 }
@@ -137,6 +137,9 @@ impl Round {
             env: BTreeMap::new(),
             cwd: Some(dir.to_owned()),
             max_in_flight: self.max_in_flight,
+            sharing: Sharing::Shared,
+            max_sessions: 1,
+            idle_timeout: Duration::from_secs(1),
             start: if server == 0 { Start::Lazy } else { Start::Eager },
             timeout: Duration::from_secs(1),
             start_timeout: Duration::from_secs(10),

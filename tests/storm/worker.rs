@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
-use trunkline::gateway::{Call, CallError, Caller, Gateway, Reply};
+use trunkline::gateway::{Ask, Call, CallError, Caller, Gateway, Reply, ToolName};
 use trunkline::ids::{CallId, TenantId};
 use trunkline::jsonrpc::RawObject;
+use trunkline::mcp::requests::CallMeta;
+use trunkline::mcp::results::ResultKind;
 
 use crate::plan::{Cancel, Plan, SERVERS};
 use crate::report::Tally;
@@ -30,7 +32,7 @@ pub struct Shared {
 
 /// Makes calls 1 to `calls` of one worker.
 pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) {
-    let caller = Caller { tenant: tenant_id(tenant) };
+    let caller = Caller { tenant: tenant_id(tenant), session: None };
     let round_seed = shared.workers.round_seed;
     let position = &shared.workers.client_ids[tenant * shared.workers.per_tenant + worker];
     for client_id in 1..=calls {
@@ -55,8 +57,14 @@ pub fn call(plan: &Plan, server: usize) -> Call {
     Call {
         id: CallId::new(),
         server: crate::round::server_name(server),
-        tool: "echo".to_owned(),
-        arguments: RawObject::parse(arguments.into()).expect("a plain object"),
+        ask: Ask::Tool {
+            name: ToolName::Own("echo".to_owned()),
+            arguments: RawObject::parse(arguments.into()).expect("a plain object"),
+            mirrored: None,
+        },
+        others: String::new(),
+        meta: CallMeta::default(),
+        listener: None,
         arrived,
         deadline: arrived + plan.timeout,
     }
@@ -100,7 +108,10 @@ async fn leave(cancel: Cancel) {
 fn judge(tally: &Tally, mark: &str, outcome: Result<Reply, CallError>) {
     match outcome {
         Ok(reply) => {
-            let counter = if reply.is_tool_error { &tally.tool_errors } else { &tally.ok };
+            let counter = match reply.kind {
+                ResultKind::ToolError => &tally.tool_errors,
+                _ => &tally.ok,
+            };
             counter.add(1);
             compare(tally, mark, read_result(&reply.result));
         }

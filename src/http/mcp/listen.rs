@@ -1,0 +1,291 @@
+//! Streams of changes: `subscriptions/listen` of the modern era, and the standing stream of a legacy session.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Response;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::rpc::{self, RpcError};
+use super::seats::Seat;
+use super::session::Standing;
+use super::{Asking, Scope, sse};
+use crate::backend::changes::{Lists, Mailbox, News, Subscription};
+use crate::backend::during::Event;
+use crate::backend::{Backend, State};
+use crate::gateway::{CallError, Caller};
+use crate::http::Front;
+use crate::mcp::params::ParamsError;
+use crate::mcp::{meta, method, names};
+use crate::registry::Server;
+
+/// Resources that one stream or session may watch.
+pub(super) const WATCHED_MAX: usize = 1000;
+
+/// What a client wants to hear of.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Filter {
+    tools_list_changed: bool,
+    prompts_list_changed: bool,
+    resources_list_changed: bool,
+    resource_subscriptions: Vec<String>,
+}
+
+/// `subscriptions/listen`.
+pub(super) fn listen(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>, RpcError> {
+    let filter = asking.params.get("notifications").ok_or(ParamsError::Missing("notifications"))?;
+    let mut filter: Filter = serde_json::from_str(filter.get()).map_err(|_| {
+        let expected = "an object such as {\"toolsListChanged\": true}";
+        ParamsError::WrongType { at: "params.notifications".into(), expected }
+    })?;
+    if filter.resource_subscriptions.len() > WATCHED_MAX {
+        return Err(RpcError::invalid_params(format!(
+            "at most {WATCHED_MAX} resources can be watched at once"
+        )));
+    }
+    let seat = asking.front.seats.take(&caller.tenant).ok_or(CallError::Overloaded)?;
+    let mailbox = Arc::new(Mailbox::default());
+    let mut subscriptions = Vec::new();
+    let mut honoured = Honoured::default();
+    let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
+    for backend in backends(asking.front, asking.scope) {
+        let lists = filter.lists();
+        let subscription = backend.changes().subscribe(mailbox.clone(), lists);
+        let watched = resources.remove(backend.id().as_str()).unwrap_or_default();
+        honoured.add(&backend, &filter, &subscription, asking.scope, watched)?;
+        subscriptions.push(subscription);
+    }
+    let id = asking.id.to_owned();
+    let scope = asking.scope.clone();
+    let acknowledged = honoured.acknowledgement(&id);
+    let closing = asking.front.closing.clone();
+    Ok(sse::respond(Listening {
+        first: Some(acknowledged),
+        changes: Changes { mailbox, scope, subscription_id: Some(id), waiting: Vec::new() },
+        closing,
+        _subscriptions: subscriptions,
+        _seat: seat,
+        is_over: false,
+    }))
+}
+
+/// The shared servers that an endpoint shows.
+fn backends(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
+    let shared = front.gateway.registry().iter().filter_map(Server::shared).cloned();
+    match scope {
+        Scope::All => shared.collect(),
+        Scope::One(id) => shared.filter(|backend| backend.id().as_str() == id).collect(),
+    }
+}
+
+/// The resources to watch at each server, in its own terms.
+fn by_server(scope: &Scope, uris: Vec<String>) -> HashMap<String, Vec<String>> {
+    let mut by_server: HashMap<String, Vec<String>> = HashMap::new();
+    for uri in uris {
+        match scope {
+            Scope::One(server) => by_server.entry(server.clone()).or_default().push(uri),
+            Scope::All => {
+                if let Some((server, uri)) = names::split_resource_uri(&uri) {
+                    by_server.entry(server.to_owned()).or_default().push(uri.to_owned());
+                }
+            }
+        }
+    }
+    by_server
+}
+
+impl Filter {
+    fn lists(&self) -> Lists {
+        Lists {
+            tools: self.tools_list_changed,
+            prompts: self.prompts_list_changed,
+            resources: self.resources_list_changed,
+        }
+    }
+}
+
+/// What a client will hear of, of what it asked for.
+#[derive(Default)]
+struct Honoured {
+    lists: Lists,
+    resources: Vec<String>,
+}
+
+impl Honoured {
+    /// A server that is not there yet may turn out to have everything.
+    fn add(
+        &mut self,
+        backend: &Backend,
+        filter: &Filter,
+        subscription: &Subscription,
+        scope: &Scope,
+        watched: Vec<String>,
+    ) -> Result<(), RpcError> {
+        let about = match backend.state() {
+            State::Ready(ready) => Some(ready.about.clone()),
+            _ => None,
+        };
+        let has = |of: fn(&crate::mcp::results::ServerCapabilities) -> bool| {
+            about.as_ref().is_none_or(|about| of(&about.capabilities))
+        };
+        self.lists.tools |= filter.tools_list_changed && has(|it| it.tools.is_some());
+        self.lists.prompts |= filter.prompts_list_changed && has(|it| it.prompts.is_some());
+        self.lists.resources |= filter.resources_list_changed && has(|it| it.resources.is_some());
+        if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
+            let exposed = watched.iter().map(|uri| exposed(scope, backend.id().as_str(), uri));
+            self.resources.extend(exposed);
+            subscription.watch_all(watched).map_err(|_| CallError::Overloaded)?;
+        }
+        Ok(())
+    }
+
+    fn acknowledgement(&self, id: &RawValue) -> Bytes {
+        let mut notifications = json!({});
+        for (name, honoured) in [
+            ("toolsListChanged", self.lists.tools),
+            ("promptsListChanged", self.lists.prompts),
+            ("resourcesListChanged", self.lists.resources),
+        ] {
+            if honoured {
+                notifications[name] = json!(true);
+            }
+        }
+        if !self.resources.is_empty() {
+            notifications["resourceSubscriptions"] = json!(self.resources);
+        }
+        let params = json!({"notifications": notifications, "_meta": {meta::SUBSCRIPTION_ID: id}});
+        rpc::notification(method::ACKNOWLEDGED, &params.to_string())
+    }
+}
+
+fn exposed(scope: &Scope, server: &str, uri: &str) -> String {
+    match scope {
+        Scope::All => names::resource_uri(server, uri),
+        Scope::One(_) => uri.to_owned(),
+    }
+}
+
+/// News as the messages that tell them.
+struct Changes {
+    mailbox: Arc<Mailbox>,
+    scope: Scope,
+    /// Modern: the request that asked for them.
+    subscription_id: Option<Box<RawValue>>,
+    /// The last first.
+    waiting: Vec<Bytes>,
+}
+
+impl Changes {
+    async fn next(&mut self) -> Bytes {
+        loop {
+            if let Some(message) = self.waiting.pop() {
+                return message;
+            }
+            let news = self.mailbox.next().await;
+            self.waiting = self.messages(&news);
+        }
+    }
+
+    fn messages(&self, news: &News) -> Vec<Bytes> {
+        let mut messages = Vec::new();
+        for (server, uri) in news.resources.iter().rev() {
+            let uri = exposed(&self.scope, server.as_str(), uri);
+            messages.push(self.message(method::RESOURCE_UPDATED, json!({"uri": uri})));
+        }
+        for (changed, method) in [
+            (news.lists.resources, method::RESOURCES_CHANGED),
+            (news.lists.prompts, method::PROMPTS_CHANGED),
+            (news.lists.tools, method::TOOLS_CHANGED),
+        ] {
+            if changed {
+                messages.push(self.message(method, json!({})));
+            }
+        }
+        messages
+    }
+
+    fn message(&self, method: &str, mut params: Value) -> Bytes {
+        if let Some(id) = &self.subscription_id {
+            params["_meta"] = json!({meta::SUBSCRIPTION_ID: id});
+        }
+        rpc::notification(method, &params.to_string())
+    }
+}
+
+/// The stream of a `subscriptions/listen` request.
+struct Listening {
+    first: Option<Bytes>,
+    changes: Changes,
+    closing: CancellationToken,
+    _subscriptions: Vec<Subscription>,
+    _seat: Seat,
+    is_over: bool,
+}
+
+impl sse::Source for Listening {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        if self.is_over {
+            return None;
+        }
+        tokio::select! {
+            message = self.changes.next() => Some(message),
+            () = self.closing.cancelled() => {
+                self.is_over = true;
+                let id = self.changes.subscription_id.as_deref()?;
+                let result = json!({"resultType": "complete", "_meta": {meta::SUBSCRIPTION_ID: id}});
+                Some(rpc::result(id, &result.to_string()))
+            }
+        }
+    }
+}
+
+/// The standing stream of a legacy session.
+pub(super) struct StandingStream {
+    changes: Changes,
+    events: mpsc::Receiver<Event>,
+    closing: CancellationToken,
+    standing: Standing,
+}
+
+impl StandingStream {
+    pub(super) fn new(
+        standing: Standing,
+        events: mpsc::Receiver<Event>,
+        scope: Scope,
+        closing: CancellationToken,
+    ) -> Self {
+        let mailbox = standing.session.mailbox.clone();
+        let changes = Changes { mailbox, scope, subscription_id: None, waiting: Vec::new() };
+        Self { changes, events, closing, standing }
+    }
+
+    /// All servers that the session's endpoint shows and that are shared.
+    pub(super) fn servers(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
+        backends(front, scope)
+    }
+}
+
+impl sse::Source for StandingStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            // Closed when a newer stream has taken its place.
+            event = self.events.recv() => match event? {
+                Event::Message(message) => Some(message),
+                Event::Progress(_) | Event::Log(_) => unreachable!("those go to their own request"),
+            },
+            message = self.changes.next() => Some(message),
+            () = self.standing.session.ended().cancelled() => None,
+            () = self.closing.cancelled() => None,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Lists of tools, prompts and resources: of one server as it writes them, or of all servers together under names
+//! that tell them apart.
+//!
+//! Tools are kept here by the gateway; the others are asked for each time, all pages of them, on the same path as
+//! any call. A client gets them in pages of our own making.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use siphasher::sip::SipHasher;
+use std::hash::Hasher;
+use tokio::time::Instant;
+
+use super::rpc::RpcError;
+use super::{Asking, Scope};
+use crate::backend::Backend;
+use crate::gateway::{Ask, Call, CallError, Caller};
+use crate::http::Front;
+use crate::ids::CallId;
+use crate::jsonrpc::METHOD_NOT_FOUND;
+use crate::jsonrpc::members::Members;
+use crate::jsonrpc::rewrite::Change;
+use crate::mcp::params::text_of;
+use crate::mcp::requests::CallMeta;
+use crate::mcp::results::Caching;
+use crate::mcp::{Era, method, names};
+
+/// How long a server that is still starting may hold up the list of all servers. Who listens is told when it is there.
+const START_WAIT: Duration = Duration::from_secs(3);
+/// One page of ours ends at either.
+const PAGE_ITEMS: usize = 1000;
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// What one server may list, in items and in pages.
+const ITEMS_MAX: usize = 10_000;
+const PAGES_MAX: usize = 1_000;
+
+/// A kind of list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Kind {
+    /// The list that a method asks for.
+    pub(super) fn of(method: &str) -> Option<Self> {
+        Some(match method {
+            method::TOOLS_LIST => Self::Tools,
+            method::PROMPTS_LIST => Self::Prompts,
+            method::RESOURCES_LIST => Self::Resources,
+            method::TEMPLATES_LIST => Self::Templates,
+            _ => return None,
+        })
+    }
+
+    fn method(self) -> &'static str {
+        match self {
+            Self::Tools => method::TOOLS_LIST,
+            Self::Prompts => method::PROMPTS_LIST,
+            Self::Resources => method::RESOURCES_LIST,
+            Self::Templates => method::TEMPLATES_LIST,
+        }
+    }
+
+    /// The member that holds the items.
+    fn member(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    /// The member of an item that names it.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Tools | Self::Prompts => "name",
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+        }
+    }
+}
+
+/// A whole list.
+#[derive(Default)]
+struct List {
+    items: Vec<String>,
+    caching: Caching,
+}
+
+/// The answer to a list request: a JSON object.
+pub(super) async fn list(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    kind: Kind,
+) -> Result<String, RpcError> {
+    let list = match asking.scope {
+        Scope::One(server) => {
+            let backend = asking.front.gateway.server(caller, server)?;
+            let deadline = asking.arrived + backend.timeout();
+            list_one(asking.front, caller, &backend, kind, deadline).await?
+        }
+        Scope::All => list_all(asking, caller, kind).await,
+    };
+    let cursor = asking.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
+    list.page(kind, cursor.as_deref(), asking.era)
+}
+
+/// What the servers have that are there. One that is not does not keep the others from being seen.
+async fn list_all(asking: &Asking<'_>, caller: &Caller, kind: Kind) -> List {
+    let gateway = &asking.front.gateway;
+    let lists = gateway.registry().iter().map(|server| async move {
+        // A process that belongs to a session is started by listing what it has.
+        let backend = gateway.server(caller, server.id().as_str()).ok()?;
+        let deadline = asking.arrived + START_WAIT;
+        backend.ready(deadline).await.ok()?;
+        let deadline = asking.arrived + backend.timeout();
+        let list = list_one(asking.front, caller, &backend, kind, deadline).await.ok()?;
+        Some(list.exposed(server.id().as_str(), &backend, kind))
+    });
+    let lists = join_all(lists).await;
+    let caching = match lists.iter().flatten().map(|list| list.caching).reduce(Caching::and) {
+        // Another server may come at any time.
+        Some(caching) => Caching { ttl_ms: 0, ..caching },
+        None => Caching::default(),
+    };
+    List { items: lists.into_iter().flatten().flat_map(|list| list.items).collect(), caching }
+}
+
+async fn list_one(
+    front: &Front,
+    caller: &Caller,
+    backend: &Backend,
+    kind: Kind,
+    deadline: Instant,
+) -> Result<List, RpcError> {
+    let ready = backend.ready(deadline).await.map_err(CallError::from)?;
+    let capabilities = &ready.about.capabilities;
+    let capability = match kind {
+        Kind::Tools => &capabilities.tools,
+        Kind::Prompts => &capabilities.prompts,
+        Kind::Resources | Kind::Templates => &capabilities.resources,
+    };
+    if capability.is_none() {
+        let message = format!("this server has no {}", kind.member());
+        return Err(RpcError::new(METHOD_NOT_FOUND, message));
+    }
+    if kind == Kind::Tools {
+        backend.refresh_if_stale(&ready);
+        let items = ready.tools.definitions().map(|tool| tool.get().to_owned()).collect();
+        return Ok(List { items, caching: ready.tools.caching() });
+    }
+    let mut list = List::default();
+    let mut cursor: Option<String> = None;
+    let mut cursors_seen = HashSet::new();
+    for page in 0..PAGES_MAX {
+        let others =
+            cursor.as_ref().map(|cursor| format!(",\"cursor\":{}", Value::from(cursor.as_str())));
+        let call = Call {
+            id: CallId::new(),
+            server: backend.id().to_string(),
+            ask: Ask::Method(kind.method()),
+            others: others.unwrap_or_default(),
+            meta: CallMeta::default(),
+            listener: None,
+            arrived: Instant::now(),
+            deadline,
+        };
+        let reply = front.gateway.call(caller, call).await?;
+        let text = std::str::from_utf8(&reply.result).expect("looked at by the gateway");
+        let caching = Caching::of(text);
+        list.caching = if page == 0 { caching } else { list.caching.and(caching) };
+        cursor = list.add_page(text, kind)?;
+        match &cursor {
+            None => return Ok(list),
+            Some(next) if !cursors_seen.insert(next.clone()) => break,
+            Some(_) => {}
+        }
+    }
+    Err(CallError::protocol("its list has no end").into())
+}
+
+impl List {
+    /// Adds what is on a page of the server's; gives the cursor of the next.
+    fn add_page(&mut self, page: &str, kind: Kind) -> Result<Option<String>, RpcError> {
+        let broken =
+            || RpcError::from(CallError::protocol("its list does not follow the protocol"));
+        let members = Members::parse(page).map_err(|_| broken())?;
+        let items = members.get(kind.member()).ok_or_else(broken)?;
+        let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
+        if self.items.len() + items.len() > ITEMS_MAX {
+            return Err(CallError::protocol("its list is too long").into());
+        }
+        self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
+        Ok(members.get("nextCursor").and_then(text_of).map(Cow::into_owned))
+    }
+
+    /// The same under names that tell servers apart. What has no name is left out.
+    fn exposed(mut self, server: &str, backend: &Backend, kind: Kind) -> Self {
+        if kind == Kind::Tools
+            && let crate::backend::State::Ready(ready) = backend.state()
+        {
+            let tools = ready.tools.exposed();
+            self.items = tools.filter_map(|(name, tool)| renamed(tool.get(), kind, name)).collect();
+            return self;
+        }
+        let exposed = |item: &String| {
+            let members = Members::parse(item).ok()?;
+            let name = text_of(members.get(kind.key())?)?;
+            let name = match kind {
+                Kind::Tools | Kind::Prompts => names::join(server, &name),
+                Kind::Resources | Kind::Templates => names::resource_uri(server, &name),
+            };
+            renamed(item, kind, &name)
+        };
+        self.items = self.items.iter().filter_map(exposed).collect();
+        self
+    }
+
+    /// One page, and the cursor of the next. A cursor is good only for the list it was made for.
+    fn page(&self, kind: Kind, cursor: Option<&str>, era: Era) -> Result<String, RpcError> {
+        let invalid = || {
+            RpcError::invalid_params(
+                "`params.cursor` is not, or no longer, a cursor of this list: start again without it",
+            )
+        };
+        let start = match cursor {
+            None => 0,
+            Some(cursor) => {
+                let (start, fingerprint) = cursor.split_once('-').ok_or_else(invalid)?;
+                let start: usize = start.parse().map_err(|_| invalid())?;
+                if start >= self.items.len() || fingerprint != self.fingerprint() {
+                    return Err(invalid());
+                }
+                start
+            }
+        };
+        let mut page = format!("{{\"{}\":[", kind.member());
+        let mut end = start;
+        for item in &self.items[start..] {
+            if end > start && (end - start == PAGE_ITEMS || page.len() + item.len() > PAGE_BYTES) {
+                break;
+            }
+            if end > start {
+                page.push(',');
+            }
+            page.push_str(item);
+            end += 1;
+        }
+        page.push(']');
+        if end < self.items.len() {
+            page += &format!(",\"nextCursor\":\"{end}-{}\"", self.fingerprint());
+        }
+        if era == Era::Modern {
+            let Caching { ttl_ms, is_public } = self.caching;
+            let scope = if is_public { "public" } else { "private" };
+            page += &format!(
+                ",\"resultType\":\"complete\",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\""
+            );
+        }
+        page.push('}');
+        Ok(page)
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hash = SipHasher::new();
+        for item in &self.items {
+            hash.write(item.as_bytes());
+            hash.write_u8(0);
+        }
+        format!("{:x}", hash.finish())
+    }
+}
+
+fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
+    let name = Value::from(name).to_string();
+    let members = Members::parse(item).ok()?;
+    Some(members.rewrite(
+        |member, _| {
+            if member == kind.key() {
+                Change::Replace(Cow::Owned(name.clone()))
+            } else {
+                Change::Keep
+            }
+        },
+        &[],
+    ))
+}

@@ -1,0 +1,238 @@
+//! MCP over Streamable HTTP: `/mcp` shows all servers together, `/mcp/{server}` one of them as it is. Both eras are
+//! spoken on the same address; each request says which.
+//!
+//! - [`modern`] and [`legacy`]: the rules of each era
+//! - [`about`], [`lists`]: answered here; [`forward`]: goes on to a server, on the same path as a REST call
+//! - [`exchange`]: waits for the answer and what comes before it, [`reshape`] writes both in the client's terms,
+//!   [`rpc`] and [`sse`] send them
+//! - [`listen`]: streams of changes
+//! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts
+//! - [`request_state`]: what modern servers want back
+
+mod about;
+mod exchange;
+mod forward;
+mod legacy;
+mod listen;
+mod lists;
+mod modern;
+mod request_state;
+mod reshape;
+mod rpc;
+mod seats;
+mod session;
+mod sessions;
+mod sse;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use self::rpc::RpcError;
+pub(super) use self::seats::Seats;
+pub(super) use self::sessions::{SWEEP_EVERY, Sessions};
+use super::auth::Authenticated;
+use super::{Front, body};
+use crate::gateway::{CallError, Caller};
+use crate::jsonrpc::raw::{DEPTH_MAX, deeper_than};
+use crate::jsonrpc::{INVALID_REQUEST, Message, decode};
+use crate::mcp::params::{Params, text_of};
+use crate::mcp::{Era, ProtocolVersion, meta, method};
+
+const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+const SESSION_ID: &str = "mcp-session-id";
+/// A message around arguments that are as deep as arguments may be.
+const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
+
+/// Which servers an endpoint shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Scope {
+    All,
+    One(String),
+}
+
+/// A request and all there is to know about it.
+struct Asking<'a> {
+    front: &'a Arc<Front>,
+    scope: &'a Scope,
+    era: Era,
+    headers: &'a HeaderMap,
+    body: &'a Bytes,
+    id: &'a RawValue,
+    method: &'a str,
+    params: Params<'a>,
+    arrived: Instant,
+}
+
+/// What every handler gets.
+type Path1 = Result<Path<String>, PathRejection>;
+
+/// `POST /mcp`
+pub(super) async fn post_all(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    request: Request<Body>,
+) -> Response<Body> {
+    post(&front, caller, &Scope::All, request).await
+}
+
+/// `POST /mcp/{server}`
+pub(super) async fn post_one(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    path: Path1,
+    request: Request<Body>,
+) -> Response<Body> {
+    match one(&front, path) {
+        Ok(scope) => post(&front, caller, &scope, request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// `GET /mcp`
+pub(super) async fn get_all(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    headers: HeaderMap,
+) -> Response<Body> {
+    legacy::stand(&front, &caller, &Scope::All, &headers)
+}
+
+/// `GET /mcp/{server}`
+pub(super) async fn get_one(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    path: Path1,
+    headers: HeaderMap,
+) -> Response<Body> {
+    match one(&front, path) {
+        Ok(scope) => legacy::stand(&front, &caller, &scope, &headers),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// `DELETE /mcp`
+pub(super) async fn delete_all(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    headers: HeaderMap,
+) -> Response<Body> {
+    legacy::end(&front, &caller, &Scope::All, &headers)
+}
+
+/// `DELETE /mcp/{server}`
+pub(super) async fn delete_one(
+    State(front): State<Arc<Front>>,
+    Authenticated(caller): Authenticated,
+    path: Path1,
+    headers: HeaderMap,
+) -> Response<Body> {
+    match one(&front, path) {
+        Ok(scope) => legacy::end(&front, &caller, &scope, &headers),
+        Err(error) => error.into_response(),
+    }
+}
+
+fn one(front: &Front, path: Path1) -> Result<Scope, CallError> {
+    let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
+    match front.gateway.registry().get(&server) {
+        Some(_) => Ok(Scope::One(server)),
+        None => Err(CallError::ServerNotFound { server }),
+    }
+}
+
+async fn post(
+    front: &Arc<Front>,
+    caller: Caller,
+    scope: &Scope,
+    request: Request<Body>,
+) -> Response<Body> {
+    let arrived = Instant::now();
+    let (parts, request_body) = request.into_parts();
+    let headers = &parts.headers;
+    if let Err(error) = check_types(headers) {
+        return error.respond(Era::Modern, None);
+    }
+    let deadline = arrived + body::TIMEOUT;
+    let body = match body::read(headers, request_body, front.max_body, deadline).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
+    };
+    if deeper_than(&body, MESSAGE_DEPTH_MAX) {
+        let error = RpcError::new(INVALID_REQUEST, "the message is nested too deep");
+        return error.with_status(StatusCode::BAD_REQUEST).respond(Era::Modern, None);
+    }
+    match decode(&body) {
+        Ok(Message::Request { id, method, params }) => {
+            let params = match Params::parse(params) {
+                Ok(params) => params,
+                Err(error) => return RpcError::from(error).respond(Era::Modern, Some(id)),
+            };
+            let era = era_of(headers, &method, &params);
+            let (method, body) = (&*method, &body);
+            let asking = Asking { front, scope, era, headers, body, id, method, params, arrived };
+            match era {
+                Era::Modern => modern::answer(&asking, &caller).await,
+                Era::Legacy => legacy::answer(&asking, caller).await,
+            }
+        }
+        // The modern era has no notifications to a server over HTTP, and no answers.
+        Ok(_) if is_modern(headers) => rpc::accepted(),
+        Ok(Message::Notification { method, params }) => {
+            legacy::notified(front, &caller, scope, headers, &method, params)
+        }
+        Ok(Message::Response { id, outcome }) => {
+            legacy::answered(front, &caller, scope, headers, id, outcome)
+        }
+        Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
+    }
+}
+
+/// `_meta` or the header says a version of the modern era, or the method exists only there.
+fn era_of(headers: &HeaderMap, method: &str, params: &Params<'_>) -> Era {
+    let is_modern = params.meta(meta::PROTOCOL_VERSION).is_some()
+        || is_modern(headers)
+        || method == method::DISCOVER;
+    if is_modern { Era::Modern } else { Era::Legacy }
+}
+
+/// Whether the header names a version, and not one of the legacy era.
+fn is_modern(headers: &HeaderMap) -> bool {
+    let Some(version) = headers.get(PROTOCOL_VERSION) else { return false };
+    let version = version.to_str().ok().and_then(ProtocolVersion::parse);
+    version.is_none_or(|version| version.era() == Era::Modern)
+}
+
+/// A client sends JSON and takes JSON as well as streams.
+fn check_types(headers: &HeaderMap) -> Result<(), RpcError> {
+    let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let content_type = value(header::CONTENT_TYPE).unwrap_or_default();
+    if !content_type.trim_start().to_ascii_lowercase().starts_with("application/json") {
+        let error = RpcError::new(INVALID_REQUEST, "`Content-Type` must be `application/json`");
+        return Err(error.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let accept = accept.collect::<Vec<_>>().join(",").to_ascii_lowercase();
+    let takes = |kind: &str, range: &str| [kind, range, "*/*"].iter().any(|it| accept.contains(it));
+    if takes("application/json", "application/*") && takes("text/event-stream", "text/*") {
+        return Ok(());
+    }
+    let message = "`Accept` must list both `application/json` and `text/event-stream`";
+    Err(RpcError::new(INVALID_REQUEST, message).with_status(StatusCode::NOT_ACCEPTABLE))
+}
+
+fn text_header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The text of a member of `_meta`.
+fn meta_text<'a>(params: &Params<'a>, name: &str) -> Option<std::borrow::Cow<'a, str>> {
+    params.meta(name).and_then(text_of)
+}

@@ -1,0 +1,112 @@
+//! The modern era (2026-07-28): every request says all about itself, and closing its response cancels it.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::about::Introduction;
+use super::exchange::{Exchange, respond_at_once};
+use super::forward::{self, Forward};
+use super::listen::listen;
+use super::lists::{self, Kind};
+use super::rpc::{self, RpcError};
+use super::{Asking, PROTOCOL_VERSION, Scope, meta_text};
+use crate::gateway::{CallError, Caller};
+use crate::mcp::headers::{same, same_decoded};
+use crate::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
+
+/// Answers a request. Dropping the future, or the response, gives it up.
+pub(super) async fn answer(asking: &Asking<'_>, caller: &Caller) -> Response<Body> {
+    match dispatch(asking, caller).await {
+        Ok(response) => response,
+        Err(error) => error.respond(Era::Modern, Some(asking.id)),
+    }
+}
+
+async fn dispatch(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>, RpcError> {
+    check_envelope(asking)?;
+    if let Some(method) = forward::METHODS.into_iter().find(|method| *method == asking.method) {
+        check_name(asking)?;
+        return forward(asking, caller, method).await;
+    }
+    if let Some(kind) = Kind::of(asking.method) {
+        let result = lists::list(asking, caller, kind).await?;
+        return Ok(rpc::respond(StatusCode::OK, rpc::result(asking.id, &result)));
+    }
+    match asking.method {
+        method::DISCOVER => {
+            let result = introduce(asking, caller).await?.discover_result().to_string();
+            Ok(rpc::respond(StatusCode::OK, rpc::result(asking.id, &result)))
+        }
+        method::LISTEN => listen(asking, caller),
+        other => Err(RpcError::method_not_found(other)),
+    }
+}
+
+/// What every request must have, and what its headers must repeat of it.
+fn check_envelope(asking: &Asking<'_>) -> Result<(), RpcError> {
+    let missing = |name| {
+        RpcError::invalid_params(format!("`params._meta[\"{name}\"]` is missing"))
+            .with_status(StatusCode::BAD_REQUEST)
+    };
+    let params = &asking.params;
+    let version =
+        meta_text(params, meta::PROTOCOL_VERSION).ok_or_else(|| missing(meta::PROTOCOL_VERSION))?;
+    let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
+    if !capabilities.is_some_and(|capabilities| capabilities.get().starts_with('{')) {
+        return Err(missing(meta::CLIENT_CAPABILITIES));
+    }
+    same(asking.headers.get(PROTOCOL_VERSION), &version, "MCP-Protocol-Version")?;
+    if ProtocolVersion::parse(&version).is_none_or(|version| version.era() != Era::Modern) {
+        let error = RpcError::new(
+            UNSUPPORTED_PROTOCOL_VERSION,
+            "this protocol version is not supported in `_meta`",
+        );
+        let supported = [ProtocolVersion::LATEST.as_str()];
+        return Err(error.with_data(&json!({"supported": supported, "requested": version})));
+    }
+    same(asking.headers.get("mcp-method"), asking.method, "Mcp-Method")?;
+    Ok(())
+}
+
+fn check_name(asking: &Asking<'_>) -> Result<(), RpcError> {
+    let named = match asking.method {
+        method::COMPLETE => return Ok(()),
+        method::RESOURCES_READ => "uri",
+        _ => "name",
+    };
+    let name = asking.params.text(named)?;
+    Ok(same_decoded(asking.headers.get("mcp-name"), &name, "Mcp-Name")?)
+}
+
+async fn forward(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    method: &'static str,
+) -> Result<Response<Body>, RpcError> {
+    let Forward { call, reshape, events } = Forward::read(asking, caller, method, None)?;
+    let id = call.id;
+    match events {
+        None => {
+            let outcome = asking.front.gateway.call(caller, call).await;
+            Ok(respond_at_once(outcome, &reshape, id))
+        }
+        Some(events) => {
+            let (front, caller) = (asking.front.clone(), caller.clone());
+            let running = async move { Some(front.gateway.call(&caller, call).await) };
+            Ok(Exchange::new(running, events, reshape).respond(id).await)
+        }
+    }
+}
+
+async fn introduce(asking: &Asking<'_>, caller: &Caller) -> Result<Introduction, CallError> {
+    match asking.scope {
+        Scope::All => Ok(Introduction::of_all(asking.front)),
+        Scope::One(server) => {
+            let backend = asking.front.gateway.server(caller, server)?;
+            let ready = backend.ready(Instant::now() + backend.timeout()).await?;
+            Ok(Introduction::of_one(&ready.about))
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a modern server wants back with a client's next request (`requestState`). It goes through the
+//! client, so it is sealed on the way out and opened on the way in: it comes back from the same tenant, with
+//! the same request, before it is too old, or not at all.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::ids::TenantId;
+use crate::seal::{PLAIN_LEN_MAX, Purpose, Sealer};
+
+/// How long a client may take to come back: somebody may have to be asked first.
+const VALID_FOR: Duration = Duration::from_secs(60 * 60);
+const EXPIRY_LEN: usize = 8;
+
+/// Seals and opens for one request.
+pub(super) struct RequestState {
+    sealer: Arc<Sealer>,
+    context: Vec<u8>,
+}
+
+impl RequestState {
+    /// For a request of `tenant` to `server`: `subject` is the tool, prompt or resource that it names.
+    pub(super) fn new(
+        sealer: Arc<Sealer>,
+        tenant: &TenantId,
+        server: &str,
+        method: &str,
+        subject: &str,
+        arguments: Option<&RawValue>,
+    ) -> Self {
+        // Written differently, the arguments are still the same.
+        let arguments = arguments.and_then(|json| serde_json::from_str::<Value>(json.get()).ok());
+        let arguments = arguments.map(|arguments| arguments.to_string()).unwrap_or_default();
+        let mut hash = Sha256::new();
+        for part in [tenant.as_str(), server, method, subject, &arguments] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self { sealer, context: hash.finalize().to_vec() }
+    }
+
+    /// `None` if it is too long.
+    pub(super) fn seal(&self, state: &str) -> Option<String> {
+        let expiry = (now() + VALID_FOR).as_secs().to_be_bytes();
+        let plain = [&expiry, state.as_bytes()].concat();
+        (plain.len() <= PLAIN_LEN_MAX)
+            .then(|| self.sealer.seal(Purpose::RequestState, &self.context, &plain))
+    }
+
+    /// `None` if it is not what was sealed for this request, or too old.
+    pub(super) fn open(&self, sealed: &str) -> Option<String> {
+        let plain = self.sealer.open(Purpose::RequestState, &self.context, sealed)?;
+        let (expiry, state) = plain.split_first_chunk::<EXPIRY_LEN>()?;
+        if u64::from_be_bytes(*expiry) < now().as_secs() {
+            return None;
+        }
+        String::from_utf8(state.to_vec()).ok()
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(sealer: &Arc<Sealer>, tenant: &str, subject: &str, arguments: &str) -> RequestState {
+        let tenant = TenantId::parse(tenant).unwrap();
+        let arguments = serde_json::from_str(arguments).unwrap();
+        RequestState::new(sealer.clone(), &tenant, "std", "tools/call", subject, Some(arguments))
+    }
+
+    #[test]
+    fn it_comes_back_with_the_same_request_of_the_same_tenant_only() {
+        let sealer = Arc::new(Sealer::random());
+        let ours = state(&sealer, "acme", "deploy", r#"{"a":1,"b":2}"#);
+        let sealed = ours.seal("where we were").unwrap();
+        assert_eq!(ours.open(&sealed).as_deref(), Some("where we were"));
+        let reordered = state(&sealer, "acme", "deploy", r#"{ "b":2, "a":1 }"#);
+        assert!(reordered.open(&sealed).is_some());
+        for other in [
+            state(&sealer, "other", "deploy", r#"{"a":1,"b":2}"#),
+            state(&sealer, "acme", "destroy", r#"{"a":1,"b":2}"#),
+            state(&sealer, "acme", "deploy", r#"{"a":1,"b":3}"#),
+        ] {
+            assert_eq!(other.open(&sealed), None);
+        }
+        assert_eq!(ours.open(&format!("{sealed}x")), None);
+        assert_eq!(ours.seal(&"x".repeat(PLAIN_LEN_MAX)), None);
+    }
+}

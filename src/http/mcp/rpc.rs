@@ -1,0 +1,172 @@
+//! JSON-RPC answers, and the HTTP that goes with them.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::gateway::CallError;
+use crate::http::error::status_of;
+use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR};
+use crate::mcp::headers::HeaderMismatch;
+use crate::mcp::params::ParamsError;
+use crate::mcp::{Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION};
+
+/// An error, as a client of either era reads it.
+#[derive(Debug)]
+pub(super) struct RpcError {
+    pub(super) code: i64,
+    message: String,
+    data: Option<Box<RawValue>>,
+    /// Where the request as such is to blame, not what became of it.
+    status: Option<StatusCode>,
+}
+
+impl RpcError {
+    /// With the status that a modern client gets for this code, and no more than the code to go by.
+    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None, status: None }
+    }
+
+    pub(super) fn invalid_params(message: impl Into<String>) -> Self {
+        Self::new(INVALID_PARAMS, message)
+    }
+
+    pub(super) fn method_not_found(method: &str) -> Self {
+        let method: String = method.chars().take(64).collect();
+        Self::new(METHOD_NOT_FOUND, format!("there is no method {method:?} here"))
+    }
+
+    /// The same under another code.
+    pub(super) fn with_code(self, code: i64) -> Self {
+        Self { code, ..self }
+    }
+
+    pub(super) fn with_data(self, data: &Value) -> Self {
+        let data = serde_json::value::to_raw_value(data).expect("plain data");
+        Self { data: Some(data), ..self }
+    }
+
+    /// With a status whatever the era.
+    pub(super) fn with_status(self, status: StatusCode) -> Self {
+        Self { status: Some(status), ..self }
+    }
+
+    /// The message as JSON. Without an id that could be read, JSON-RPC answers with `null`.
+    pub(super) fn body(&self, id: Option<&RawValue>) -> Bytes {
+        let frame =
+            crate::jsonrpc::Frame::error(id, self.code, &self.message, self.data.as_deref());
+        without_line_end(frame.into_bytes())
+    }
+
+    /// Modern clients read the kind of some errors from the status too. For legacy ones an answered request is
+    /// a success of HTTP's, whatever the answer: their SDKs lose the error otherwise.
+    pub(super) fn status(&self, era: Era) -> StatusCode {
+        match (self.status, era) {
+            (Some(status), _) => status,
+            (None, Era::Legacy) => StatusCode::OK,
+            (None, Era::Modern) => match self.code {
+                METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+                PARSE_ERROR
+                | INVALID_REQUEST
+                | HEADER_MISMATCH
+                | MISSING_CLIENT_CAPABILITY
+                | UNSUPPORTED_PROTOCOL_VERSION => StatusCode::BAD_REQUEST,
+                _ => StatusCode::OK,
+            },
+        }
+    }
+
+    pub(super) fn respond(&self, era: Era, id: Option<&RawValue>) -> Response<Body> {
+        respond(self.status(era), self.body(id))
+    }
+}
+
+impl From<ParamsError> for RpcError {
+    fn from(error: ParamsError) -> Self {
+        Self::invalid_params(error.to_string()).with_status(StatusCode::BAD_REQUEST)
+    }
+}
+
+impl From<HeaderMismatch> for RpcError {
+    fn from(mismatch: HeaderMismatch) -> Self {
+        Self::new(HEADER_MISMATCH, mismatch.to_string())
+    }
+}
+
+impl From<&Malformed<'_>> for RpcError {
+    fn from(malformed: &Malformed<'_>) -> Self {
+        let error = match malformed {
+            Malformed::NotJson => Self::new(PARSE_ERROR, "the body is not valid JSON"),
+            Malformed::Batch => Self::new(INVALID_REQUEST, "Batch requests not supported"),
+            Malformed::Invalid { why, .. } => Self::new(INVALID_REQUEST, *why),
+        };
+        error.with_status(StatusCode::BAD_REQUEST)
+    }
+}
+
+impl From<CallError> for RpcError {
+    fn from(error: CallError) -> Self {
+        let code = match &error {
+            // What the server said is passed on as it is.
+            CallError::Backend(_) => {
+                let CallError::Backend(error) = error else { unreachable!("just seen") };
+                let (code, message, data) = (error.code, error.message, error.data);
+                return Self { code, message, data, status: None };
+            }
+            CallError::HeaderMismatch(_) => HEADER_MISMATCH,
+            CallError::InvalidRequest(_) => INVALID_REQUEST,
+            CallError::InvalidArguments(_)
+            | CallError::ServerNotFound { .. }
+            | CallError::ToolNotFound { .. } => INVALID_PARAMS,
+            // The gateway's own codes lie outside the range that JSON-RPC and MCP keep for themselves: they
+            // are the statuses of the REST API.
+            other => i64::from(status_of(other).as_u16()),
+        };
+        let mut data = json!({
+            "code": error.code(),
+            "retryable": error.is_retryable(),
+            "executed": error.executed().as_str(),
+        });
+        if let Some(retry_after) = error.retry_after() {
+            data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
+        }
+        Self::new(code, error.to_string()).with_data(&data)
+    }
+}
+
+/// A successful answer; `result` is JSON.
+pub(super) fn result(id: &RawValue, result: &str) -> Bytes {
+    let mut body = String::with_capacity(result.len() + id.get().len() + 40);
+    for piece in [r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":"#, result, "}"] {
+        body.push_str(piece);
+    }
+    body.into()
+}
+
+/// A notification; `params` is JSON.
+pub(super) fn notification(method: &str, params: &str) -> Bytes {
+    without_line_end(crate::jsonrpc::Frame::notification(method, params).into_bytes())
+}
+
+fn without_line_end(mut frame: Vec<u8>) -> Bytes {
+    frame.pop();
+    frame.into()
+}
+
+/// JSON over HTTP.
+pub(super) fn respond(status: StatusCode, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// Taken, and there will be no answer.
+pub(super) fn accepted() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
+}

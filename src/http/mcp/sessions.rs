@@ -1,0 +1,189 @@
+//! The sessions of legacy clients. A session's id is a sealed token that says all about it, so that any replica with
+//! the same key can serve it; nothing is remembered of a session as long as nothing must be.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Scope;
+use super::session::Session;
+use crate::backend::client::Client;
+use crate::ids::{SessionId, TenantId};
+use crate::mcp::ProtocolVersion;
+use crate::seal::{Purpose, Sealer};
+
+/// How long a session lasts at most.
+const VALID_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// A session that must be remembered, but is not used for so long, is ended.
+const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
+/// The longest text of a client's capabilities: the token is a header.
+pub(super) const CAPABILITIES_LEN_MAX: usize = 4096;
+/// Sessions that ended before their time and are remembered for it, per shard.
+const ENDED_MAX: usize = 4096;
+const SHARDS: usize = 32;
+/// How often to look for sessions that were left.
+pub(in crate::http) const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// All sessions of this process.
+pub(in crate::http) struct Sessions {
+    sealer: Arc<Sealer>,
+    /// Names this process in tokens.
+    replica: String,
+    /// By the first byte of the id: no lock is shared by all callers.
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+#[derive(Default)]
+struct Shard {
+    live: HashMap<SessionId, Arc<Session>>,
+    /// Until when the token of an ended session would be good.
+    ended: HashMap<SessionId, u64>,
+}
+
+/// What a token says.
+#[derive(Serialize, Deserialize)]
+struct Token<'a> {
+    id: [u8; 16],
+    expires: u64,
+    version: &'a str,
+    /// The server, or nothing for all of them.
+    server: Option<&'a str>,
+    /// Which replica opened it.
+    owner: &'a str,
+    #[serde(borrow)]
+    capabilities: &'a RawValue,
+}
+
+impl Sessions {
+    pub(in crate::http) fn new(sealer: Arc<Sealer>) -> Self {
+        let replica = uuid::Uuid::new_v4().simple().to_string();
+        Self { sealer, replica, shards: Default::default() }
+    }
+
+    /// A new session and its token.
+    pub(super) fn create(
+        &self,
+        tenant: &TenantId,
+        scope: &Scope,
+        version: ProtocolVersion,
+        capabilities: &RawValue,
+    ) -> (Entered<'_>, String) {
+        let id = SessionId::new();
+        let token = Token {
+            id: *id.as_bytes(),
+            expires: now() + VALID_FOR.as_secs(),
+            version: version.as_str(),
+            server: scope.server(),
+            owner: &self.replica,
+            capabilities,
+        };
+        let token = serde_json::to_vec(&token).expect("plain data");
+        let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
+        let capabilities = capabilities.get().to_owned();
+        let session = Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, true));
+        self.shard(&id).lock().live.insert(id, session.clone());
+        (Entered { sessions: self, session }, token)
+    }
+
+    /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
+    pub(super) fn enter(
+        &self,
+        tenant: &TenantId,
+        scope: &Scope,
+        token: &str,
+    ) -> Option<Entered<'_>> {
+        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
+        let token: Token<'_> = serde_json::from_slice(&token).ok()?;
+        if token.expires < now() || token.server != scope.server() {
+            return None;
+        }
+        ProtocolVersion::parse(token.version)?;
+        let id = SessionId::from_bytes(token.id);
+        let mut shard = self.shard(&id).lock();
+        if shard.ended.contains_key(&id) {
+            return None;
+        }
+        let session = shard.live.entry(id.clone()).or_insert_with(|| {
+            let capabilities = token.capabilities.get().to_owned();
+            let is_ours = token.owner == self.replica;
+            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, is_ours))
+        });
+        let session = session.clone();
+        if session.ended().is_cancelled() {
+            shard.live.remove(&id);
+            shard.note_ended(id, token.expires);
+            return None;
+        }
+        Some(Entered { sessions: self, session })
+    }
+
+    /// Ends a session. Its token is worth nothing from now on.
+    pub(super) fn end(&self, session: &Session) {
+        session.end();
+        let mut shard = self.shard(&session.id).lock();
+        shard.live.remove(&session.id);
+        shard.note_ended(session.id.clone(), now() + VALID_FOR.as_secs());
+    }
+
+    /// Ends sessions that were left; to be called now and then.
+    pub(in crate::http) fn sweep(&self) {
+        for shard in &self.shards {
+            let left: Vec<_> = {
+                let mut shard = shard.lock();
+                let now = now();
+                shard.ended.retain(|_, expires| *expires >= now);
+                // Whoever uses one, or has a process for it, holds it too.
+                let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
+                shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
+                let unused = shard.live.values().filter(|session| is_unused(session));
+                let idle = |session: &&Arc<Session>| {
+                    session.idle_since().is_some_and(|since| since.elapsed() >= IDLE_MAX)
+                };
+                unused.filter(idle).cloned().collect()
+            };
+            for session in left {
+                self.end(&session);
+            }
+        }
+    }
+
+    fn shard(&self, id: &SessionId) -> &Mutex<Shard> {
+        &self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
+    }
+}
+
+impl Shard {
+    fn note_ended(&mut self, id: SessionId, expires: u64) {
+        if self.ended.len() >= ENDED_MAX {
+            let earliest = self.ended.iter().min_by_key(|(_, expires)| **expires);
+            if let Some(earliest) = earliest.map(|(id, _)| id.clone()) {
+                self.ended.remove(&earliest);
+            }
+        }
+        self.ended.insert(id, expires);
+    }
+}
+
+/// A session while a request uses it. Afterwards it is forgotten, if there is nothing to remember.
+pub(super) struct Entered<'a> {
+    sessions: &'a Sessions,
+    pub(super) session: Arc<Session>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut shard = self.sessions.shard(&self.session.id).lock();
+        // Besides this one, only the table holds it.
+        if Arc::strong_count(&self.session) == 2 && self.session.is_blank() {
+            shard.live.remove(&self.session.id);
+        }
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
