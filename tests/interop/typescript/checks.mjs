@@ -1,8 +1,8 @@
 // The checks that every TypeScript client runs, in the order of all the other clients.
 //
 // A client is a function `connect(url)` that gives a session: `version`, `tools`, `call`, `resources`, `templates`,
-// `read`, `prompts`, `prompt`, `complete` and `close`. A session that is `oneShot` makes a connection for each of them: it
-// cannot follow, cancel or complete anything, and calls only what the server lists.
+// `read`, `prompts`, `prompt`, `complete` and `close`. A session that is `oneShot` makes a connection for each of them:
+// it cannot follow, cancel or complete anything, and calls only what the server lists.
 
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -95,7 +95,10 @@ async function checkEndpoint(endpoint, session, check) {
       if ((await call("std", "echo", { text })).text !== text) throw new Error("came back changed");
     });
 
-    await check("parallel", () => Promise.all(Array.from({ length: expected.parallel }, (_, i) => echo(`number ${i}`))));
+    await check("parallel", () => {
+      const numbers = Array.from({ length: expected.parallel }, (_, i) => `number ${i}`);
+      return Promise.all(numbers.map(echo));
+    });
   }
 
   if (has(expected.resource.server)) {

@@ -3,16 +3,19 @@
 //   node inspector.mjs BASE_URL EXPECTED_JSON legacy|modern
 
 import { execFile } from "node:child_process";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { era, expected, run } from "./checks.mjs";
 import { contentText, names } from "./session.mjs";
 
-const launcher = fileURLToPath(new URL("clients/launcher/build/index.js", import.meta.resolve("@modelcontextprotocol/inspector/package.json")));
+const inspector = import.meta.resolve("@modelcontextprotocol/inspector/package.json");
+const launcher = fileURLToPath(new URL("clients/launcher/build/index.js", inspector));
 // It keeps its catalog and its secrets at home.
-const env = { ...process.env, HOME: mkdtempSync(join(tmpdir(), "inspector-")) };
+const home = mkdtempSync(join(tmpdir(), "inspector-"));
+const env = { ...process.env, HOME: home };
+process.on("exit", () => rmSync(home, { recursive: true }));
 
 await run(async (url) => {
   const ask = (method, ...options) => inspect(url, "--method", method, ...options);
@@ -40,7 +43,8 @@ await run(async (url) => {
 
 /** A tool's own failure is a result too, although the process then fails. */
 function inspect(url, ...options) {
-  const args = [launcher, "--cli", url, "--transport", "http", "--protocol-era", era, "--format", "json", "--quiet", ...options];
+  const how = ["--transport", "http", "--protocol-era", era, "--format", "json", "--quiet"];
+  const args = [launcher, "--cli", url, ...how, ...options];
   return new Promise((resolve, reject) => {
     execFile(process.execPath, args, { env, maxBuffer: 1 << 24 }, (error, stdout, stderr) => {
       if (stdout) resolve(JSON.parse(stdout).result);

@@ -12,7 +12,10 @@ export function session(client, transport, version, callTool) {
     templates: async () => (await client.listResourceTemplates()).resourceTemplates.map((it) => it.uriTemplate),
     read: async (uri) => contentText((await client.readResource({ uri })).contents),
     prompts: async () => names((await client.listPrompts()).prompts),
-    prompt: async (name, args) => contentText((await client.getPrompt({ name, arguments: args })).messages.map((it) => it.content)),
+    prompt: async (name, args) => {
+      const { messages } = await client.getPrompt({ name, arguments: args });
+      return contentText(messages.map((it) => it.content));
+    },
     complete: async (ref, argument, context) =>
       (await client.complete({ ref, argument, ...(context && { context: { arguments: context } }) })).completion.values,
     close: async () => {

@@ -1,10 +1,11 @@
 //! The checks of one endpoint, in the order of all the other clients.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::session::Session;
 use crate::{Outcome, check, contains, same};

@@ -1,9 +1,10 @@
 //! One connection, with what the checks need of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rmcp::model::{
     CallToolRequestParams, CompletionContext, GetPromptRequestParams, ProgressNotificationParam,
     ProtocolVersion, ReadResourceRequestParams, ResourceContents,
@@ -36,7 +37,7 @@ impl ClientHandler for Handler {
         params: ProgressNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        self.progress.lock().expect("nobody panics").push(params.progress);
+        self.progress.lock().push(params.progress);
     }
 }
 
@@ -87,9 +88,9 @@ impl Session {
     /// Calls, and gives the progress that was told until the result came. Each notification is handled in a task of
     /// its own, so their order is not what this SDK can tell.
     pub async fn progress_of(&self, name: String, arguments: &Value) -> Outcome<Vec<f64>> {
-        self.progress.lock().expect("nobody panics").clear();
+        self.progress.lock().clear();
         self.call(name, arguments).await?;
-        let mut seen = self.progress.lock().expect("nobody panics").clone();
+        let mut seen = self.progress.lock().clone();
         seen.sort_by(f64::total_cmp);
         Ok(seen)
     }
