@@ -6,18 +6,21 @@
 //! Resources are counted: the first who watches one makes the gateway subscribe at the server, the last who leaves
 //! makes it unsubscribe. The server's supervisor does that, and does it again after each restart.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::ids::ServerId;
+use crate::ids::{ServerId, TenantId};
 use crate::jsonrpc::envelope::ErrorObject;
 
-/// Resources that may be watched at one server, by all tenants together.
-pub const WATCHED_MAX: usize = 10_000;
+/// Resources that may be watched at one server, by all tenants together and by one of them.
+const WATCHED_MAX: usize = 10_000;
+const WATCHED_BY_TENANT_MAX: usize = 1_000;
+/// The longest name of a resource that can be watched: all of them are kept, and told to the server together.
+const URI_LEN_MAX: usize = 2048;
 
 /// A list that a server may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +101,7 @@ impl Mailbox {
 pub struct Changes {
     server: ServerId,
     table: Mutex<Table>,
-    /// Told when the watched resources are others, or the server has said yes or no to one.
+    /// Told when the watched resources are others.
     moved: watch::Sender<u64>,
 }
 
@@ -107,10 +110,13 @@ struct Table {
     listeners: HashMap<u64, Entry>,
     next: u64,
     watched: HashMap<String, Watched>,
+    /// How many resources each tenant watches.
+    of_tenant: HashMap<TenantId, usize>,
 }
 
 #[derive(Debug)]
 struct Entry {
+    tenant: TenantId,
     mailbox: Arc<Mailbox>,
     lists: Lists,
     resources: BTreeSet<String>,
@@ -118,16 +124,22 @@ struct Entry {
 
 #[derive(Debug)]
 struct Watched {
-    watchers: usize,
+    /// Keys of those who watch it.
+    watchers: HashSet<u64>,
     /// What the server said; `None` as long as it has not.
-    answer: Option<Result<(), Arc<ErrorObject>>>,
+    answer: watch::Sender<Option<Answer>>,
 }
+
+/// What a server said to a subscription.
+type Answer = Result<(), Arc<ErrorObject>>;
 
 /// Why a resource cannot be watched.
 #[derive(Debug)]
 pub enum WatchError {
     /// Too many are watched already.
     TooMany,
+    /// Its name is too long.
+    TooLong,
     /// The server refused.
     Refused(Arc<ErrorObject>),
     /// The server has not answered in time.
@@ -141,12 +153,22 @@ impl Changes {
     }
 
     /// Sends news of `lists` to `mailbox` until the subscription is dropped.
-    pub fn subscribe(self: &Arc<Self>, mailbox: Arc<Mailbox>, lists: Lists) -> Subscription {
+    pub fn subscribe(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        mailbox: Arc<Mailbox>,
+        lists: Lists,
+    ) -> Subscription {
         let mut table = self.table.lock();
         let key = table.next;
         table.next += 1;
-        table.listeners.insert(key, Entry { mailbox, lists, resources: BTreeSet::new() });
+        table.listeners.insert(key, Entry { tenant, mailbox, lists, resources: BTreeSet::new() });
         Subscription { changes: self.clone(), key }
+    }
+
+    /// The server they are about.
+    pub fn server(&self) -> &ServerId {
+        &self.server
     }
 
     /// A list is another now.
@@ -160,7 +182,8 @@ impl Changes {
     /// A resource is another now.
     pub(super) fn resource_updated(&self, uri: &str) {
         let table = self.table.lock();
-        for entry in table.listeners.values().filter(|entry| entry.resources.contains(uri)) {
+        let watchers = table.watched.get(uri).into_iter().flat_map(|watched| &watched.watchers);
+        for entry in watchers.filter_map(|key| table.listeners.get(key)) {
             entry.mailbox.put(|news| {
                 news.resources.insert((self.server.clone(), uri.to_owned()));
             });
@@ -190,7 +213,8 @@ impl Changes {
     /// Those of them to which the server has not said anything yet.
     pub(super) fn unsettled(&self) -> Vec<String> {
         let table = self.table.lock();
-        let unsettled = table.watched.iter().filter(|(_, watched)| watched.answer.is_none());
+        let unsettled =
+            table.watched.iter().filter(|(_, watched)| watched.answer.borrow().is_none());
         unsettled.map(|(uri, _)| uri.clone()).collect()
     }
 
@@ -199,19 +223,22 @@ impl Changes {
         self.moved.subscribe()
     }
 
-    /// What the server said to a subscription. Refused ones are tried again when somebody asks again.
+    /// What the server said to a subscription. A refused one is tried again when somebody else asks for it.
     pub(super) fn settle(&self, uri: &str, answer: Result<(), ErrorObject>) {
-        if let Some(watched) = self.table.lock().watched.get_mut(uri) {
-            watched.answer = Some(answer.map_err(Arc::new));
+        if let Some(watched) = self.table.lock().watched.get(uri) {
+            watched.answer.send_replace(Some(answer.map_err(Arc::new)));
         }
-        self.moved.send_modify(|version| *version += 1);
     }
 
     /// A new run of the server knows of no subscription.
     pub(super) fn unsettle(&self) {
-        for watched in self.table.lock().watched.values_mut() {
-            watched.answer = None;
+        for watched in self.table.lock().watched.values() {
+            watched.answer.send_replace(None);
         }
+    }
+
+    fn note_move(&self) {
+        self.moved.send_modify(|version| *version += 1);
     }
 }
 
@@ -225,30 +252,27 @@ pub struct Subscription {
 impl Subscription {
     /// Also sends news of a resource; done when the server has agreed.
     pub async fn watch(&self, uri: &str, deadline: Instant) -> Result<(), WatchError> {
-        let mut moved = self.changes.moved.subscribe();
-        self.add(uri)?;
-        loop {
-            moved.borrow_and_update();
-            let answer =
-                self.changes.table.lock().watched.get(uri).map(|watched| watched.answer.clone());
-            match answer.flatten() {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(error)) => {
-                    self.unwatch(uri);
-                    return Err(WatchError::Refused(error));
-                }
-                None => {}
-            }
-            if !matches!(timeout_at(deadline, moved.changed()).await, Ok(Ok(()))) {
-                self.unwatch(uri);
-                return Err(WatchError::Expired);
-            }
+        let (is_new, mut answer) = self.add(uri)?;
+        let answered = answer.wait_for(Option::is_some);
+        let answer = match timeout_at(deadline, answered).await {
+            Ok(Ok(answer)) => answer.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let outcome = match answer {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(WatchError::Refused(error)),
+            None => Err(WatchError::Expired),
+        };
+        // What was watched before is still watched.
+        if outcome.is_err() && is_new {
+            self.unwatch(uri);
         }
+        outcome
     }
 
     /// The same without waiting for the server's word.
     pub fn watch_all(&self, uris: impl IntoIterator<Item = String>) -> Result<(), WatchError> {
-        uris.into_iter().try_for_each(|uri| self.add(&uri))
+        uris.into_iter().try_for_each(|uri| self.add(&uri).map(drop))
     }
 
     /// No more news of a resource.
@@ -259,9 +283,10 @@ impl Subscription {
             if !entry.resources.remove(uri) {
                 return;
             }
-            table.release(uri);
+            let tenant = entry.tenant.clone();
+            table.release(self.key, &tenant, uri);
         }
-        self.changes.moved.send_modify(|version| *version += 1);
+        self.changes.note_move();
     }
 
     /// How many resources it watches.
@@ -270,30 +295,56 @@ impl Subscription {
         table.listeners.get(&self.key).map_or(0, |entry| entry.resources.len())
     }
 
-    fn add(&self, uri: &str) -> Result<(), WatchError> {
-        {
+    /// Tells whether it was not watched here before, and where the server's word is told.
+    fn add(&self, uri: &str) -> Result<(bool, watch::Receiver<Option<Answer>>), WatchError> {
+        if uri.len() > URI_LEN_MAX {
+            return Err(WatchError::TooLong);
+        }
+        let (is_new, answer) = {
             let mut table = self.changes.table.lock();
-            if !table.watched.contains_key(uri) && table.watched.len() == WATCHED_MAX {
+            let table = &mut *table;
+            let entry = table.listeners.get_mut(&self.key).expect("it is there until dropped");
+            let is_new = !entry.resources.contains(uri);
+            let of_tenant = table.of_tenant.get(&entry.tenant).copied().unwrap_or_default();
+            let is_full = !table.watched.contains_key(uri) && table.watched.len() >= WATCHED_MAX;
+            if is_new && (is_full || of_tenant >= WATCHED_BY_TENANT_MAX) {
                 return Err(WatchError::TooMany);
             }
-            let entry = table.listeners.get_mut(&self.key).expect("it is there until dropped");
-            if !entry.resources.insert(uri.to_owned()) {
-                return Ok(());
+            let watched = table.watched.entry(uri.to_owned()).or_insert_with(Watched::new);
+            if is_new {
+                table.of_tenant.insert(entry.tenant.clone(), of_tenant + 1);
+                entry.resources.insert(uri.to_owned());
+                watched.watchers.insert(self.key);
             }
-            let watched = table.watched.entry(uri.to_owned());
-            watched.or_insert(Watched { watchers: 0, answer: None }).watchers += 1;
-        }
-        self.changes.moved.send_modify(|version| *version += 1);
-        Ok(())
+            // Somebody asks again: the server may say something else now.
+            if matches!(&*watched.answer.borrow(), Some(Err(_))) {
+                watched.answer.send_replace(None);
+            }
+            (is_new, watched.answer.subscribe())
+        };
+        self.changes.note_move();
+        Ok((is_new, answer))
+    }
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self { watchers: HashSet::new(), answer: watch::Sender::new(None) }
     }
 }
 
 impl Table {
-    fn release(&mut self, uri: &str) {
+    fn release(&mut self, key: u64, tenant: &TenantId, uri: &str) {
         if let Some(watched) = self.watched.get_mut(uri) {
-            watched.watchers -= 1;
-            if watched.watchers == 0 {
+            watched.watchers.remove(&key);
+            if watched.watchers.is_empty() {
                 self.watched.remove(uri);
+            }
+        }
+        if let Some(of_tenant) = self.of_tenant.get_mut(tenant) {
+            *of_tenant -= 1;
+            if *of_tenant == 0 {
+                self.of_tenant.remove(tenant);
             }
         }
     }
@@ -305,9 +356,12 @@ impl Drop for Subscription {
             let mut table = self.changes.table.lock();
             let Some(entry) = table.listeners.remove(&self.key) else { return };
             for uri in &entry.resources {
-                table.release(uri);
+                table.release(self.key, &entry.tenant, uri);
+            }
+            if entry.resources.is_empty() {
+                return;
             }
         }
-        self.changes.moved.send_modify(|version| *version += 1);
+        self.changes.note_move();
     }
 }

@@ -10,11 +10,15 @@ use tokio::time::Instant;
 use super::changes::Changes;
 use super::connection::Connection;
 use crate::ids::ServerId;
+use crate::mcp::LogLevel;
 
 /// Whoever a server has to itself.
 pub trait Client: Send + Sync {
     /// What it can do, as it said when it introduced itself: a JSON object.
     fn capabilities(&self) -> &str;
+
+    /// Wants to hear of changes at a server of its own.
+    fn follow(&self, changes: &Arc<Changes>);
 
     /// Since when it has neither asked anything nor listened; `None` if it does so now.
     fn idle_since(&self) -> Option<Instant>;
@@ -22,14 +26,19 @@ pub trait Client: Send + Sync {
     /// Its session is over.
     fn end(&self);
 
+    /// Whether it is.
+    fn has_ended(&self) -> bool;
+
     /// A request of the server's. Never waits.
     fn ask(&self, question: Question);
 
     /// The server no longer wants the answer to its request.
     fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue);
 
-    /// A notification of the server's that belongs to no call and to no list: its log lines, and whatever else it
-    /// tells its client. Never waits.
+    /// A log line of the server's. Never waits.
+    fn log(&self, level: LogLevel, params: Bytes);
+
+    /// Any other notification of the server's that belongs to no call and to no list. Never waits.
     fn tell(&self, method: &str, params: Option<Bytes>);
 }
 

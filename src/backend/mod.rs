@@ -231,15 +231,6 @@ impl Backend {
         &self.config
     }
 
-    /// Calls that wait for it or are being answered by it.
-    pub fn in_flight(&self) -> usize {
-        let running = match &*self.state.borrow() {
-            State::Ready(ready) => ready.connection.in_flight(),
-            _ => 0,
-        };
-        running + self.queue.waiting()
-    }
-
     /// How long a call may take unless it says otherwise.
     pub fn timeout(&self) -> Duration {
         self.config.timeout
@@ -258,6 +249,14 @@ impl Backend {
     /// What is counted.
     pub fn metrics(&self) -> &ServerMetrics {
         &self.metrics
+    }
+
+    /// The tools it is known to have.
+    fn tools_now(&self) -> Arc<ToolSet> {
+        match &*self.state.borrow() {
+            State::Ready(ready) => ready.tools.clone(),
+            _ => Arc::default(),
+        }
     }
 
     fn set_state(&self, state: State) {

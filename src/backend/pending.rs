@@ -128,11 +128,20 @@ struct Table {
     slots: HashMap<u64, Slot>,
     /// Abandoned calls, the earliest end of grace first.
     abandoned: VecDeque<(Instant, u64)>,
-    /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
-    never_answered: usize,
+    /// Whose calls there have been.
+    callers: Callers,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
+}
+
+/// Whose calls a connection has carried.
+#[derive(Debug, Default)]
+enum Callers {
+    #[default]
+    None,
+    One(TenantId),
+    Many,
 }
 
 #[derive(Debug)]
@@ -165,6 +174,9 @@ impl Pending {
         if table.slots.contains_key(&id) {
             return Err(Refused::IdInUse);
         }
+        if permit.is_some() {
+            table.callers.add(&owner.tenant);
+        }
         let waiter = Some(waiter);
         let slot = Slot { owner, deadline, written: false, waiter, listener: None, permit };
         table.slots.insert(id, slot);
@@ -178,25 +190,24 @@ impl Pending {
         }
     }
 
-    /// Passes on the progress of call `id`. Nobody hears of a call that is over.
-    pub fn progress(&self, id: u64, params: Bytes) {
+    /// Passes on what the server says about call `id`. Nobody hears of a call that is over.
+    pub fn hear(&self, id: u64, event: Event) {
         let table = self.table.lock();
         if let Some(listener) = table.slots.get(&id).and_then(|slot| slot.listener.as_ref()) {
-            listener.hear(Event::Progress(params));
+            listener.hear(event);
         }
     }
 
-    /// Passes on a log line. It does not say which call it belongs to, so it may be heard only where a
-    /// single call can have caused it, calls that were given up included.
+    /// Passes on a log line. It does not say which call it belongs to, not even whether that call is over. So
+    /// it is heard only where a single call is being worked on, and no other tenant has called since the
+    /// server was started.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
         let mut calls = table.slots.values().filter(|slot| slot.permit.is_some());
-        match (calls.next(), calls.next()) {
-            (Some(Slot { listener: Some(listener), waiter: Some(_), .. }), None)
-                if table.never_answered == 0 && listener.wants(level) =>
-            {
-                listener.hear(Event::Log(params));
-                true
+        match (&table.callers, calls.next(), calls.next()) {
+            (Callers::One(_), Some(slot), None) if slot.written => {
+                let listener = slot.listener.as_ref().filter(|listener| listener.wants(level));
+                listener.is_some_and(|listener| listener.hear(Event::Log(params)))
             }
             _ => false,
         }
@@ -252,8 +263,7 @@ impl Pending {
                 return Some(grace_end);
             }
             table.abandoned.pop_front();
-            let slot = table.slots.remove(&id);
-            table.never_answered += usize::from(slot.is_some_and(|slot| slot.permit.is_some()));
+            table.slots.remove(&id);
         }
         None
     }
@@ -291,6 +301,17 @@ impl Pending {
     /// Whether no slot is taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl Callers {
+    fn add(&mut self, tenant: &TenantId) {
+        match self {
+            Self::None => *self = Self::One(tenant.clone()),
+            Self::One(known) if known == tenant => {}
+            Self::One(_) => *self = Self::Many,
+            Self::Many => {}
+        }
     }
 }
 

@@ -47,11 +47,6 @@ impl Queue {
         }
     }
 
-    /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
     /// Takes a place in the line for a call with so many bytes, for as long as it waits for anything.
     pub fn line_up(&self, bytes: usize) -> Result<Place<'_>, QueueError> {
         let place = Place { queue: self, bytes };

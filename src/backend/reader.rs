@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::changes::List;
 use super::client::Question;
 use super::connection::{Connection, detach};
+use super::during::Event;
 use super::pending::{Answer, Completion, End, NoAnswer};
 use super::process::exited;
 use crate::jsonrpc::id_scan::Whose;
@@ -25,6 +26,8 @@ const SKIP_LEN_MAX: usize = 256 * 1024 * 1024;
 
 /// An id of the server's own that is echoed. A longer one is no id but an attack on our memory.
 const ID_LEN_MAX: usize = 1024;
+/// The longest name of a method.
+const METHOD_LEN_MAX: usize = 128;
 /// The end of the output is nearly always the end of the process; it is worth this moment to tell the
 /// callers how it ended.
 const EXIT_WAIT: Duration = Duration::from_millis(20);
@@ -95,6 +98,12 @@ fn take_message(connection: &Arc<Connection>, line: &Bytes) {
             };
             complete(connection, id, Ok(answer));
         }
+        // Nobody has such methods; written into another message, one could pass for more than a name.
+        Ok(Message::Request { method, .. } | Message::Notification { method, .. })
+            if !is_plain(&method) =>
+        {
+            connection.metrics().garbage_lines.inc();
+        }
         Ok(Message::Request { id, method, params }) => {
             take_request(connection, line, id, &method, params);
         }
@@ -145,6 +154,11 @@ fn count(connection: &Connection, id: u64, completion: Completion) {
     }
 }
 
+fn is_plain(method: &str) -> bool {
+    method.len() <= METHOD_LEN_MAX
+        && method.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+}
+
 /// A question of the server's. Where the connection is shared it cannot be brought to the caller it is
 /// meant for: it is refused at once, since an unanswered one would hold up the call behind it.
 fn take_request(
@@ -190,7 +204,13 @@ fn take_notification(
             }
             // The token is the id of the request: nobody else's can be guessed.
             if let Some((Progress { progress_token }, params)) = read(params) {
-                connection.pending().progress(progress_token, detach(line, params));
+                connection.pending().hear(progress_token, Event::Progress(detach(line, params)));
+            }
+        }
+        method::ACKNOWLEDGED => {
+            if let Some((Acknowledged { meta }, params)) = read(params) {
+                let event = Event::Acknowledged(detach(line, params));
+                connection.pending().hear(meta.subscription_id, event);
             }
         }
         method::LOG_MESSAGE => take_log(connection, line, params),
@@ -227,6 +247,19 @@ fn take_notification(
     }
 }
 
+/// Which `subscriptions/listen` is acknowledged.
+#[derive(Deserialize)]
+struct Acknowledged {
+    #[serde(rename = "_meta")]
+    meta: AcknowledgedMeta,
+}
+
+#[derive(Deserialize)]
+struct AcknowledgedMeta {
+    #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
+    subscription_id: u64,
+}
+
 /// A log line belongs to whoever has the server to itself, or to the only call it can be about; otherwise
 /// it is the operator's alone.
 fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>) {
@@ -235,14 +268,12 @@ fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>) {
         level: String,
     }
     let Some((Log { level }, params)) = read(params) else { return };
+    let Some(level) = LogLevel::parse(&level) else { return };
     let params = detach(line, params);
-    if let Some(client) = connection.client() {
-        return client.tell(method::LOG_MESSAGE, Some(params));
-    }
-    let heard =
-        LogLevel::parse(&level).is_some_and(|level| connection.pending().log(level, params));
-    if !heard {
-        tracing::debug!("a log line of the server's that is nobody's");
+    match connection.client() {
+        Some(client) => client.log(level, params),
+        None if connection.pending().log(level, params) => {}
+        None => tracing::debug!("a log line of the server's that is nobody's"),
     }
 }
 

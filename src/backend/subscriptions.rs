@@ -1,43 +1,55 @@
 //! Keeps one run of a server subscribed to what is watched here, and to its lists.
 //!
 //! A legacy server tells its only client unasked when a list changes, and is told of each resource. A modern
-//! one tells those who listen, and one request says all that is listened to: when that changes, a new
-//! request takes the place of the old one.
+//! one tells those who listen. What one request listens to cannot be changed: a new request takes the place
+//! of the old one as soon as the server has acknowledged it. Lists have a request of their own, so that a
+//! resource that the server refuses cannot silence them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Ready;
 use super::changes::Changes;
 use super::connection::Failure;
+use super::during::{Event, Listener};
 use super::pending::Answer;
 use crate::ids::{CallId, TenantId};
-use crate::jsonrpc::METHOD_NOT_FOUND;
 use crate::jsonrpc::envelope::ErrorObject;
+use crate::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use crate::mcp::{Era, method};
 
 /// How long a server may take to agree to a subscription.
-const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Subscriptions that a server is asked for at once.
+const ASKED_MAX: usize = 16;
 /// The pause before listening again, when a server ended the subscription.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A subscription has no deadline of its own; this one is further off than any server lives.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The pause before a change of what is watched is passed on; changes often come together.
+/// The pause before a change of what is watched is passed on, for every hundred resources: changes often
+/// come together, and each tells the server of all of them.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs as long as the server does.
 pub(super) async fn keep_subscribed(changes: &Changes, ready: &Ready) {
     changes.unsettle();
     let can_subscribe = ready.about.capabilities.resources.as_ref().is_some_and(|it| it.subscribe);
-    match (ready.dialect.version().era(), can_subscribe) {
-        (Era::Legacy, false) => refuse_all(changes).await,
-        (Era::Legacy, true) => keep_legacy(changes, ready).await,
-        (Era::Modern, _) => keep_listening(changes, ready, can_subscribe).await,
-    }
+    let resources = async {
+        match (ready.dialect.version().era(), can_subscribe) {
+            (_, false) => refuse_all(changes).await,
+            (Era::Legacy, true) => keep_legacy(changes, ready).await,
+            (Era::Modern, true) => keep_modern(changes, ready).await,
+        }
+    };
+    tokio::join!(resources, listen_to_lists(changes, ready));
 }
 
 /// The server cannot tell, and whoever asks is told so.
@@ -46,92 +58,124 @@ async fn refuse_all(changes: &Changes) {
     loop {
         moved.borrow_and_update();
         for uri in changes.unsettled() {
-            changes.settle(&uri, Err(unsupported()));
+            changes.settle(
+                &uri,
+                Err(error(METHOD_NOT_FOUND, "this server does not tell when a resource changes")),
+            );
         }
-        wait_for_change(&mut moved).await;
+        wait_for_change(&mut moved, 0).await;
     }
 }
 
+/// Asks for many resources at once: one that the server does not answer holds up nobody else's.
 async fn keep_legacy(changes: &Changes, ready: &Ready) {
     let ask = |method, uri: String| async move {
         let request = |id| ready.dialect.about_resource(id, method, &uri);
-        ready.connection.request(Instant::now() + SUBSCRIBE_TIMEOUT, request).await
+        let answer = ready.connection.request(Instant::now() + SUBSCRIBE_TIMEOUT, request).await;
+        (uri, method == method::RESOURCES_SUBSCRIBE, read(answer))
     };
     let mut moved = changes.moved();
-    let mut subscribed = BTreeSet::new();
+    // Whether each is subscribed to, as far as the server has said; `None` while it is asked.
+    let mut known: BTreeMap<String, Option<bool>> = BTreeMap::new();
+    let mut asked = FuturesUnordered::new();
     loop {
         moved.borrow_and_update();
         let watched = changes.watched();
-        for uri in subscribed.difference(&watched).cloned().collect::<Vec<String>>() {
-            subscribed.remove(&uri);
-            let _ = ask(method::RESOURCES_UNSUBSCRIBE, uri).await;
+        let left = known.iter().filter(|(uri, is)| **is == Some(true) && !watched.contains(*uri));
+        let left: Vec<String> = left.map(|(uri, _)| uri.clone()).collect();
+        for uri in left.into_iter().take(ASKED_MAX.saturating_sub(asked.len())) {
+            known.insert(uri.clone(), None);
+            asked.push(ask(method::RESOURCES_UNSUBSCRIBE, uri));
         }
         for uri in changes.unsettled() {
-            let answer = match subscribed.contains(&uri) {
-                true => Ok(()),
-                false => read(ask(method::RESOURCES_SUBSCRIBE, uri.clone()).await),
-            };
-            if answer.is_ok() {
-                subscribed.insert(uri.clone());
+            match known.get(&uri) {
+                Some(Some(true)) => changes.settle(&uri, Ok(())),
+                Some(None) => {}
+                Some(Some(false)) | None if asked.len() < ASKED_MAX => {
+                    known.insert(uri.clone(), None);
+                    asked.push(ask(method::RESOURCES_SUBSCRIBE, uri));
+                }
+                Some(Some(false)) | None => {}
             }
-            changes.settle(&uri, answer);
         }
-        wait_for_change(&mut moved).await;
+        tokio::select! {
+            Some((uri, is_subscription, answer)) = asked.next() => {
+                match is_subscription && answer.is_ok() {
+                    true => known.insert(uri.clone(), Some(true)),
+                    false => known.remove(&uri),
+                };
+                if is_subscription {
+                    changes.settle(&uri, answer);
+                }
+            }
+            () = wait_for_change(&mut moved, 0) => {}
+        }
     }
 }
 
-async fn keep_listening(changes: &Changes, ready: &Ready, can_subscribe: bool) {
+/// One request listens to all resources. If the server refuses it, those that were added are to blame.
+async fn keep_modern(changes: &Changes, ready: &Ready) {
     let mut moved = changes.moved();
-    let mut listening = None;
-    let mut listened_to = None;
+    let mut listening: Option<Listening> = None;
+    // What the request asked for, and what the server agreed to.
+    let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
     loop {
         moved.borrow_and_update();
-        let watched = if can_subscribe { changes.watched() } else { BTreeSet::new() };
-        let filter = filter(ready, &watched);
-        if listened_to.as_ref() != Some(&filter) {
-            // The old request goes when the new one is on its way: nothing is missed between them.
-            listening = if filter == json!({}) { None } else { listen(ready, &filter).ok() };
-            listened_to = Some(filter);
-        }
-        for uri in changes.unsettled() {
-            changes.settle(&uri, if can_subscribe { Ok(()) } else { Err(unsupported()) });
-        }
-        let ended = async {
-            match &mut listening {
-                Some(listening) => listening.await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = wait_for_change(&mut moved) => {}
-            answer = ended => {
-                listening = None;
-                // The server ended it; what happens before the next one is not told. An error means that it
-                // will not tell anything: the lists stay as they are.
-                if let Ok(Answer::Result(_)) = answer {
-                    sleep(LISTEN_AGAIN_AFTER).await;
-                    listened_to = None;
-                    ready.connection.note_tools_changed();
-                    changes.anything_may_have_changed();
+        let wanted = changes.watched();
+        if wanted.is_empty() {
+            listening = None;
+            asked_for.clear();
+        } else if wanted != asked_for {
+            let filter = json!({"resourceSubscriptions": wanted});
+            // The old request goes when the new one is acknowledged: nothing is missed between them.
+            match Listening::begin(ready, &filter).await {
+                Ok((new, acknowledged)) => {
+                    listening = Some(new);
+                    honoured = acknowledged.unwrap_or_else(|| wanted.clone());
+                    asked_for = wanted.clone();
+                }
+                Err(refused) => {
+                    for uri in wanted.difference(&asked_for) {
+                        changes.settle(uri, Err(refused.clone()));
+                    }
                 }
             }
         }
+        for uri in changes.unsettled().iter().filter(|uri| asked_for.contains(*uri)) {
+            let not_honoured = || error(INTERNAL_ERROR, "the server does not watch this resource");
+            changes.settle(uri, if honoured.contains(uri) { Ok(()) } else { Err(not_honoured()) });
+        }
+        tokio::select! {
+            () = wait_for_change(&mut moved, wanted.len()) => {}
+            () = Listening::ended(&mut listening) => {
+                sleep(LISTEN_AGAIN_AFTER).await;
+                listening = None;
+                asked_for.clear();
+                changes.unsettle();
+                changes.anything_may_have_changed();
+            }
+        }
     }
 }
 
-/// Sends the request; the future is its answer, and cancels it when dropped.
-fn listen(
-    ready: &Ready,
-    filter: &Value,
-) -> Result<std::pin::Pin<Box<impl Future<Output = Result<Answer, Failure>> + use<>>>, Failure> {
-    let deadline = Instant::now() + LISTEN_TIMEOUT;
-    let connection = &ready.connection;
-    let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None)?;
-    ticket.send(ready.dialect.listen(ticket.id(), filter))?;
-    Ok(Box::pin(ticket.answer()))
+/// A legacy server tells of its lists unasked.
+async fn listen_to_lists(changes: &Changes, ready: &Ready) {
+    let filter = list_filter(ready);
+    if ready.dialect.version().era() == Era::Legacy || filter == json!({}) {
+        return std::future::pending().await;
+    }
+    // A server that refuses will not tell anything: the lists stay as they are.
+    while let Ok((listening, _)) = Listening::begin(ready, &filter).await {
+        Listening::ended(&mut Some(listening)).await;
+        // The server ended it; what happens before the next one is not told.
+        sleep(LISTEN_AGAIN_AFTER).await;
+        ready.connection.note_tools_changed();
+        changes.anything_may_have_changed();
+    }
+    std::future::pending().await
 }
 
-fn filter(ready: &Ready, watched: &BTreeSet<String>) -> Value {
+fn list_filter(ready: &Ready) -> Value {
     let mut filter = json!({});
     let capabilities = &ready.about.capabilities;
     for (name, capability) in [
@@ -143,33 +187,82 @@ fn filter(ready: &Ready, watched: &BTreeSet<String>) -> Value {
             filter[name] = json!(true);
         }
     }
-    if !watched.is_empty() {
-        filter["resourceSubscriptions"] = json!(watched);
-    }
     filter
 }
 
-fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {
-    let failed = |message: &str| ErrorObject {
-        code: crate::jsonrpc::INTERNAL_ERROR,
-        message: message.to_owned(),
-        data: None,
-    };
-    match answer {
-        Ok(Answer::Result(_)) => Ok(()),
-        Ok(Answer::Error(error)) => Err(serde_json::from_slice(&error)
-            .unwrap_or_else(|_| failed("the server refused the subscription"))),
-        Err(_) => Err(failed("the server did not answer the subscription")),
+/// A `subscriptions/listen` that the server has accepted. Dropping it cancels it.
+struct Listening {
+    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
+}
+
+impl Listening {
+    /// Listens; also gives the resources that the server agreed to tell of, if it said.
+    async fn begin(
+        ready: &Ready,
+        filter: &Value,
+    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
+        let failed = |_| error(INTERNAL_ERROR, "the server could not be asked");
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        let connection = &ready.connection;
+        let ticket = connection
+            .register(TenantId::gateway(), CallId::new(), deadline, None)
+            .map_err(failed)?;
+        let (listener, mut events) = Listener::new(None);
+        ticket.listen(listener);
+        ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
+        let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
+        let acknowledged = tokio::select! {
+            // One that never acknowledges may tell all the same.
+            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok().flatten(),
+            answer = &mut answer => {
+                return Err(read(answer).err().unwrap_or_else(|| error(INTERNAL_ERROR, "the server does not listen")));
+            }
+        };
+        let resources = acknowledged.and_then(|event| match event {
+            Event::Acknowledged(params) => acknowledged_resources(&params),
+            _ => None,
+        });
+        Ok((Self { answer }, resources))
+    }
+
+    /// Done when the server has ended it.
+    async fn ended(listening: &mut Option<Self>) {
+        match listening {
+            Some(listening) => drop((&mut listening.answer).await),
+            None => std::future::pending().await,
+        }
     }
 }
 
-fn unsupported() -> ErrorObject {
-    let message = "this server does not tell when a resource changes".to_owned();
-    ErrorObject { code: METHOD_NOT_FOUND, message, data: None }
+fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Acknowledged {
+        notifications: Notifications,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Notifications {
+        resource_subscriptions: Option<BTreeSet<String>>,
+    }
+    let acknowledged: Acknowledged = serde_json::from_slice(params).ok()?;
+    acknowledged.notifications.resource_subscriptions
 }
 
-async fn wait_for_change(moved: &mut watch::Receiver<u64>) {
+fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {
+    match answer {
+        Ok(Answer::Result(_)) => Ok(()),
+        Ok(Answer::Error(refused)) => Err(serde_json::from_slice(&refused)
+            .unwrap_or_else(|_| error(INTERNAL_ERROR, "the server refused the subscription"))),
+        Err(_) => Err(error(INTERNAL_ERROR, "the server did not answer the subscription")),
+    }
+}
+
+fn error(code: i64, message: &str) -> ErrorObject {
+    ErrorObject { code, message: message.to_owned(), data: None }
+}
+
+async fn wait_for_change(moved: &mut watch::Receiver<u64>, watched: usize) {
     // The other end lives as long as the backend.
     let _ = moved.changed().await;
-    sleep(CHANGE_PAUSE).await;
+    sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
 }

@@ -46,6 +46,12 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
         }
         backend.set_state(State::Starting);
         let Some(until) = run_once(&backend, generation, &mut backoff, &stop).await else { break };
+        // What the server remembered of its one client is gone: the client has to begin again.
+        if let Some(client) = &backend.audience.client
+            && client.has_ended()
+        {
+            break;
+        }
         tokio::select! {
             () = sleep_until(until) => {}
             () = stop.cancelled() => break,
@@ -120,6 +126,9 @@ async fn run_once(
     }
     let (End::Exited(reason) | End::Protocol(reason)) = &end else { unreachable!("not stopped") };
     let until = back_off(backend, backoff, reason);
+    if let Some(client) = &backend.audience.client {
+        client.end();
+    }
     let stderr = run.stop(&end).await;
     tracing::warn!(%server, generation, %reason, ?stderr, "server `{server}` ended");
     Some(until)
@@ -143,6 +152,9 @@ async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
         let deadline = Instant::now() + REFRESH_TIMEOUT;
         let metrics = &backend.environment.metrics;
         match ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await {
+            Ok(tools) if tools.is_like(&backend.tools_now()) => {
+                backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
+            }
             Ok(tools) => {
                 tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
                 backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));

@@ -158,6 +158,14 @@ impl ToolSet {
         self.in_order.iter().map(|tool| &*tool.definition)
     }
 
+    /// Whether another list says the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let texts = |tools: &Self| {
+            tools.in_order.iter().map(|tool| tool.definition.get().to_owned()).collect::<Vec<_>>()
+        };
+        texts(self) == texts(other)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.in_order.len()

@@ -67,6 +67,9 @@ pub enum CallError {
         /// In bytes.
         limit: usize,
     },
+    /// The tenant has as much as it may have.
+    #[error("{0}")]
+    TenantBusy(&'static str),
     /// Too many calls wait.
     #[error("too many calls are waiting for this server")]
     Overloaded,
@@ -125,6 +128,7 @@ impl CallError {
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::PayloadTooLarge { .. } => "payload_too_large",
+            Self::TenantBusy(_) => "tenant_busy",
             Self::Overloaded => "overloaded",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown => "shutting_down",
@@ -156,7 +160,10 @@ impl CallError {
     /// Whether the same call may succeed later, and cannot do harm twice.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Overloaded | Self::ServerUnavailable { .. } | Self::ShuttingDown => true,
+            Self::TenantBusy(_)
+            | Self::Overloaded
+            | Self::ServerUnavailable { .. }
+            | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
@@ -168,7 +175,7 @@ impl CallError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::ServerUnavailable { retry_after, .. } => Some(*retry_after),
-            Self::Overloaded | Self::ShuttingDown => Some(RETRY_SOON),
+            Self::TenantBusy(_) | Self::Overloaded | Self::ShuttingDown => Some(RETRY_SOON),
             _ => None,
         }
     }

@@ -45,6 +45,8 @@ pub struct Call {
     pub others: String,
     /// What goes with it.
     pub meta: CallMeta,
+    /// How much memory it takes while it waits, about.
+    pub size: usize,
     /// Who hears what the server says meanwhile.
     pub listener: Option<Listener>,
     /// When it came in.
@@ -147,7 +149,7 @@ impl Gateway {
         let server = self.server(caller, &call.server)?;
         let _in_flight = record.at_server(&server);
 
-        let place = server.queue().line_up(call.len())?;
+        let place = server.queue().line_up(call.size)?;
         let mut ready = server.ready(call.deadline).await?;
         let tool = call.find_tool(&ready)?;
         if let Some(tool) = &tool {
@@ -216,15 +218,6 @@ impl Call {
             (Ask::Tool { .. }, None) => unreachable!("a tool that is not found is an error"),
             (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, &self.meta),
         }
-    }
-
-    /// How much memory it takes while it waits, about.
-    fn len(&self) -> usize {
-        let arguments = match &self.ask {
-            Ask::Tool { arguments, .. } => arguments.as_str().len(),
-            Ask::Method(_) => 0,
-        };
-        arguments + self.others.len() + self.meta.others.len()
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
+        CallError::TenantBusy(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Overloaded | CallError::ServerUnavailable { .. } | CallError::ShuttingDown => {
             StatusCode::SERVICE_UNAVAILABLE
         }

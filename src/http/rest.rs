@@ -86,9 +86,11 @@ async fn read_call(
     let body = body::read(&parts.headers, request_body, front.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() { RawObject::empty() } else { RawObject::parse(body)? };
+    let size = arguments.as_str().len();
     let ask = Ask::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
     let meta = CallMeta { others: trace::members(&parts.headers), ..CallMeta::default() };
-    Ok(Call { id, server, ask, others: String::new(), meta, listener: None, arrived, deadline })
+    let (others, listener) = (String::new(), None);
+    Ok(Call { id, server, ask, others, meta, size, listener, arrived, deadline })
 }
 
 /// The caller's own timeout, if it gives one.

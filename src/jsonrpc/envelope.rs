@@ -141,7 +141,7 @@ fn is_legal_id(id: &RawValue) -> bool {
 }
 
 /// The `error` member of a response, with `data` left raw.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct ErrorObject {
     /// The JSON-RPC error code.
     pub code: i64,

@@ -24,7 +24,7 @@ pub use frame::Frame;
 pub use lines::{Line, LineSplitter};
 pub use members::Members;
 pub use raw::RawObject;
-pub use rewrite::{Change, ObjectWriter, rewrite, with_first_member};
+pub use rewrite::{Change, ObjectWriter, with_first_member};
 
 /// The text is not JSON.
 pub const PARSE_ERROR: i64 = -32700;

@@ -57,6 +57,9 @@ const OWN_META: &[&str] = &[
     meta::PROGRESS_TOKEN,
 ];
 
+/// The longest token that is echoed with every notification.
+const TOKEN_LEN_MAX: usize = 1024;
+
 /// The `params` of one request.
 #[derive(Debug)]
 pub struct Params<'a> {
@@ -126,17 +129,15 @@ impl<'a> Params<'a> {
         self.meta.as_ref()?.get(name)
     }
 
-    /// Whether there is a `_meta` at all.
-    pub fn has_meta(&self) -> bool {
-        self.meta.is_some()
-    }
-
     /// The token under which the client wants to hear of progress.
     pub fn progress_token(&self) -> Result<Option<&'a RawValue>, ParamsError> {
         match self.meta(meta::PROGRESS_TOKEN) {
-            Some(token) if !matches!(token.get().as_bytes()[0], b'"' | b'-' | b'0'..=b'9') => {
+            Some(token)
+                if token.get().len() > TOKEN_LEN_MAX
+                    || !matches!(token.get().as_bytes()[0], b'"' | b'-' | b'0'..=b'9') =>
+            {
                 let at = Cow::from("params._meta.progressToken");
-                Err(ParamsError::WrongType { at, expected: "a string or a number" })
+                Err(ParamsError::WrongType { at, expected: "a short string or a number" })
             }
             token => Ok(token),
         }

@@ -12,11 +12,13 @@ use tokio_util::task::TaskTracker;
 use crate::backend::client::Client;
 use crate::backend::{Backend, Environment};
 use crate::config::{self, Start};
-use crate::ids::{ServerId, SessionId};
+use crate::ids::{ServerId, SessionId, TenantId};
 
 /// Whose processes they are.
 #[derive(Clone)]
 pub struct Owner {
+    /// Whose session.
+    pub tenant: TenantId,
     /// The session.
     pub session: SessionId,
     /// Who is asked when a server has a question.
@@ -45,6 +47,7 @@ pub struct PerSession {
 }
 
 struct Process {
+    tenant: TenantId,
     backend: Arc<Backend>,
     stop: CancellationToken,
 }
@@ -74,10 +77,15 @@ impl PerSession {
         if let Some(process) = processes.get(&owner.session) {
             return Ok(process.backend.clone());
         }
-        if self.stop.is_cancelled() {
+        if self.stop.is_cancelled() || owner.client.has_ended() {
             return Err(NoProcess::Stopped);
         }
-        if processes.len() >= self.config.max_sessions as usize {
+        let of_tenant = processes.values().filter(|process| process.tenant == owner.tenant).count();
+        let free = (self.config.max_sessions as usize).saturating_sub(processes.len());
+        // While several tenants use the server, the last quarter is for those that have none.
+        let reserve =
+            if processes.len() > of_tenant { self.config.max_sessions as usize / 4 } else { 0 };
+        if free == 0 || (of_tenant > 0 && free <= reserve) {
             return Err(NoProcess::TooMany);
         }
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
@@ -86,7 +94,9 @@ impl PerSession {
         let stop = self.stop.child_token();
         let running = run(backend.clone(), owner.clone(), stop.clone(), self.processes.clone());
         self.tasks.spawn(running);
-        let process = Process { backend: backend.clone(), stop };
+        owner.client.follow(backend.changes());
+        let tenant = owner.tenant.clone();
+        let process = Process { tenant, backend: backend.clone(), stop };
         processes.insert(owner.session.clone(), process);
         Ok(backend)
     }
@@ -100,16 +110,6 @@ impl PerSession {
         if let Some(process) = self.processes.lock().get(session) {
             process.stop.cancel();
         }
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.processes.lock().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

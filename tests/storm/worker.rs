@@ -64,6 +64,7 @@ pub fn call(plan: &Plan, server: usize) -> Call {
         },
         others: String::new(),
         meta: CallMeta::default(),
+        size: 0,
         listener: None,
         arrived,
         deadline: arrived + plan.timeout,

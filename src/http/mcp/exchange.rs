@@ -2,18 +2,22 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::reshape::Reshape;
 use super::{rpc, sse};
-use crate::backend::during::Event;
+use crate::backend::during::Events;
 use crate::gateway::{CallError, Reply};
 use crate::http::rest::{CALL_ID, call_id_value};
 use crate::ids::CallId;
+
+/// How long a request may be silent before its response begins.
+const SILENCE_MAX: Duration = Duration::from_secs(25);
 
 /// The outcome of a call; `None` if it was cancelled and shall not be answered.
 pub(super) type Outcome = Option<Result<Reply, CallError>>;
@@ -24,7 +28,7 @@ type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(super) struct Exchange {
     /// `None` once it has ended.
     running: Option<Running>,
-    events: mpsc::Receiver<Event>,
+    events: Events,
     outcome: Option<Outcome>,
     reshape: Reshape,
 }
@@ -37,22 +41,25 @@ enum Step {
 impl Exchange {
     pub(super) fn new(
         running: impl Future<Output = Outcome> + Send + 'static,
-        events: mpsc::Receiver<Event>,
+        events: Events,
         reshape: Reshape,
     ) -> Self {
         Self { running: Some(Box::pin(running)), events, outcome: None, reshape }
     }
 
     /// Answers with JSON if the answer is the first thing that comes, else with a stream. So nobody has to guess
-    /// beforehand whether a server will have something to say.
-    pub(super) async fn respond(mut self, call: CallId) -> Response<Body> {
-        let mut response = match self.step().await {
-            Step::Event(first) => sse::respond(Begun { first: Some(first), exchange: Some(self) }),
-            Step::End(Some(outcome)) => self.reshape.respond(outcome),
-            Step::End(None) => sse::ended(),
+    /// beforehand whether a server will have something to say. After a long silence it is a stream, too, so that
+    /// nobody between takes the connection for dead. `None`: it was cancelled.
+    pub(super) async fn respond(mut self, call: CallId) -> Option<Response<Body>> {
+        let mut response = match timeout(SILENCE_MAX, self.step()).await {
+            Ok(Step::Event(first)) => {
+                sse::respond(Begun { first: Some(first), exchange: Some(self) })
+            }
+            Ok(Step::End(outcome)) => self.reshape.respond(outcome?),
+            Err(_) => sse::respond(Begun { first: None, exchange: Some(self) }),
         };
         response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
-        response
+        Some(response)
     }
 
     /// The next event, or the outcome when all events before it are out. Safe to give up.
@@ -60,15 +67,20 @@ impl Exchange {
         loop {
             if let Some(outcome) = &mut self.outcome {
                 // All that came before the answer is there already.
-                return match self.events.try_recv() {
-                    Ok(event) => Step::Event(self.reshape.event(event)),
-                    Err(_) => Step::End(outcome.take()),
-                };
+                let Some(event) = self.events.try_recv() else { return Step::End(outcome.take()) };
+                match self.reshape.event(event) {
+                    Some(message) => return Step::Event(message),
+                    None => continue,
+                }
             }
             let running = self.running.as_mut().expect("there is no outcome yet");
             tokio::select! {
                 biased;
-                Some(event) = self.events.recv() => return Step::Event(self.reshape.event(event)),
+                Some(event) = self.events.recv() => {
+                    if let Some(message) = self.reshape.event(event) {
+                        return Step::Event(message);
+                    }
+                }
                 outcome = poll_fn(|cx| running.as_mut().poll(cx)) => {
                     self.running = None;
                     self.outcome = Some(outcome);

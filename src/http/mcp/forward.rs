@@ -3,13 +3,12 @@
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 
 use super::request_state::RequestState;
 use super::reshape::Reshape;
 use super::rpc::RpcError;
 use super::{Asking, Scope};
-use crate::backend::during::{Event, Listener};
+use crate::backend::during::{Events, Listener};
 use crate::gateway::{Ask, Call, CallError, Caller, ToolName};
 use crate::http::rest::asked_timeout;
 use crate::ids::CallId;
@@ -28,7 +27,7 @@ pub(super) const METHODS: [&str; 4] =
 pub(super) struct Forward {
     pub(super) call: Call,
     pub(super) reshape: Reshape,
-    pub(super) events: Option<mpsc::Receiver<Event>>,
+    pub(super) events: Option<Events>,
 }
 
 /// What a request names, and on which server.
@@ -92,7 +91,10 @@ impl Forward {
             id: asking.id.to_owned(),
             progress_token: progress_token.map(RawValue::to_owned),
             method,
-            uri: params.get("uri").and_then(text_of).map(Into::into),
+            uri: match method {
+                method::RESOURCES_READ => Some(params.text("uri")?.into_owned()),
+                _ => None,
+            },
             state,
         };
         let ask = match method {
@@ -105,6 +107,7 @@ impl Forward {
             ask,
             others,
             meta,
+            size: asking.body.len(),
             listener,
             arrived: asking.arrived,
             deadline: asking.arrived + timeout,
@@ -249,7 +252,25 @@ fn capabilities(asking: &Asking<'_>) -> Result<Option<String>, RpcError> {
     }
     let capabilities = asking.params.meta(meta::CLIENT_CAPABILITIES);
     let capabilities = capabilities.ok_or_else(|| RpcError::invalid_params("no capabilities"))?;
-    Ok(Some(capabilities.get().to_owned()))
+    Ok(Some(carried_capabilities(capabilities.get())))
+}
+
+/// A client's capabilities without those that the gateway cannot carry: it has no tasks, and a server that made one
+/// would work for nobody.
+pub(super) fn carried_capabilities(capabilities: &str) -> String {
+    const TASKS: &str = "io.modelcontextprotocol/tasks";
+    if !capabilities.contains("tasks") {
+        return capabilities.to_owned();
+    }
+    let Ok(mut capabilities) = serde_json::from_str::<Value>(capabilities) else {
+        return "{}".to_owned();
+    };
+    if let Some(members) = capabilities.as_object_mut() {
+        members.remove("tasks");
+        let extensions = members.get_mut("extensions").and_then(Value::as_object_mut);
+        extensions.map(|extensions| extensions.remove(TASKS));
+    }
+    capabilities.to_string()
 }
 
 /// The trace of the HTTP request goes on with the call, unless the client said otherwise in the body.

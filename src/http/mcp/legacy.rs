@@ -2,34 +2,38 @@
 //! request goes on when its client hangs up; only `notifications/cancelled` ends it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::about::Introduction;
 use super::exchange::Exchange;
-use super::forward::{self, Forward};
-use super::listen::{StandingStream, WATCHED_MAX};
+use super::forward::{self, Forward, carried_capabilities};
+use super::listen::{StandingStream, WATCHED_MAX, not_watched};
 use super::lists::{self, Kind};
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::sessions::{CAPABILITIES_LEN_MAX, Entered};
 use super::{Asking, SESSION_ID, Scope, is_modern, sse, text_header};
-use crate::backend::changes::WatchError;
+use crate::backend::client::Client;
 use crate::backend::{Backend, State};
 use crate::gateway::{Ask, Call, CallError, Caller};
 use crate::http::Front;
+use crate::http::rest::asked_timeout;
 use crate::ids::CallId;
 use crate::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::mcp::params::{Params, ParamsError};
 use crate::mcp::requests::CallMeta;
 use crate::mcp::{Era, LogLevel, ProtocolVersion, method, names};
-use crate::registry::Owner;
+use crate::registry::{Owner, Server};
 
+/// How long a call goes on after its client has hung up.
+const LEFT_ALONE_MAX: Duration = Duration::from_secs(60);
 /// What is answered where there is nothing to say.
 const EMPTY: &str = "{}";
 
@@ -76,24 +80,43 @@ async fn initialize(asking: &Asking<'_>, caller: Caller) -> Result<Response<Body
         )));
     }
     let front = asking.front;
+    let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
+        .expect("what was JSON is JSON");
     let sessions = &front.sessions;
-    let (entered, token) = sessions.create(&caller.tenant, asking.scope, version, capabilities);
+    let (entered, token) = sessions.create(&caller.tenant, asking.scope, version, &capabilities);
+    // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
+    let opening = Opening { front, session: Some(&entered.session) };
     let caller = within(caller, &entered.session);
     let introduction = match asking.scope {
         Scope::All => Introduction::of_all(front),
-        Scope::One(server) => match introduce(front, &caller, server).await {
-            Ok(introduction) => introduction,
-            Err(error) => {
-                end_session(front, &entered.session);
-                return Err(error.into());
-            }
-        },
+        Scope::One(server) => introduce(front, &caller, server).await?,
     };
+    opening.done();
     let result = introduction.initialize_result(version).to_string();
     let mut response = rpc::respond(StatusCode::OK, rpc::result(asking.id, &result));
     let token = HeaderValue::from_str(&token).expect("made of letters, digits, `-` and `_`");
     response.headers_mut().insert(SESSION_ID, token);
     Ok(response)
+}
+
+/// A session whose client does not know of it yet; ended if it never gets to.
+struct Opening<'a> {
+    front: &'a Front,
+    session: Option<&'a Arc<Session>>,
+}
+
+impl Opening<'_> {
+    fn done(mut self) {
+        self.session = None;
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session {
+            end_session(self.front, session);
+        }
+    }
 }
 
 async fn introduce(
@@ -108,7 +131,8 @@ async fn introduce(
 
 /// The caller, in its session. What belongs to the process that opened a session is not here if that was another.
 fn within(caller: Caller, session: &Arc<Session>) -> Caller {
-    let owner = Owner { session: session.id.clone(), client: session.clone() };
+    let tenant = caller.tenant.clone();
+    let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_ours.then_some(owner), ..caller }
 }
 
@@ -117,6 +141,13 @@ async fn dispatch(
     caller: Caller,
     session: &Arc<Session>,
 ) -> Result<Response<Body>, RpcError> {
+    // Its process was that of another replica, or of an earlier run of this one.
+    if let Scope::One(server) = asking.scope
+        && !session.is_ours
+        && matches!(asking.front.gateway.registry().get(server), Some(Server::PerSession(_)))
+    {
+        return Err(gone());
+    }
     let caller = within(caller, session);
     if let Some(method) = forward::METHODS.into_iter().find(|method| *method == asking.method) {
         return forward(asking, caller, session, method).await;
@@ -147,18 +178,29 @@ async fn forward(
     let cancelled = CancellationToken::new();
     let in_session = session.begin(asking.id, call.listener.clone(), cancelled.clone());
     let front = asking.front.clone();
-    let (done, outcome) = oneshot::channel();
-    // In a task of its own, so that it does not end with its connection.
+    let (mut done, outcome) = oneshot::channel();
+    // In a task of its own, so that it does not end with its connection. But it does not go on for ever when nobody
+    // can get its answer any more.
     tokio::spawn(async move {
+        let left = async {
+            done.closed().await;
+            sleep(LEFT_ALONE_MAX).await;
+        };
         let outcome = tokio::select! {
             outcome = front.gateway.call(&caller, call) => Some(outcome),
             () = cancelled.cancelled() => None,
+            () = left => None,
         };
         drop(in_session);
         let _ = done.send(outcome);
     });
     let outcome = async { outcome.await.unwrap_or(None) };
-    Ok(Exchange::new(outcome, events, reshape).respond(id).await)
+    match Exchange::new(outcome, events, reshape).respond(id).await {
+        Some(response) => Ok(response),
+        None if session.has_ended() => Err(gone()),
+        // Cancelled: nobody waits for an answer.
+        None => Ok(sse::ended()),
+    }
 }
 
 /// Kept here: servers that are shared have one level for everybody. Those that are not are told.
@@ -180,6 +222,7 @@ async fn set_log_level(
             ask: Ask::Method(method::SET_LOG_LEVEL),
             others: format!(",\"level\":\"{}\"", level.as_str()),
             meta: CallMeta::default(),
+            size: 0,
             listener: None,
             arrived: asking.arrived,
             deadline: asking.arrived + backend.timeout(),
@@ -196,19 +239,17 @@ async fn subscribe(
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
     let (backend, uri) = resource(asking, caller, session)?;
-    let subscription = session.follow(&backend, &asking.front.seats)?;
+    let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
+    backend.ready(deadline).await.map_err(CallError::from)?;
+    let subscription = session.listen_to(backend.changes(), &asking.front.seats)?;
     if subscription.watched_len() >= WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "a session can watch at most {WATCHED_MAX} resources of a server"
         )));
     }
-    match subscription.watch(&uri, asking.arrived + backend.timeout()).await {
+    match subscription.watch(&uri, deadline).await {
         Ok(()) => Ok(EMPTY.to_owned()),
-        Err(WatchError::Refused(error)) => Err(RpcError::new(error.code, error.message.clone())),
-        Err(WatchError::TooMany) => Err(CallError::Overloaded.into()),
-        Err(WatchError::Expired) => {
-            Err(CallError::DeadlineExceeded { executed: crate::gateway::Executed::Unknown }.into())
-        }
+        Err(error) => Err(not_watched(&error)),
     }
 }
 
@@ -218,7 +259,7 @@ fn unsubscribe(
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
     let (backend, uri) = resource(asking, caller, session)?;
-    session.follow(&backend, &asking.front.seats)?.unwatch(&uri);
+    session.listen_to(backend.changes(), &asking.front.seats)?.unwatch(&uri);
     Ok(EMPTY.to_owned())
 }
 
@@ -314,14 +355,14 @@ pub(super) fn stand(
             return Err(gone());
         }
         for backend in StandingStream::servers(front, scope) {
-            session.follow(&backend, &front.seats)?;
+            session.listen_to(backend.changes(), &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;
         Ok(StandingStream::new(standing, events, scope.clone(), front.closing.clone()))
     });
     match opened {
         Ok(stream) => sse::respond(stream),
-        Err(error) => error.with_status(StatusCode::NOT_FOUND).respond(Era::Legacy, None),
+        Err(error) => error.respond_without_id(),
     }
 }
 

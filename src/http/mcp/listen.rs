@@ -9,18 +9,18 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::rpc::{self, RpcError};
 use super::seats::Seat;
-use super::session::Standing;
+use super::session::{Standing, TOO_MANY_SEATS};
 use super::{Asking, Scope, sse};
-use crate::backend::changes::{Lists, Mailbox, News, Subscription};
-use crate::backend::during::Event;
+use crate::backend::changes::{Lists, Mailbox, News, Subscription, WatchError};
+use crate::backend::during::{Event, Events};
 use crate::backend::{Backend, State};
-use crate::gateway::{CallError, Caller};
+use crate::gateway::{CallError, Caller, Executed};
 use crate::http::Front;
+use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
 use crate::registry::Server;
@@ -50,14 +50,15 @@ pub(super) fn listen(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Bo
             "at most {WATCHED_MAX} resources can be watched at once"
         )));
     }
-    let seat = asking.front.seats.take(&caller.tenant).ok_or(CallError::Overloaded)?;
+    let seat = asking.front.seats.take(&caller.tenant).ok_or(TOO_MANY_SEATS)?;
     let mailbox = Arc::new(Mailbox::default());
     let mut subscriptions = Vec::new();
     let mut honoured = Honoured::default();
     let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
     for backend in backends(asking.front, asking.scope) {
         let lists = filter.lists();
-        let subscription = backend.changes().subscribe(mailbox.clone(), lists);
+        let subscription =
+            backend.changes().subscribe(caller.tenant.clone(), mailbox.clone(), lists);
         let watched = resources.remove(backend.id().as_str()).unwrap_or_default();
         honoured.add(&backend, &filter, &subscription, asking.scope, watched)?;
         subscriptions.push(subscription);
@@ -141,7 +142,7 @@ impl Honoured {
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
             let exposed = watched.iter().map(|uri| exposed(scope, backend.id().as_str(), uri));
             self.resources.extend(exposed);
-            subscription.watch_all(watched).map_err(|_| CallError::Overloaded)?;
+            subscription.watch_all(watched).map_err(|error| not_watched(&error))?;
         }
         Ok(())
     }
@@ -162,6 +163,18 @@ impl Honoured {
         }
         let params = json!({"notifications": notifications, "_meta": {meta::SUBSCRIPTION_ID: id}});
         rpc::notification(method::ACKNOWLEDGED, &params.to_string())
+    }
+}
+
+/// Why a resource cannot be watched, as an error.
+pub(super) fn not_watched(error: &WatchError) -> RpcError {
+    match error {
+        WatchError::Refused(error) => RpcError::from(CallError::Backend(ErrorObject::clone(error))),
+        WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
+        WatchError::TooMany => {
+            CallError::TenantBusy("too many resources are watched; unsubscribe from some").into()
+        }
+        WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),
     }
 }
 
@@ -252,7 +265,7 @@ impl sse::Source for Listening {
 /// The standing stream of a legacy session.
 pub(super) struct StandingStream {
     changes: Changes,
-    events: mpsc::Receiver<Event>,
+    events: Events,
     closing: CancellationToken,
     standing: Standing,
 }
@@ -260,7 +273,7 @@ pub(super) struct StandingStream {
 impl StandingStream {
     pub(super) fn new(
         standing: Standing,
-        events: mpsc::Receiver<Event>,
+        events: Events,
         scope: Scope,
         closing: CancellationToken,
     ) -> Self {
@@ -278,10 +291,11 @@ impl StandingStream {
 impl sse::Source for StandingStream {
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
-            // Closed when a newer stream has taken its place.
+            biased;
+            // Closed when a newer stream has taken its place, which then gets the news, too.
             event = self.events.recv() => match event? {
                 Event::Message(message) => Some(message),
-                Event::Progress(_) | Event::Log(_) => unreachable!("those go to their own request"),
+                _ => unreachable!("all others go to their own request"),
             },
             message = self.changes.next() => Some(message),
             () = self.standing.session.ended().cancelled() => None,

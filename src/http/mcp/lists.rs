@@ -20,6 +20,7 @@ use super::{Asking, Scope};
 use crate::backend::Backend;
 use crate::gateway::{Ask, Call, CallError, Caller};
 use crate::http::Front;
+use crate::http::rest::asked_timeout;
 use crate::ids::CallId;
 use crate::jsonrpc::METHOD_NOT_FOUND;
 use crate::jsonrpc::members::Members;
@@ -34,8 +35,9 @@ const START_WAIT: Duration = Duration::from_secs(3);
 /// One page of ours ends at either.
 const PAGE_ITEMS: usize = 1000;
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// What one server may list, in items and in pages.
+/// What one server may list, in items, bytes and pages.
 const ITEMS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 32 * 1024 * 1024;
 const PAGES_MAX: usize = 1_000;
 
 /// A kind of list.
@@ -92,6 +94,7 @@ impl Kind {
 #[derive(Default)]
 struct List {
     items: Vec<String>,
+    bytes: usize,
     caching: Caching,
 }
 
@@ -101,27 +104,33 @@ pub(super) async fn list(
     caller: &Caller,
     kind: Kind,
 ) -> Result<String, RpcError> {
+    let timeout = asked_timeout(asking.headers)?;
     let list = match asking.scope {
         Scope::One(server) => {
             let backend = asking.front.gateway.server(caller, server)?;
-            let deadline = asking.arrived + backend.timeout();
+            let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
             list_one(asking.front, caller, &backend, kind, deadline).await?
         }
-        Scope::All => list_all(asking, caller, kind).await,
+        Scope::All => list_all(asking, caller, kind, timeout).await,
     };
     let cursor = asking.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
     list.page(kind, cursor.as_deref(), asking.era)
 }
 
 /// What the servers have that are there. One that is not does not keep the others from being seen.
-async fn list_all(asking: &Asking<'_>, caller: &Caller, kind: Kind) -> List {
+async fn list_all(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    kind: Kind,
+    timeout: Option<Duration>,
+) -> List {
     let gateway = &asking.front.gateway;
     let lists = gateway.registry().iter().map(|server| async move {
         // A process that belongs to a session is started by listing what it has.
         let backend = gateway.server(caller, server.id().as_str()).ok()?;
         let deadline = asking.arrived + START_WAIT;
         backend.ready(deadline).await.ok()?;
-        let deadline = asking.arrived + backend.timeout();
+        let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
         let list = list_one(asking.front, caller, &backend, kind, deadline).await.ok()?;
         Some(list.exposed(server.id().as_str(), &backend, kind))
     });
@@ -131,7 +140,8 @@ async fn list_all(asking: &Asking<'_>, caller: &Caller, kind: Kind) -> List {
         Some(caching) => Caching { ttl_ms: 0, ..caching },
         None => Caching::default(),
     };
-    List { items: lists.into_iter().flatten().flat_map(|list| list.items).collect(), caching }
+    let items = lists.into_iter().flatten().flat_map(|list| list.items).collect();
+    List { items, bytes: 0, caching }
 }
 
 async fn list_one(
@@ -155,7 +165,7 @@ async fn list_one(
     if kind == Kind::Tools {
         backend.refresh_if_stale(&ready);
         let items = ready.tools.definitions().map(|tool| tool.get().to_owned()).collect();
-        return Ok(List { items, caching: ready.tools.caching() });
+        return Ok(List { items, bytes: 0, caching: ready.tools.caching() });
     }
     let mut list = List::default();
     let mut cursor: Option<String> = None;
@@ -169,6 +179,7 @@ async fn list_one(
             ask: Ask::Method(kind.method()),
             others: others.unwrap_or_default(),
             meta: CallMeta::default(),
+            size: 0,
             listener: None,
             arrived: Instant::now(),
             deadline,
@@ -180,7 +191,7 @@ async fn list_one(
         cursor = list.add_page(text, kind)?;
         match &cursor {
             None => return Ok(list),
-            Some(next) if !cursors_seen.insert(next.clone()) => break,
+            Some(next) if !cursors_seen.insert(hash(&[next])) => break,
             Some(_) => {}
         }
     }
@@ -195,7 +206,8 @@ impl List {
         let members = Members::parse(page).map_err(|_| broken())?;
         let items = members.get(kind.member()).ok_or_else(broken)?;
         let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
-        if self.items.len() + items.len() > ITEMS_MAX {
+        self.bytes += page.len();
+        if self.items.len() + items.len() > ITEMS_MAX || self.bytes > BYTES_MAX {
             return Err(CallError::protocol("its list is too long").into());
         }
         self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
@@ -270,13 +282,17 @@ impl List {
     }
 
     fn fingerprint(&self) -> String {
-        let mut hash = SipHasher::new();
-        for item in &self.items {
-            hash.write(item.as_bytes());
-            hash.write_u8(0);
-        }
-        format!("{:x}", hash.finish())
+        format!("{:x}", hash(&self.items))
     }
+}
+
+fn hash<T: AsRef<str>>(texts: &[T]) -> u64 {
+    let mut hash = SipHasher::new();
+    for text in texts {
+        hash.write(text.as_ref().as_bytes());
+        hash.write_u8(0);
+    }
+    hash.finish()
 }
 
 fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {

@@ -48,6 +48,8 @@ use crate::mcp::{Era, ProtocolVersion, meta, method};
 
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 const SESSION_ID: &str = "mcp-session-id";
+/// The longest id that is echoed. A longer one is no id but an attack on our memory.
+const ID_LEN_MAX: usize = 1024;
 /// A message around arguments that are as deep as arguments may be.
 const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
 
@@ -71,8 +73,8 @@ struct Asking<'a> {
     arrived: Instant,
 }
 
-/// What every handler gets.
-type Path1 = Result<Path<String>, PathRejection>;
+/// The server in the path.
+type ServerPath = Result<Path<String>, PathRejection>;
 
 /// `POST /mcp`
 pub(super) async fn post_all(
@@ -87,7 +89,7 @@ pub(super) async fn post_all(
 pub(super) async fn post_one(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
-    path: Path1,
+    path: ServerPath,
     request: Request<Body>,
 ) -> Response<Body> {
     match one(&front, path) {
@@ -109,7 +111,7 @@ pub(super) async fn get_all(
 pub(super) async fn get_one(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
-    path: Path1,
+    path: ServerPath,
     headers: HeaderMap,
 ) -> Response<Body> {
     match one(&front, path) {
@@ -131,7 +133,7 @@ pub(super) async fn delete_all(
 pub(super) async fn delete_one(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
-    path: Path1,
+    path: ServerPath,
     headers: HeaderMap,
 ) -> Response<Body> {
     match one(&front, path) {
@@ -140,7 +142,7 @@ pub(super) async fn delete_one(
     }
 }
 
-fn one(front: &Front, path: Path1) -> Result<Scope, CallError> {
+fn one(front: &Front, path: ServerPath) -> Result<Scope, CallError> {
     let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
     match front.gateway.registry().get(&server) {
         Some(_) => Ok(Scope::One(server)),
@@ -170,6 +172,10 @@ async fn post(
         return error.with_status(StatusCode::BAD_REQUEST).respond(Era::Modern, None);
     }
     match decode(&body) {
+        Ok(Message::Request { id, .. }) if id.get().len() > ID_LEN_MAX => {
+            let error = RpcError::new(INVALID_REQUEST, "the `id` is too long");
+            error.with_status(StatusCode::BAD_REQUEST).respond(Era::Modern, None)
+        }
         Ok(Message::Request { id, method, params }) => {
             let params = match Params::parse(params) {
                 Ok(params) => params,
@@ -184,7 +190,13 @@ async fn post(
             }
         }
         // The modern era has no notifications to a server over HTTP, and no answers.
-        Ok(_) if is_modern(headers) => rpc::accepted(),
+        Ok(_) if is_modern(headers) => match text_header(headers, PROTOCOL_VERSION) {
+            Some(version) if ProtocolVersion::parse(version).is_some() => rpc::accepted(),
+            _ => {
+                let error = RpcError::new(INVALID_REQUEST, "`MCP-Protocol-Version` is unknown");
+                error.with_status(StatusCode::BAD_REQUEST).respond(Era::Modern, None)
+            }
+        },
         Ok(Message::Notification { method, params }) => {
             legacy::notified(front, &caller, scope, headers, &method, params)
         }

@@ -11,7 +11,7 @@ use super::forward::{self, Forward};
 use super::listen::listen;
 use super::lists::{self, Kind};
 use super::rpc::{self, RpcError};
-use super::{Asking, PROTOCOL_VERSION, Scope, meta_text};
+use super::{Asking, PROTOCOL_VERSION, Scope, meta_text, sse};
 use crate::gateway::{CallError, Caller};
 use crate::mcp::headers::{same, same_decoded};
 use crate::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
@@ -95,7 +95,8 @@ async fn forward(
         Some(events) => {
             let (front, caller) = (asking.front.clone(), caller.clone());
             let running = async move { Some(front.gateway.call(&caller, call).await) };
-            Ok(Exchange::new(running, events, reshape).respond(id).await)
+            let response = Exchange::new(running, events, reshape).respond(id).await;
+            Ok(response.unwrap_or_else(sse::ended))
         }
     }
 }

@@ -32,15 +32,17 @@ pub(super) struct Reshape {
 
 impl Reshape {
     /// A message of the server's as the client may see it.
-    pub(super) fn event(&self, event: Event) -> Bytes {
+    pub(super) fn event(&self, event: Event) -> Option<Bytes> {
         match event {
             Event::Progress(params) => {
-                let token = self.progress_token.as_deref().map_or("null", RawValue::get);
-                let params = replace(&params, meta::PROGRESS_TOKEN, token);
-                rpc::notification(method::PROGRESS, &params)
+                // A server may send what nobody asked for.
+                let token = self.progress_token.as_deref()?.get();
+                let params = replace(&params, meta::PROGRESS_TOKEN, token)?;
+                Some(rpc::notification(method::PROGRESS, &params))
             }
-            Event::Log(params) => rpc::notification(method::LOG_MESSAGE, &text(&params)),
-            Event::Message(message) => message,
+            Event::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
+            Event::Message(message) => Some(message),
+            Event::Acknowledged(_) => None,
         }
     }
 
@@ -65,7 +67,11 @@ impl Reshape {
             (Era::Modern, Era::Modern) | (Era::Legacy, Era::Legacy) => wrap(result),
             (Era::Modern, Era::Legacy) => wrap(&self.modernise(result, reply.is_typed)),
             (Era::Legacy, Era::Modern) => {
-                wrap(&drop_members(result, &["resultType", "ttlMs", "cacheScope"]))
+                let modern_only: &[&str] = match self.method {
+                    method::RESOURCES_READ => &["resultType", "ttlMs", "cacheScope"],
+                    _ => &["resultType"],
+                };
+                wrap(&drop_members(result, modern_only))
             }
         })
     }
@@ -108,13 +114,11 @@ impl Reshape {
     }
 }
 
-fn replace(object: &Bytes, name: &str, value: &str) -> String {
+/// `None` if a name appears twice in it: that is not passed on.
+fn replace(object: &Bytes, name: &str, value: &str) -> Option<String> {
     let object = text(object);
-    match Members::parse(&object) {
-        Ok(members) => members.rewrite(|_, _| Change::Keep, &[(name, value)]),
-        // A server that writes a name twice is not passed on.
-        Err(_) => format!("{{\"{name}\":{value},\"progress\":0}}"),
-    }
+    let members = Members::parse(&object).ok()?;
+    Some(members.rewrite(|_, _| Change::Keep, &[(name, value)]))
 }
 
 fn drop_members(object: &str, names: &[&str]) -> String {

@@ -78,6 +78,14 @@ impl RpcError {
         }
     }
 
+    /// For a stream that cannot be opened: there is no request to answer, only HTTP's.
+    pub(super) fn respond_without_id(&self) -> Response<Body> {
+        let of_code =
+            u16::try_from(self.code).ok().and_then(|code| StatusCode::from_u16(code).ok());
+        let status = self.status.or(of_code).unwrap_or(StatusCode::BAD_REQUEST);
+        respond(status, self.body(None))
+    }
+
     pub(super) fn respond(&self, era: Era, id: Option<&RawValue>) -> Response<Body> {
         respond(self.status(era), self.body(id))
     }

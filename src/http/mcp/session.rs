@@ -14,11 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::rpc;
 use super::seats::{Seat, Seats};
-use crate::backend::Backend;
-use crate::backend::changes::{Lists, Mailbox, Subscription};
+use crate::backend::changes::{Changes, Lists, Mailbox, Subscription};
 use crate::backend::client::{Client, Question};
 use crate::backend::connection::Connection;
-use crate::backend::during::{Event, Listener};
+use crate::backend::during::{Event, Events, Listener};
 use crate::gateway::CallError;
 use crate::ids::{ServerId, SessionId, TenantId};
 use crate::jsonrpc::{Frame, INTERNAL_ERROR};
@@ -28,6 +27,11 @@ use crate::mcp::{LogLevel, method};
 const QUESTIONS_MAX: usize = 64;
 /// Requests of one session that can be cancelled, at once.
 const RUNNING_MAX: usize = 4096;
+
+/// Why nothing more can be remembered.
+pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(
+    "too many streams are open, or sessions remembered; end some of them (DELETE)",
+);
 
 /// One session.
 pub(super) struct Session {
@@ -48,7 +52,7 @@ struct State {
     seat: Option<Seat>,
     log_level: Option<LogLevel>,
     /// By the id the client gave them.
-    running: HashMap<String, CancellationToken>,
+    running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
     listeners: Vec<(u64, Listener)>,
     /// The stream that is nobody's answer.
@@ -56,6 +60,8 @@ struct State {
     subscriptions: HashMap<ServerId, Arc<Subscription>>,
     questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
     next: u64,
+    /// Requests that are being looked at now.
+    entered: usize,
     used: Instant,
 }
 
@@ -78,7 +84,20 @@ impl Session {
     /// Whether there is nothing that its token does not say.
     pub(super) fn is_blank(&self) -> bool {
         let state = self.state.lock();
-        state.seat.is_none() && state.running.is_empty() && state.listeners.is_empty()
+        let is_unused = state.running.is_empty() && state.listeners.is_empty();
+        is_unused && state.seat.is_none() && !self.ended.is_cancelled()
+    }
+
+    /// A request of it comes in.
+    pub(super) fn enter(&self) {
+        self.state.lock().entered += 1;
+    }
+
+    /// And has been dealt with.
+    pub(super) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.entered -= 1;
+        state.used = Instant::now();
     }
 
     /// How grave log lines must be, if the client said so.
@@ -110,17 +129,22 @@ impl Session {
         let id = canonical(id);
         let has_room = state.running.len() < RUNNING_MAX && !state.running.contains_key(&id);
         if has_room {
-            state.running.insert(id.clone(), cancelled);
+            state.running.insert(id.clone(), (number, cancelled.clone()));
         }
         if let Some(listener) = listener {
             state.listeners.push((number, listener));
+        }
+        drop(state);
+        // It may have ended since the request came in.
+        if self.ended.is_cancelled() {
+            cancelled.cancel();
         }
         InSession { session: self.clone(), number, id: has_room.then_some(id) }
     }
 
     /// The client no longer wants the answer to its request.
     pub(super) fn cancel(&self, id: &RawValue) {
-        if let Some(cancelled) = self.state.lock().running.remove(&canonical(id)) {
+        if let Some((_, cancelled)) = self.state.lock().running.remove(&canonical(id)) {
             cancelled.cancel();
         }
     }
@@ -129,7 +153,7 @@ impl Session {
     pub(super) fn stand(
         self: &Arc<Self>,
         seats: &Arc<Seats>,
-    ) -> Result<(Standing, tokio::sync::mpsc::Receiver<Event>), CallError> {
+    ) -> Result<(Standing, Events), CallError> {
         let (listener, events) = Listener::new(None);
         let mut state = self.state.lock();
         state.sit(&self.tenant, seats)?;
@@ -139,17 +163,23 @@ impl Session {
     }
 
     /// Hears of changes at a server from now on.
-    pub(super) fn follow(
+    pub(super) fn listen_to(
         &self,
-        backend: &Backend,
+        changes: &Arc<Changes>,
         seats: &Arc<Seats>,
     ) -> Result<Arc<Subscription>, CallError> {
         let mut state = self.state.lock();
         state.sit(&self.tenant, seats)?;
-        let subscription = state.subscriptions.entry(backend.id().clone()).or_insert_with(|| {
-            Arc::new(backend.changes().subscribe(self.mailbox.clone(), Lists::ALL))
-        });
-        Ok(subscription.clone())
+        Ok(self.subscription(&mut state, changes))
+    }
+
+    fn subscription(&self, state: &mut State, changes: &Arc<Changes>) -> Arc<Subscription> {
+        let subscribe = || changes.subscribe(self.tenant.clone(), self.mailbox.clone(), Lists::ALL);
+        let subscriptions = &mut state.subscriptions;
+        subscriptions
+            .entry(changes.server().clone())
+            .or_insert_with(|| Arc::new(subscribe()))
+            .clone()
     }
 
     /// The client's answer to a server's question goes to that server. Any other is ignored.
@@ -161,14 +191,6 @@ impl Session {
         {
             connection.notify(Frame::answer(&id, answer));
         }
-    }
-
-    /// Puts a message on one stream of the client's: that of its newest request that has room, else the
-    /// standing one. Tells whether there was any.
-    fn deliver(&self, message: &Bytes) -> bool {
-        let state = self.state.lock();
-        let requests = state.listeners.iter().rev().chain(&state.standing);
-        requests.into_iter().any(|(_, listener)| listener.hear(Event::Message(message.clone())))
     }
 }
 
@@ -183,15 +205,23 @@ impl State {
             subscriptions: HashMap::new(),
             questions: HashMap::new(),
             next: 0,
+            entered: 0,
             used: Instant::now(),
         }
     }
 
     fn sit(&mut self, tenant: &TenantId, seats: &Arc<Seats>) -> Result<(), CallError> {
         if self.seat.is_none() {
-            self.seat = Some(seats.take(tenant).ok_or(CallError::Overloaded)?);
+            self.seat = Some(seats.take(tenant).ok_or(TOO_MANY_SEATS)?);
         }
         Ok(())
+    }
+
+    /// Puts a message on one stream of the client's: that of its newest request that has room, else the
+    /// standing one. Tells whether there was any.
+    fn deliver(&self, message: &Bytes) -> bool {
+        let streams = self.listeners.iter().rev().chain(&self.standing);
+        streams.into_iter().any(|(_, listener)| listener.hear(Event::Message(message.clone())))
     }
 
     fn number(&mut self) -> u64 {
@@ -213,16 +243,24 @@ impl Client for Session {
         &self.capabilities
     }
 
+    fn follow(&self, changes: &Arc<Changes>) {
+        self.subscription(&mut self.state.lock(), changes);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let is_busy = !state.listeners.is_empty() || state.standing.is_some();
+        let is_busy = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
         if is_busy { None } else { Some(state.used) }
     }
 
     fn end(&self) {
         self.ended.cancel();
         let mut state = self.state.lock();
-        for (_, cancelled) in state.running.drain() {
+        for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
             cancelled.cancel();
         }
         state.listeners.clear();
@@ -233,23 +271,22 @@ impl Client for Session {
 
     fn ask(&self, question: Question) {
         let Question { connection, id, method, params } = question;
-        let number = {
-            let mut state = self.state.lock();
-            let number = state.number();
-            if state.questions.len() < QUESTIONS_MAX {
-                state.questions.insert(number, (connection.clone(), id.clone()));
-            }
-            number
-        };
         let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
+        let mut state = self.state.lock();
+        // Those of processes that are gone wait for nothing.
+        state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
+        let number = state.number();
         let message = Frame::request(number, &method, &[&params]).into_bytes();
-        let is_kept = self.state.lock().questions.contains_key(&number);
-        if is_kept && self.deliver(&message.into()) {
+        let is_asked =
+            state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
+        if is_asked {
+            state.questions.insert(number, (connection, id));
             return;
         }
-        self.state.lock().questions.remove(&number);
+        drop(state);
         if let Some(connection) = connection.upgrade() {
-            let why = "the client has no stream open on which it could be asked";
+            let why =
+                "the client cannot be asked: it has no stream open, or too many questions already";
             connection.notify(Frame::error(Some(&id), INTERNAL_ERROR, why, None));
         }
     }
@@ -263,13 +300,21 @@ impl Client for Session {
             state.questions.iter().find(|(_, asked)| is_it(asked)).map(|(number, _)| *number);
         let Some(number) = number else { return };
         state.questions.remove(&number);
-        drop(state);
-        self.deliver(&rpc::notification(method::CANCELLED, &format!("{{\"requestId\":{number}}}")));
+        let params = format!("{{\"requestId\":{number}}}");
+        state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
     fn tell(&self, method: &str, params: Option<Bytes>) {
         let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
-        self.deliver(&rpc::notification(method, &params));
+        self.state.lock().deliver(&rpc::notification(method, &params));
+    }
+
+    fn log(&self, level: LogLevel, params: Bytes) {
+        let state = self.state.lock();
+        if state.log_level.is_none_or(|lowest| level >= lowest) {
+            let params = String::from_utf8_lossy(&params);
+            state.deliver(&rpc::notification(method::LOG_MESSAGE, &params));
+        }
     }
 }
 
@@ -285,7 +330,9 @@ impl Drop for InSession {
         let mut state = self.session.state.lock();
         state.used = Instant::now();
         state.listeners.retain(|(number, _)| *number != self.number);
-        if let Some(id) = &self.id {
+        if let Some(id) = &self.id
+            && state.running.get(id).is_some_and(|(number, _)| *number == self.number)
+        {
             state.running.remove(id);
         }
     }
@@ -303,6 +350,12 @@ impl Drop for Standing {
         state.used = Instant::now();
         if state.standing.as_ref().is_some_and(|(number, _)| *number == self.number) {
             state.standing = None;
+            // Without a stream there is nothing to keep but what was asked for by name.
+            let watches = |it: &Arc<Subscription>| it.watched_len() > 0;
+            if state.log_level.is_none() && !state.subscriptions.values().any(watches) {
+                state.subscriptions.clear();
+                state.seat = None;
+            }
         }
     }
 }

@@ -86,7 +86,7 @@ impl Sessions {
         let capabilities = capabilities.get().to_owned();
         let session = Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, true));
         self.shard(&id).lock().live.insert(id, session.clone());
-        (Entered { sessions: self, session }, token)
+        (Entered::new(self, session), token)
     }
 
     /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
@@ -118,7 +118,7 @@ impl Sessions {
             shard.note_ended(id, token.expires);
             return None;
         }
-        Some(Entered { sessions: self, session })
+        Some(Entered::new(self, session))
     }
 
     /// Ends a session. Its token is worth nothing from now on.
@@ -139,6 +139,13 @@ impl Sessions {
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
                 shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
+                // Among them those whose process was left idle, or has crashed.
+                let over = shard.live.values().filter(|session| session.has_ended());
+                let over: Vec<_> = over.map(|session| session.id.clone()).collect();
+                for id in over {
+                    shard.live.remove(&id);
+                    shard.note_ended(id, now + VALID_FOR.as_secs());
+                }
                 let unused = shard.live.values().filter(|session| is_unused(session));
                 let idle = |session: &&Arc<Session>| {
                     session.idle_since().is_some_and(|since| since.elapsed() >= IDLE_MAX)
@@ -174,8 +181,16 @@ pub(super) struct Entered<'a> {
     pub(super) session: Arc<Session>,
 }
 
+impl<'a> Entered<'a> {
+    fn new(sessions: &'a Sessions, session: Arc<Session>) -> Self {
+        session.enter();
+        Self { sessions, session }
+    }
+}
+
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        self.session.leave();
         let mut shard = self.sessions.shard(&self.session.id).lock();
         // Besides this one, only the table holds it.
         if Arc::strong_count(&self.session) == 2 && self.session.is_blank() {
