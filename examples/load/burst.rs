@@ -13,23 +13,26 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::options::Options;
-use crate::target::{Kind, Target};
+use crate::target::Target;
 
 const REPEATS: usize = 10;
 
 pub async fn run(options: &Options, calls: usize) -> Result<ExitCode> {
-    let target = Target::open(Kind::Gateway, options).await?;
-    let mut times = measure(&target, options, calls).await?;
-    target.stop().await;
-    // From the first request to the last answer.
-    times.sort();
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    println!(
-        "{calls} calls of sleep {} ms at once, {REPEATS} times: until the last answer {:.1} ms (median), {:.1} ms (max)",
-        options.sleep_ms,
-        ms((times[REPEATS / 2 - 1] + times[REPEATS / 2]) / 2),
-        ms(times[REPEATS - 1]),
-    );
+    for front in options.fronts() {
+        let target = Target::open(*front, options).await?;
+        let mut times = measure(&target, options, calls).await?;
+        target.stop().await;
+        // From the first request to the last answer.
+        times.sort();
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        println!(
+            "{}: {calls} calls of sleep {} ms at once, {REPEATS} times: until the last answer {:.1} ms (median), {:.1} ms (max)",
+            front.name(),
+            options.sleep_ms,
+            ms((times[REPEATS / 2 - 1] + times[REPEATS / 2]) / 2),
+            ms(times[REPEATS - 1]),
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use memchr::memmem;
+use trunkline::mcp::{ProtocolVersion, meta, method};
 
 use crate::options::{Options, Tool};
 use crate::target::{Kind, Target};
@@ -41,25 +42,25 @@ impl Exchange {
         text.extend(std::iter::repeat_n('x', text_len.saturating_sub(text.len())));
         // The answer holds the text in the very form that the request does.
         let member = format!("\"text\":\"{text}\"");
-        let body = format!("{{{member}}}");
-        let request = post(target, "echo", &body);
-        let body = request.len() - body.len()..request.len();
-        let member = body.start + 1..body.end - 1;
+        let arguments = format!("{{{member}}}");
+        let request = post(target, "echo", &arguments);
+        let arguments = position(&request, &arguments);
+        let member = arguments.start + 1..arguments.end - 1;
         let serial_at = member.end - 1 - text.len() + serial_at;
         let expected = match target.kind() {
-            Kind::Floor => Expected::Body(body),
-            Kind::Gateway => Expected::Part(member),
+            Kind::Floor => Expected::Body(arguments),
+            Kind::Rest | Kind::Mcp => Expected::Part(member),
         };
         Self { request, serial: Some(serial_at..serial_at + SERIAL_LEN), expected }
     }
 
     /// The answer of `sleep` holds nothing of the call but the time: a mix-up would go unnoticed here.
     pub fn sleep(target: &Target, ms: u32) -> Self {
-        let body = format!("{{\"ms\":{ms}}}");
-        let request = post(target, "sleep", &body);
+        let arguments = format!("{{\"ms\":{ms}}}");
+        let request = post(target, "sleep", &arguments);
         let expected = match target.kind() {
-            Kind::Floor => Expected::Body(request.len() - body.len()..request.len()),
-            Kind::Gateway => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
+            Kind::Floor => Expected::Body(position(&request, &arguments)),
+            Kind::Rest | Kind::Mcp => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
         };
         Self { request, serial: None, expected }
     }
@@ -91,15 +92,44 @@ fn count_up(digits: &mut [u8]) {
     }
 }
 
-fn post(target: &Target, tool: &str, body: &str) -> Vec<u8> {
-    let path = match target.kind() {
-        Kind::Floor => "/echo".to_owned(),
-        Kind::Gateway => format!("/v1/servers/std/tools/{tool}"),
+fn position(request: &[u8], part: &str) -> Range<usize> {
+    let start = memmem::find(request, part.as_bytes()).expect("it was put in");
+    start..start + part.len()
+}
+
+fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
+    let (path, headers, body) = match target.kind() {
+        Kind::Floor => ("/echo".to_owned(), String::new(), arguments.to_owned()),
+        Kind::Rest => {
+            (format!("/v1/servers/std/tools/{tool}"), String::new(), arguments.to_owned())
+        }
+        Kind::Mcp => ("/mcp/std".to_owned(), mcp_headers(tool), mcp_body(tool, arguments)),
     };
     format!(
-        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
         target.address(),
         body.len()
     )
     .into_bytes()
+}
+
+/// The headers that a client of the modern era sends: what they repeat of the body is compared with it.
+fn mcp_headers(tool: &str) -> String {
+    let version = ProtocolVersion::LATEST.as_str();
+    format!(
+        "accept: application/json, text/event-stream\r\nmcp-protocol-version: {version}\r\nmcp-method: {}\r\nmcp-name: {tool}\r\n",
+        method::TOOLS_CALL
+    )
+}
+
+/// All clients and all calls have the same id: that is how common clients are.
+fn mcp_body(tool: &str, arguments: &str) -> String {
+    let method = method::TOOLS_CALL;
+    let version = ProtocolVersion::LATEST.as_str();
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{tool}","arguments":{arguments},"_meta":{{"{}":"{version}","{}":{{"name":"load","version":"1"}},"{}":{{}}}}}}}}"#,
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_INFO,
+        meta::CLIENT_CAPABILITIES,
+    )
 }

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! cargo run --release --example load                               64 connections, as fast as it goes
+//! cargo run --release --example load -- --front both               REST and MCP, one against the other
 //! cargo run --release --example load -- --connections 1            the time one call takes
 //! cargo run --release --example load -- --rate 2000                latency at a fixed rate of arrivals
 //! cargo run --release --example load -- --concurrent-sleep 64      64 calls that wait, at the same time
@@ -15,7 +16,7 @@
 //!
 //! - `options`: the command line
 //! - `target`: the processes that are measured; `floor` is the bare server
-//! - `client`, `exchange`: one HTTP connection; a request and the answer that must come back
+//! - `client`, `exchange`: one HTTP connection; a request, over REST or MCP, and the answer that must come back
 //! - `drive`, `pace`: many connections for a while, at a fixed rate if asked
 //! - `burst`: many calls at one moment
 //! - `usage`, `report`: what it cost, and how it is shown
@@ -36,9 +37,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::options::{Options, Which};
+use crate::options::Options;
 use crate::report::{Measured, Report};
-use crate::target::{Kind, Target};
+use crate::target::Target;
 
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
@@ -62,7 +63,7 @@ async fn measure(options: &Options) -> Result<ExitCode> {
     if !options.json {
         report::print_header();
     }
-    // Taking turns, so that what else happens on the machine hits both alike.
+    // Taking turns, so that what else happens on the machine hits all alike.
     for round in 1..=options.rounds.get() {
         for kind in options.kinds() {
             let target = Target::open(kind, options).await?;
@@ -93,14 +94,4 @@ async fn measure_target(target: &Target, options: &Options) -> Result<Measured> 
     let loaded = target.memory();
     let tally = load.finish()?;
     Ok(Measured::new(target.kind(), &tally, options.duration(), (before, after), (idle, loaded)))
-}
-
-impl Options {
-    fn kinds(&self) -> Vec<Kind> {
-        match (&self.url, self.target) {
-            (Some(_), _) | (None, Which::Gateway) => vec![Kind::Gateway],
-            (None, Which::Floor) => vec![Kind::Floor],
-            (None, Which::Both) => vec![Kind::Floor, Kind::Gateway],
-        }
-    }
 }

@@ -7,12 +7,17 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use reqwest::Url;
 
+use crate::target::Kind;
+
 /// Measures the gateway's tool calls over HTTP, next to a bare server that only echoes
 #[derive(Parser)]
 pub struct Options {
     /// What to measure
     #[arg(long, value_enum, default_value = "both")]
-    pub target: Which,
+    target: Which,
+    /// By which way to call the gateway
+    #[arg(long, value_enum, default_value = "rest")]
+    front: Front,
     /// Measure a gateway that runs already, instead of starting one
     #[arg(long, conflicts_with = "target")]
     pub url: Option<Url>,
@@ -56,10 +61,17 @@ pub struct Options {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+enum Which {
     Both,
     Gateway,
     Floor,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Front {
+    Rest,
+    Mcp,
+    Both,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,6 +81,24 @@ pub enum Tool {
 }
 
 impl Options {
+    /// What each round measures.
+    pub fn kinds(&self) -> Vec<Kind> {
+        match (&self.url, self.target) {
+            (Some(_), _) | (None, Which::Gateway) => self.fronts().to_vec(),
+            (None, Which::Floor) => vec![Kind::Floor],
+            (None, Which::Both) => [&[Kind::Floor], self.fronts()].concat(),
+        }
+    }
+
+    /// The ways to call the gateway.
+    pub fn fronts(&self) -> &'static [Kind] {
+        match self.front {
+            Front::Rest => &[Kind::Rest],
+            Front::Mcp => &[Kind::Mcp],
+            Front::Both => &[Kind::Rest, Kind::Mcp],
+        }
+    }
+
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.duration.get().into())
     }

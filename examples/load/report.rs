@@ -119,25 +119,33 @@ impl Report {
     }
 
     pub fn print_summary(&self) {
-        let (floor, gateway) = (self.median(Kind::Floor), self.median(Kind::Gateway));
-        for measured in [&floor, &gateway].into_iter().flatten() {
-            print_row("median", measured);
+        for kind in [Kind::Floor, Kind::Rest, Kind::Mcp] {
+            if let Some(measured) = self.median(kind) {
+                print_row("median", &measured);
+            }
         }
-        if floor.is_none() || gateway.is_none() {
+        for (kind, with) in
+            [(Kind::Rest, Kind::Floor), (Kind::Mcp, Kind::Floor), (Kind::Mcp, Kind::Rest)]
+        {
+            self.print_comparison(kind, with);
+        }
+    }
+
+    /// Of each round on its own, so that a machine that gets faster or slower over the rounds does not
+    /// matter.
+    fn print_comparison(&self, kind: Kind, with: Kind) {
+        let pairs = || self.of(kind).zip(self.of(with));
+        if pairs().next().is_none() {
             return;
         }
-        // Of each round on its own, so that a machine that gets faster or slower over the rounds does
-        // not matter.
-        let pairs = || self.of(Kind::Gateway).zip(self.of(Kind::Floor));
-        let throughput =
-            median(pairs().map(|(gateway, floor)| gateway.calls_per_s / floor.calls_per_s));
-        let cpu =
-            median(pairs().map(|(gateway, floor)| gateway.cpu_us_per_call / floor.cpu_us_per_call));
-        let p50 = median(pairs().map(|(gateway, floor)| gateway.p50_us - floor.p50_us));
+        let throughput = median(pairs().map(|(it, with)| it.calls_per_s / with.calls_per_s));
+        let cpu = median(pairs().map(|(it, with)| it.cpu_us_per_call / with.cpu_us_per_call));
+        let p50 = median(pairs().map(|(it, with)| it.p50_us - with.p50_us));
+        let (kind, with) = (kind.name(), with.name());
         println!();
-        println!("throughput    gateway / floor   {throughput:8.2}");
-        println!("CPU per call  gateway / floor   {cpu:8.2}");
-        println!("p50           gateway - floor   {p50:8.0} µs");
+        println!("throughput    {kind:>4} / {with:5}   {throughput:8.2}");
+        println!("CPU per call  {kind:>4} / {with:5}   {cpu:8.2}");
+        println!("p50           {kind:>4} - {with:5}   {p50:8.0} µs");
     }
 
     pub fn exit_code(&self) -> ExitCode {
@@ -191,10 +199,7 @@ pub fn print_header() {
 
 /// One line of the table. The memory is the target's.
 pub fn print_row(round: &str, it: &Measured) {
-    let target = match it.target {
-        Kind::Floor => "floor",
-        Kind::Gateway => "gateway",
-    };
+    let target = it.target.name();
     let number = |value: f64| if value.is_nan() { "-".to_owned() } else { format!("{value:.1}") };
     print!("{round:7} {target:7} {:>8.0} {:>8.0}  ", it.calls, it.calls_per_s);
     print!("{:>7.0} {:>7.0} {:>8.0} {:>10.0}  ", it.p50_us, it.p99_us, it.p999_us, it.max_us);

@@ -29,7 +29,20 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     Floor,
-    Gateway,
+    /// The gateway, called over REST.
+    Rest,
+    /// The gateway, called over MCP.
+    Mcp,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Rest => "rest",
+            Self::Mcp => "mcp",
+        }
+    }
 }
 
 pub struct Target {
@@ -61,8 +74,8 @@ impl Target {
     /// The one that the options name, or one started for it that is ready.
     pub async fn open(kind: Kind, options: &Options) -> Result<Self> {
         match (&options.url, &options.gateway) {
-            (Some(url), _) => Self::external(url).await,
-            (None, Some(program)) if kind == Kind::Gateway => Self::start(kind, program).await,
+            (Some(url), _) => Self::external(kind, url).await,
+            (None, Some(program)) if kind != Kind::Floor => Self::start(kind, program).await,
             (None, _) => Self::start(kind, &std::env::current_exe()?).await,
         }
     }
@@ -73,7 +86,7 @@ impl Target {
         let mut command = Command::new(std::path::absolute(program)?);
         match kind {
             Kind::Floor => command.arg("floor"),
-            Kind::Gateway => command.arg("serve").arg("--listen"),
+            Kind::Rest | Kind::Mcp => command.arg("serve").arg("--listen"),
         };
         command.arg(address.to_string()).current_dir(dir.path()).env("RUST_LOG", "warn");
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn()?;
@@ -85,14 +98,14 @@ impl Target {
         Ok(Self { kind, address, process: Some(process) })
     }
 
-    async fn external(url: &Url) -> Result<Self> {
+    async fn external(kind: Kind, url: &Url) -> Result<Self> {
         let host = url.host_str().context("the URL names no host")?;
         let port = url.port_or_known_default().context("the URL names no port")?;
         let address = lookup_host((host, port)).await?.next().context("the host has no address")?;
         if url.scheme() != "http" {
             bail!("only http can be measured");
         }
-        Ok(Self { kind: Kind::Gateway, address, process: None })
+        Ok(Self { kind, address, process: None })
     }
 
     pub fn kind(&self) -> Kind {
@@ -139,7 +152,7 @@ async fn wait_until_ready(kind: Kind, address: SocketAddr) -> Result<()> {
         Kind::Floor => {
             format!("POST /echo HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\n\r\n")
         }
-        Kind::Gateway => format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n"),
+        Kind::Rest | Kind::Mcp => format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n"),
     };
     let give_up = Instant::now() + START_TIMEOUT;
     while Instant::now() < give_up {
@@ -150,5 +163,5 @@ async fn wait_until_ready(kind: Kind, address: SocketAddr) -> Result<()> {
         }
         sleep(Duration::from_millis(20)).await;
     }
-    bail!("the {kind:?} did not get ready");
+    bail!("the {} did not get ready", kind.name());
 }
