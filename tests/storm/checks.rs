@@ -12,7 +12,7 @@ use trunkline::registry::Server;
 use crate::child::complaints_of;
 use crate::plan::Plan;
 use crate::report::Tally;
-use crate::{processes, worker};
+use crate::{direct, processes, worker};
 
 /// How long anything may take that needs no more than a moment.
 const MOMENT: Duration = Duration::from_secs(10);
@@ -23,6 +23,15 @@ pub async fn all_start(gateway: &Gateway, tally: &Tally) {
         if let Err(error) = server.ready(Instant::now() + MOMENT).await {
             tally.fault(format!("server {} does not start: {error:?}", server.id()));
         }
+    }
+}
+
+/// No call is under way: those end by themselves whose callers have gone and cannot end them.
+pub async fn calls_end(gateway: &Gateway, tally: &Tally) {
+    let servers = || gateway.registry().iter().filter_map(Server::shared);
+    let in_flight = || servers().map(|server| server.metrics().in_flight.get()).sum::<i64>();
+    if !comes_true(Instant::now() + MOMENT, || in_flight() == 0).await {
+        tally.fault(format!("{} calls do not end", in_flight()));
     }
 }
 
@@ -62,7 +71,7 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     let mut plan = Plan::draw(0, 0, 0, 1);
     plan.timeout = MOMENT;
     let caller = Caller { tenant: worker::tenant_id(0), session: None };
-    match gateway.call(&caller, worker::call(&plan, plan.server)).await {
+    match gateway.call(&caller, direct::call(&plan, plan.server)).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),
     }

@@ -115,13 +115,14 @@ impl Writer {
                 self.schedule(Duration::ZERO, None, OnCancel::Ignore, Action::Write(line));
             }
             Event::Broken => self.complain("a line is no message"),
-            Event::Call { id, mark } => {
+            Event::Call { id, mark, wants_progress } => {
                 if self.seen.insert(id, false).is_some() {
                     self.complain("an id was used twice");
                 }
                 let Treatment { actions, on_cancel } =
                     misbehaviour::treat(self.seed, id, &mark, self.may_end);
-                for (delay, action) in actions {
+                let progress = wants_progress.then(|| misbehaviour::progress(self.seed, id, &mark));
+                for (delay, action) in progress.into_iter().flatten().chain(actions) {
                     self.schedule(delay, Some(id), on_cancel, action);
                 }
             }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, interval};
 use trunkline::backend::request_ids::IdSource;
 
 use crate::checks::Idle;
-use crate::options::Options;
+use crate::options::{Options, Way};
 use crate::plan::hash;
 use crate::planted;
 use crate::report::Tally;
@@ -20,73 +20,104 @@ use crate::watchdog::Watchdog;
 const ROUND_CALLS: u64 = 50_000;
 /// Calls of the planted run.
 const PLANTED_CALLS: u64 = 20_000;
+/// Over MCP the bug shows as soon, but calls take longer: more often the gateway notices it too, and replaces the
+/// server.
+const PLANTED_CALLS_MCP: u64 = 5_000;
 /// One call in so many must be answered, even by a gateway that refuses most of them.
 const ANSWERED_MIN: u64 = 50;
+/// With fewer it is not told whether those who hang up are noticed.
+const HUNG_UP_MIN: u64 = 1_000;
 const PROGRESS_EVERY: Duration = Duration::from_secs(3);
 
 /// Where a gateway's ids come from; `None` for where they really do.
 type Ids = Option<fn() -> Arc<dyn IdSource>>;
 
+/// One run.
+struct Run {
+    way: Way,
+    name: &'static str,
+    calls: u64,
+    ids: Ids,
+}
+
 /// Runs the whole test.
 pub fn run(options: &Options) -> ExitCode {
-    let runs: [(&str, u64, Ids); 2] =
-        [("honest", options.calls, None), ("planted", PLANTED_CALLS, Some(planted::ids))];
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("threads can be started");
     println!("identity storm, seed {}", options.seed);
-    println!("replay: {}", options.replay());
     let watchdog = Watchdog::start();
-    for (name, calls, ids) in runs.into_iter().filter(|(name, ..)| options.wants(name)) {
-        println!("{name}: {calls} calls");
-        let tally = Arc::new(Tally::default());
-        let began = Instant::now();
-        runtime.block_on(storm(options, name, calls, ids, &tally, &watchdog));
-        match (ids, tally.mismatches.get(), tally.alarms.get()) {
-            (None, 0, 0) | (Some(_), 1.., _) => {}
-            (None, ..) => tally.fault("answers reached the wrong calls".to_owned()),
-            (Some(_), ..) => tally.fault("the planted bug was not seen".to_owned()),
+    for way in options.ways() {
+        println!("replay: {}", options.replay(way));
+        let planted = match way {
+            Way::Gateway => PLANTED_CALLS,
+            Way::Mcp => PLANTED_CALLS_MCP,
+        };
+        let runs = [
+            Run { way, name: "honest", calls: options.calls(way), ids: None },
+            Run { way, name: "planted", calls: planted, ids: Some(planted::ids) },
+        ];
+        for run in runs.iter().filter(|run| options.wants(way, run.name)) {
+            println!("{}, {}: {} calls", way.name(), run.name, run.calls);
+            let tally = Arc::new(Tally::default());
+            let began = Instant::now();
+            runtime.block_on(run.storm(options, &tally, &watchdog));
+            run.judge(&tally);
+            tally.summary(began.elapsed());
+            let outcome = if tally.faults() == 0 { &watchdog.passed } else { &watchdog.failed };
+            outcome.add(1);
         }
-        if tally.answered() < calls / ANSWERED_MIN {
-            tally.fault("hardly any call was answered: this shows nothing".to_owned());
-        }
-        tally.summary(began.elapsed());
-        let outcome = if tally.faults() == 0 { &watchdog.passed } else { &watchdog.failed };
-        outcome.add(1);
     }
     watchdog.close();
     if watchdog.failed.get() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn storm(
-    options: &Options,
-    name: &str,
-    calls: u64,
-    ids: Ids,
-    tally: &Arc<Tally>,
-    watchdog: &Arc<Watchdog>,
-) {
-    let show = tokio::spawn(show_progress(tally.clone()));
-    let rounds = calls.div_ceil(ROUND_CALLS);
-    let mut idle = None;
-    for number in 0..rounds {
-        let round = Round {
-            seed: hash((options.seed, name, number)),
-            calls: calls * (number + 1) / rounds - calls * number / rounds,
-            tenants: options.tenants,
-            max_in_flight: options.max_in_flight,
-            ids,
-        };
-        round::run(round, tally, watchdog).await;
-        // Compared with the first round, which has started whatever is started once.
-        let Some(before) = idle else {
-            idle = Some(Idle::now());
-            continue;
-        };
-        if let Err(after) = Idle::again(before).await {
-            tally.fault(format!("round {number} left something: {before:?}, now {after:?}"));
+impl Run {
+    async fn storm(&self, options: &Options, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
+        let show = tokio::spawn(show_progress(tally.clone()));
+        let rounds = self.calls.div_ceil(ROUND_CALLS);
+        let mut idle = None;
+        for number in 0..rounds {
+            let round = Round {
+                way: self.way,
+                seed: hash((options.seed, self.name, number)),
+                calls: self.calls * (number + 1) / rounds - self.calls * number / rounds,
+                tenants: options.tenants,
+                max_in_flight: options.max_in_flight,
+                ids: self.ids,
+            };
+            round::run(round, tally, watchdog).await;
+            // Compared with the first round, which has started whatever is started once.
+            let Some(before) = idle else {
+                idle = Some(Idle::now());
+                continue;
+            };
+            if let Err(after) = Idle::again(before).await {
+                tally.fault(format!("round {number} left something: {before:?}, now {after:?}"));
+            }
+        }
+        show.abort();
+    }
+
+    /// Whether the run shows what it should.
+    fn judge(&self, tally: &Tally) {
+        match (self.ids, tally.mismatches.get(), tally.alarms.get()) {
+            (None, 0, 0) | (Some(_), 1.., _) => {}
+            (None, ..) => tally.fault("answers reached the wrong calls".to_owned()),
+            (Some(_), ..) => tally.fault("the planted bug was not seen".to_owned()),
+        }
+        if tally.answered() < self.calls / ANSWERED_MIN {
+            tally.fault("hardly any call was answered: this shows nothing".to_owned());
+        }
+        // Many who hang up do so before their request has arrived, or when its answer is on the way: not all count.
+        let (hung_up, fell_silent) = (tally.hung_up.get(), tally.fell_silent.get());
+        let is_telling = self.ids.is_none() && hung_up >= HUNG_UP_MIN;
+        if is_telling && tally.given_up.get() < fell_silent + hung_up / 20 {
+            tally.fault("calls go on though their callers have hung up".to_owned());
+        }
+        if is_telling && fell_silent == 0 {
+            tally.fault("calls go on though their callers have said not to".to_owned());
         }
     }
-    show.abort();
 }
 
 async fn show_progress(tally: Arc<Tally>) {

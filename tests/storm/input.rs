@@ -12,7 +12,7 @@ use crate::misbehaviour;
 /// What the gateway wrote.
 pub enum Event {
     /// `tools/call`.
-    Call { id: u64, mark: String },
+    Call { id: u64, mark: String, wants_progress: bool },
     /// `notifications/cancelled`.
     Cancelled { id: u64 },
     /// Something simple, and the answer to it.
@@ -37,6 +37,14 @@ struct Params<'a> {
     request_id: Option<u64>,
     #[serde(borrow)]
     arguments: Option<Arguments<'a>>,
+    #[serde(rename = "_meta")]
+    meta: Option<Meta>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    progress_token: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -81,10 +89,7 @@ fn take(modern: bool, line: &[u8]) -> Option<Event> {
             .map(|id| Event::Cancelled { id });
     };
     if method == "tools/call" {
-        let id = id.get().parse().ok();
-        let mark = params.and_then(|params| params.arguments?.mark).map(str::to_owned);
-        let call = id.zip(mark).map(|(id, mark)| Event::Call { id, mark });
-        return Some(call.unwrap_or(Event::Broken));
+        return Some(take_call(id, params).unwrap_or(Event::Broken));
     }
     let outcome = match (&*method, modern) {
         ("server/discover", true) => {
@@ -99,4 +104,16 @@ fn take(modern: bool, line: &[u8]) -> Option<Event> {
         _ => r#""error":{"code":-32601,"message":"no such method"}"#,
     };
     Some(Event::Answered(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}")))
+}
+
+fn take_call(id: &RawValue, params: Option<Params<'_>>) -> Option<Event> {
+    let id = id.get().parse().ok()?;
+    let Params { arguments, meta, .. } = params?;
+    let mark = arguments?.mark?.to_owned();
+    // A caller's token must not get near a server, no more than its id.
+    let token = meta.and_then(|meta| meta.progress_token);
+    if token.is_some_and(|token| token != id) {
+        return None;
+    }
+    Some(Event::Call { id, mark, wants_progress: token.is_some() })
 }

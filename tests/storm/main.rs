@@ -1,9 +1,11 @@
 //! The identity storm: many tenants, all numbering their calls 1, 2, 3…, share a few servers that answer
 //! late, twice, out of order, not at all, to nobody, and that die; every answer must reach its own call.
 //!
-//! Calls take the real path, from [`trunkline::gateway::Gateway::call`] down to child processes under
-//! their guards. Each call carries a mark in its arguments, the server echoes it, and an answer with
-//! another mark is a mismatch. Two runs make the test:
+//! Calls take the real path, down to child processes under their guards: from
+//! [`trunkline::gateway::Gateway::call`] (`--front gateway`), or from MCP clients that come over HTTP, each tenant
+//! to a front of its own (`--front mcp`). Each call carries a mark in its arguments, the server echoes it, and an
+//! answer with another mark is a mismatch; over MCP also progress with another mark or token, an answer with
+//! another id, and whatever comes after the answer. Two runs make the test, of either front:
 //!
 //! 1. `honest`: the gateway as it is. One mismatch, hanging call, leaked slot or left-over process fails it.
 //! 2. `planted`: the gateway made to use its callers' ids. It fails if **no** mismatch is seen: a storm
@@ -18,10 +20,13 @@
 
 mod checks;
 mod child;
+mod direct;
 mod driver;
 mod input;
+mod mcp;
 mod misbehaviour;
 mod options;
+mod outcome;
 mod plan;
 mod planted;
 mod processes;

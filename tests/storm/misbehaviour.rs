@@ -99,6 +99,24 @@ pub fn treat(seed: u64, id: u64, mark: &str, may_end: bool) -> Treatment {
     Treatment { actions, on_cancel }
 }
 
+/// Progress of a call that asked for it: before its answer, and after; and some that is nobody's.
+pub fn progress(seed: u64, id: u64, mark: &str) -> Vec<(Duration, Action)> {
+    let mut rng = rng((seed, mark, "progress"));
+    let count = rng.random_range(0..4);
+    let line = |step: u32, rng: &mut SmallRng| {
+        let (token, mark) = match rng.random_range(0..20) {
+            0 => ((id ^ 1 << rng.random_range(20..52)).to_string(), "forged"),
+            1 => (format!("\"{id}\""), "forged"),
+            _ => (id.to_string(), mark),
+        };
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progress\":{step},\"progressToken\":{token},\"message\":\"{mark}\"}}}}"
+        )
+    };
+    let steps = 1..=count;
+    steps.map(|step| (millis(&mut rng, 0, 8), Action::Write(line(step, &mut rng)))).collect()
+}
+
 fn answer(rng: &mut SmallRng, id: u64, mark: &str) -> String {
     let text = format!("\"content\":[{{\"type\":\"text\",\"text\":\"{mark}\"}}]");
     let outcome = match rng.random_range(0..1000) {
@@ -176,12 +194,11 @@ fn own_message(rng: &mut SmallRng, id: u64, mark: &str) -> String {
             format!("\"id\":\"{mark}\",\"method\":\"sampling/createMessage\",\"params\":{{}}")
         }
         35..47 => format!(
-            "\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{id},\"progress\":1}}"
+            "\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{id},\"progress\":1,\"message\":\"{mark}\"}}"
         ),
-        47..59 => {
-            "\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"x\"}"
-                .to_owned()
-        }
+        47..59 => format!(
+            "\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":\"{mark}\"}}"
+        ),
         _ => "\"method\":\"notifications/tools/list_changed\"".to_owned(),
     };
     format!("{{\"jsonrpc\":\"2.0\",{rest}}}")

@@ -1,16 +1,28 @@
 //! The command line of the storm. It is a test among others: what is meant for them is let pass.
 
-/// What a plain `cargo test` runs.
+/// What a plain `cargo test` runs, of each front.
 const CALLS: u64 = 100_000;
+const CALLS_MCP: u64 = 25_000;
 /// Flags of the usual test harness whose value is an argument of its own.
 const HARNESS_FLAGS_WITH_VALUE: [&str; 7] =
     ["--test-threads", "--format", "--color", "--skip", "--logfile", "--shuffle-seed", "-Z"];
 
+/// The way that calls take into the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In this process.
+    Gateway,
+    /// Over HTTP, by MCP clients of both eras.
+    Mcp,
+}
+
 /// What to run.
 #[derive(Debug)]
 pub struct Options {
-    /// Calls of the honest run.
-    pub calls: u64,
+    /// The only way, if one is named.
+    way: Option<Way>,
+    /// Calls of the honest run, if said.
+    calls: Option<u64>,
     /// Where all chance comes from.
     pub seed: u64,
     /// How many tenants call.
@@ -25,7 +37,8 @@ impl Options {
     /// Reads the arguments. `None` if only a list of tests is asked for: the storm is not in it.
     pub fn parse(args: &[String]) -> Result<Option<Self>, String> {
         let mut options = Self {
-            calls: CALLS,
+            way: None,
+            calls: None,
             seed: u64::from(rand::random::<u32>()),
             tenants: 64,
             max_in_flight: 64,
@@ -43,7 +56,11 @@ impl Options {
                 number.map_err(|_| format!("{flag} needs a number, and it is `{text}`"))
             };
             match flag {
-                "--calls" => options.calls = in_range(flag, number()?, 1, u64::MAX)?,
+                "--front" => {
+                    let text = value.or_else(|| args.next().map(String::as_str));
+                    options.way = Some(Way::parse(text.unwrap_or_default())?);
+                }
+                "--calls" => options.calls = Some(in_range(flag, number()?, 1, u64::MAX)?),
                 "--seed" => options.seed = number()?,
                 "--tenants" => options.tenants = in_range(flag, number()?, 2, 10_000)?,
                 "--max-in-flight" => options.max_in_flight = in_range(flag, number()?, 1, 10_000)?,
@@ -60,18 +77,51 @@ impl Options {
         Ok(Some(options))
     }
 
+    /// The ways to storm: the one that is named, both in a plain run, and in a longer one the gateway's.
+    pub fn ways(&self) -> Vec<Way> {
+        match (self.way, self.calls) {
+            (Some(way), _) => vec![way],
+            (None, Some(_)) => vec![Way::Gateway],
+            (None, None) => vec![Way::Gateway, Way::Mcp],
+        }
+    }
+
+    /// Calls of the honest run.
+    pub fn calls(&self, way: Way) -> u64 {
+        self.calls.unwrap_or(match way {
+            Way::Gateway => CALLS,
+            Way::Mcp => CALLS_MCP,
+        })
+    }
+
     /// Whether a run is asked for.
-    pub fn wants(&self, run: &str) -> bool {
-        let name = format!("storm::{run}");
+    pub fn wants(&self, way: Way, run: &str) -> bool {
+        let name = format!("storm::{}::{run}", way.name());
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter))
     }
 
     /// How to run the same again.
-    pub fn replay(&self) -> String {
-        let Self { calls, seed, tenants, max_in_flight, .. } = self;
+    pub fn replay(&self, way: Way) -> String {
+        let Self { seed, tenants, max_in_flight, .. } = self;
+        let (front, calls) = (way.name(), self.calls(way));
         format!(
-            "cargo test --test storm -- --seed {seed} --calls {calls} --tenants {tenants} --max-in-flight {max_in_flight}"
+            "cargo test --test storm -- --front {front} --seed {seed} --calls {calls} --tenants {tenants} --max-in-flight {max_in_flight}"
         )
+    }
+}
+
+impl Way {
+    fn parse(text: &str) -> Result<Self, String> {
+        let ways = [Self::Gateway, Self::Mcp];
+        let named = ways.into_iter().find(|way| way.name() == text);
+        named.ok_or_else(|| format!("--front must be `gateway` or `mcp`, and it is `{text}`"))
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Mcp => "mcp",
+        }
     }
 }
 

@@ -16,6 +16,8 @@ pub const MAX_RESPONSE: usize = 64 * 1024;
 pub struct Plan {
     /// Tells it from all others.
     pub mark: String,
+    /// How its client numbers it; other clients have the same numbers.
+    pub client_id: u64,
     /// Which server, if that one is up.
     pub server: usize,
     /// How long its caller has.
@@ -52,6 +54,7 @@ impl Plan {
         };
         Self {
             mark: format!("t{tenant}-id{client_id}-w{worker}-{:x}", round_seed & 0xffff),
+            client_id,
             server: rng.random_range(0..SERVERS),
             timeout: Duration::from_micros(timeout_us),
             cancel,

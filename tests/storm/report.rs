@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use trunkline::telemetry::metrics::ServerMetrics;
+use trunkline::telemetry::metrics::{Metrics, ServerMetrics};
 
 /// Faults that are described; the rest are only counted.
 const FAULTS_SHOWN_MAX: usize = 8;
@@ -40,6 +40,12 @@ tally! {
     protocol = "protocol errors",
     refused = "refused",
     unavailable = "unavailable (not among the calls)",
+    streams = "answered by a stream (MCP)",
+    progress_events = "progress events (MCP)",
+    log_lines = "log lines (MCP)",
+    hung_up = "given up by hanging up (MCP, modern)",
+    fell_silent = "given up by saying so (MCP, legacy)",
+    given_up = "given up, as the gateway counts",
     mismatches = "mismatches",
     alarms = "identity alarms of the gateway",
     late_answers = "late answers",
@@ -90,6 +96,18 @@ impl Tally {
         self.garbage_lines.add(server.garbage_lines.get());
         self.refused_requests.add(server.refused_requests.get());
         self.restarts.add(server.restarts.get());
+    }
+
+    /// Takes over how many calls were given up by their callers.
+    pub fn add_given_up(&self, metrics: &Metrics) {
+        let text = String::from_utf8(metrics.render()).expect("metrics are text");
+        let given_up = text.lines().filter(|line| {
+            line.starts_with("trunkline_calls_total{") && line.contains("outcome=\"cancelled\"")
+        });
+        for line in given_up {
+            let count = line.rsplit(' ').next().and_then(|count| count.parse().ok());
+            self.given_up.add(count.expect("a whole number"));
+        }
     }
 
     /// How many calls got an answer whose mark could be compared.

@@ -19,6 +19,8 @@ use trunkline::ids::ServerId;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 
+use crate::mcp::fronts::Fronts;
+use crate::options::Way;
 use crate::plan::{MAX_RESPONSE, SERVERS, rng};
 use crate::report::Tally;
 use crate::watchdog::{Watchdog, Workers};
@@ -34,6 +36,7 @@ const STARTS_MAX: usize = 4;
 
 /// What a round is like.
 pub struct Round {
+    pub way: Way,
     pub seed: u64,
     pub calls: u64,
     pub tenants: usize,
@@ -53,6 +56,10 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     let registry = Registry::start(&config, &round.environment(&metrics), &servers, &stop);
     let gateway = Arc::new(Gateway::new(registry, metrics));
     checks::all_start(&gateway, tally).await;
+    let fronts = match round.way {
+        Way::Gateway => None,
+        Way::Mcp => Some(Fronts::open(&gateway, round.tenants, dir.path()).await),
+    };
 
     let total = round.tenants * WORKERS_PER_TENANT;
     let workers = Arc::new(Workers {
@@ -62,7 +69,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     });
     watchdog.enter("calls are made", Some(workers.clone()));
     let (tally, watchdog) = (tally.clone(), watchdog.clone());
-    let shared = Arc::new(Shared { gateway: gateway.clone(), tally, watchdog, workers });
+    let shared = Arc::new(Shared { gateway: gateway.clone(), fronts, tally, watchdog, workers });
     let mut working = JoinSet::new();
     for index in 0..total {
         let (tenant, worker) = (index / WORKERS_PER_TENANT, index % WORKERS_PER_TENANT);
@@ -76,7 +83,12 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     killer.abort();
     let _ = killer.await;
 
-    let Shared { tally, watchdog, .. } = &*shared;
+    let Shared { tally, watchdog, fronts, .. } = &*shared;
+    if let Some(fronts) = fronts {
+        watchdog.enter("connections are closed", None);
+        fronts.close().await;
+        checks::calls_end(&gateway, tally).await;
+    }
     watchdog.enter("slots are given back", None);
     checks::nothing_in_flight(&gateway, round.max_in_flight, tally).await;
     watchdog.enter("servers stop", None);
@@ -91,6 +103,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     for server in gateway.registry().iter().filter_map(|server| server.shared()) {
         tally.add(server.metrics());
     }
+    tally.add_given_up(gateway.metrics());
 }
 
 /// The name of a server.

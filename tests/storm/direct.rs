@@ -1,0 +1,79 @@
+//! Calls made in this process, straight at the gateway.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use trunkline::gateway::{Ask, Call, CallError, Caller, Gateway, Reply, ToolName};
+use trunkline::ids::CallId;
+use trunkline::jsonrpc::RawObject;
+use trunkline::mcp::requests::CallMeta;
+use trunkline::mcp::results::ResultKind;
+
+use crate::outcome::Outcome;
+use crate::plan::Plan;
+use crate::worker::{leave, tenant_id};
+
+/// One client.
+pub struct Direct {
+    gateway: Arc<Gateway>,
+    caller: Caller,
+}
+
+impl Direct {
+    pub fn new(gateway: Arc<Gateway>, tenant: usize) -> Self {
+        Self { gateway, caller: Caller { tenant: tenant_id(tenant), session: None } }
+    }
+
+    pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {
+        let mut answer = pin!(self.gateway.call(&self.caller, call(plan, server)));
+        tokio::select! {
+            biased;
+            outcome = &mut answer => read(outcome),
+            () = leave(plan.cancel) => Outcome::Cancelled,
+        }
+    }
+}
+
+/// A call to `server`, as planned.
+pub fn call(plan: &Plan, server: usize) -> Call {
+    let arguments = format!("{{\"mark\":\"{}\"}}", plan.mark);
+    let arrived = Instant::now();
+    Call {
+        id: CallId::new(),
+        server: crate::round::server_name(server),
+        ask: Ask::Tool {
+            name: ToolName::Own("echo".to_owned()),
+            arguments: RawObject::parse(arguments.into()).expect("a plain object"),
+            mirrored: None,
+        },
+        others: String::new(),
+        meta: CallMeta::default(),
+        size: 0,
+        listener: None,
+        arrived,
+        deadline: arrived + plan.timeout,
+    }
+}
+
+fn read(outcome: Result<Reply, CallError>) -> Outcome {
+    match outcome {
+        Ok(reply) => {
+            let is_error = reply.kind == ResultKind::ToolError;
+            Outcome::Result { result: reply.result, is_error }
+        }
+        Err(CallError::Backend(error)) => {
+            let data = error.data.map(|data| data.get().to_owned()).unwrap_or_default();
+            Outcome::ServerError { message: error.message, data }
+        }
+        Err(CallError::ServerUnavailable { retry_after, reason }) => {
+            Outcome::Unavailable { retry_after, reason }
+        }
+        Err(CallError::DeadlineExceeded { .. }) => Outcome::Expired,
+        Err(CallError::BackendExited { .. }) => Outcome::Ended,
+        Err(CallError::BackendTooLarge) => Outcome::TooLarge,
+        Err(CallError::BackendProtocol { .. } | CallError::InputRequired) => Outcome::Protocol,
+        Err(CallError::Overloaded) => Outcome::Refused,
+        Err(error) => Outcome::Wrong(format!("failed with {error:?}")),
+    }
+}

@@ -1,0 +1,66 @@
+//! One gateway, served once for each tenant: whoever comes to a tenant's front is that tenant.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use trunkline::config::{self, Config, Sources};
+use trunkline::gateway::Gateway;
+use trunkline::http::{self, Front};
+
+use crate::worker::tenant_id;
+
+/// The fronts of all tenants.
+pub struct Fronts {
+    addresses: Vec<SocketAddr>,
+    serving: TaskTracker,
+    drain: CancellationToken,
+}
+
+impl Fronts {
+    /// Serves `gateway` to so many tenants. No configuration lies in `empty_dir`: the defaults apply.
+    pub async fn open(gateway: &Arc<Gateway>, tenants: usize, empty_dir: &Path) -> Self {
+        let (serving, drain) = (TaskTracker::new(), CancellationToken::new());
+        let mut config = defaults(empty_dir);
+        let mut addresses = Vec::with_capacity(tenants);
+        for tenant in 0..tenants {
+            config.auth.anonymous_tenant = Some(tenant_id(tenant));
+            let front = Arc::new(Front::new(gateway.clone(), &config));
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let listener = listener.expect("there are ports enough");
+            addresses.push(listener.local_addr().expect("it is bound"));
+            let abort = CancellationToken::new();
+            let routes = http::router(front, false);
+            let timeout = config.header_timeout;
+            serving.spawn(http::server::serve(listener, routes, timeout, drain.clone(), abort));
+        }
+        serving.close();
+        Self { addresses, serving, drain }
+    }
+
+    /// Where a tenant is served.
+    pub fn address(&self, tenant: usize) -> SocketAddr {
+        self.addresses[tenant]
+    }
+
+    /// Done when no connection is left.
+    pub async fn close(&self) {
+        self.drain.cancel();
+        self.serving.wait().await;
+    }
+}
+
+fn defaults(empty_dir: &Path) -> Config {
+    let sources = Sources {
+        file: None,
+        mcp_file: None,
+        listen: None,
+        env: vec![],
+        working_dir: empty_dir.to_owned(),
+        own_program: "storm".into(),
+    };
+    config::load(&sources).expect("the defaults are valid")
+}
