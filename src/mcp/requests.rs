@@ -31,10 +31,11 @@ pub struct CallMeta {
 }
 
 impl CallMeta {
+    /// Whether it says no more than what every request carries.
     fn is_plain(&self) -> bool {
         !self.progress
             && self.log_level.is_none()
-            && self.capabilities.is_none()
+            && self.capabilities.as_ref().is_none_or(|capabilities| capabilities == "{}")
             && self.others.is_empty()
     }
 }
@@ -105,8 +106,7 @@ impl Dialect {
         }
         let mut members = String::new();
         if self.version.era() == Era::Modern {
-            let capabilities = meta.capabilities.as_deref().unwrap_or("{}");
-            let _ = write!(members, ",{}", modern_meta(self.version, capabilities));
+            members = modern_meta(self.version, meta.capabilities.as_deref().unwrap_or("{}"));
             if let Some(level) = meta.log_level {
                 let _ = write!(members, ",\"{}\":\"{}\"", meta::LOG_LEVEL, level.as_str());
             }
@@ -115,9 +115,9 @@ impl Dialect {
             let _ = write!(members, ",\"{}\":{id}", meta::PROGRESS_TOKEN);
         }
         members.push_str(&meta.others);
-        match members.strip_prefix(',') {
-            Some(members) => format!(",\"_meta\":{{{members}}}"),
-            None => String::new(),
+        match members.trim_start_matches(',') {
+            "" => String::new(),
+            members => format!(",\"_meta\":{{{members}}}"),
         }
     }
 }
@@ -159,9 +159,8 @@ pub fn cancelled(id: u64, reason: &str) -> Frame {
 
 /// The members of `_meta` that every modern request has.
 fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
-    let client = json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION});
     format!(
-        r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
+        r#""{}":"{version}","{}":{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}},"{}":{capabilities}"#,
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,

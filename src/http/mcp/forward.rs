@@ -55,15 +55,15 @@ impl Forward {
             });
         };
         let timeout = asked_timeout(asking.headers)?.unwrap_or(server.config().timeout);
-        let state = (asking.era == Era::Modern).then(|| {
-            RequestState::new(
-                asking.front.sealer.clone(),
-                &caller.tenant,
-                &subject.server,
-                method,
-                &subject.name,
-                params.get("arguments"),
-            )
+        let state = (asking.era == Era::Modern).then(|| RequestState {
+            sealer: asking.front.sealer.clone(),
+            tenant: caller.tenant.clone(),
+            server: subject.server.clone(),
+            method,
+            subject: subject.name.clone(),
+            arguments: params
+                .get("arguments")
+                .map(|json| asking.body.slice_ref(json.get().as_bytes())),
         });
         let others = others(asking, method, &subject, state.as_ref())?;
         let log_level = match asking.era {
@@ -98,7 +98,7 @@ impl Forward {
             state,
         };
         let ask = match method {
-            method::TOOLS_CALL => tool(asking, &subject)?,
+            method::TOOLS_CALL => tool(asking, subject.name)?,
             _ => Ask::Method(method),
         };
         let call = Call {
@@ -120,20 +120,20 @@ impl Subject {
     fn read(asking: &Asking<'_>, method: &str) -> Result<Self, RpcError> {
         let params = &asking.params;
         let name = match method {
-            method::RESOURCES_READ => params.text("uri")?.into_owned(),
+            method::RESOURCES_READ => params.text("uri")?,
             method::COMPLETE => return Self::of_completion(asking),
-            _ => params.text("name")?.into_owned(),
+            _ => params.text("name")?,
         };
-        let server = match (asking.scope, method) {
-            (Scope::One(server), _) => Some((server.clone(), name.clone())),
+        let split = match (asking.scope, method) {
+            (Scope::One(server), _) => Some((server.as_str(), &*name)),
             // The whole name is looked up: it may be a shortened one.
             (Scope::All, method::TOOLS_CALL) => {
-                names::split(&name).map(|(server, _)| (server.to_owned(), name.clone()))
+                names::split(&name).map(|(server, _)| (server, &*name))
             }
-            (Scope::All, method::RESOURCES_READ) => owned(names::split_resource_uri(&name)),
-            (Scope::All, _) => owned(names::split(&name)),
+            (Scope::All, method::RESOURCES_READ) => names::split_resource_uri(&name),
+            (Scope::All, _) => names::split(&name),
         };
-        match server {
+        match owned(split) {
             Some((server, name)) => Ok(Self { server, name }),
             None => Err(unknown(&name)),
         }
@@ -223,8 +223,7 @@ fn others(
     Ok(others)
 }
 
-fn tool(asking: &Asking<'_>, subject: &Subject) -> Result<Ask, RpcError> {
-    let name = subject.name.clone();
+fn tool(asking: &Asking<'_>, name: String) -> Result<Ask, RpcError> {
     let name = match asking.scope {
         Scope::All => ToolName::Exposed(name),
         Scope::One(_) => ToolName::Own(name),

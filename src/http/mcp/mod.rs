@@ -48,6 +48,7 @@ use crate::mcp::{Era, ProtocolVersion, meta, method};
 
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 const SESSION_ID: &str = "mcp-session-id";
+const JSON: &str = "application/json";
 /// The longest id that is echoed. A longer one is no id but an attack on our memory.
 const ID_LEN_MAX: usize = 1024;
 /// A message around arguments that are as deep as arguments may be.
@@ -226,18 +227,26 @@ fn is_modern(headers: &HeaderMap) -> bool {
 fn check_types(headers: &HeaderMap) -> Result<(), RpcError> {
     let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let content_type = value(header::CONTENT_TYPE).unwrap_or_default();
-    if !content_type.trim_start().to_ascii_lowercase().starts_with("application/json") {
+    let json = content_type.trim_start().get(..JSON.len());
+    if !json.is_some_and(|json| json.eq_ignore_ascii_case(JSON)) {
         let error = RpcError::new(INVALID_REQUEST, "`Content-Type` must be `application/json`");
         return Err(error.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let accept = accept.collect::<Vec<_>>().join(",").to_ascii_lowercase();
-    let takes = |kind: &str, range: &str| [kind, range, "*/*"].iter().any(|it| accept.contains(it));
-    if takes("application/json", "application/*") && takes("text/event-stream", "text/*") {
+    let accept = headers.get_all(header::ACCEPT);
+    let takes = |kind: &str, range: &str| {
+        let is_listed = |it: &&str| accept.iter().any(|value| contains(value.as_bytes(), it));
+        [kind, range, "*/*"].iter().any(is_listed)
+    };
+    if takes(JSON, "application/*") && takes("text/event-stream", "text/*") {
         return Ok(());
     }
     let message = "`Accept` must list both `application/json` and `text/event-stream`";
     Err(RpcError::new(INVALID_REQUEST, message).with_status(StatusCode::NOT_ACCEPTABLE))
+}
+
+/// Whether `part` is in a header's value, whatever the case.
+fn contains(value: &[u8], part: &str) -> bool {
+    value.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 fn text_header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {

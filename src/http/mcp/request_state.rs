@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::ids::TenantId;
@@ -16,31 +16,33 @@ use crate::seal::{PLAIN_LEN_MAX, Purpose, Sealer};
 const VALID_FOR: Duration = Duration::from_secs(60 * 60);
 const EXPIRY_LEN: usize = 8;
 
-/// Seals and opens for one request.
+/// Seals and opens for one request. Hardly any request needs either, so it only keeps what it takes.
 pub(super) struct RequestState {
-    sealer: Arc<Sealer>,
-    context: Vec<u8>,
+    pub(super) sealer: Arc<Sealer>,
+    /// Whose request it is.
+    pub(super) tenant: TenantId,
+    /// To which server.
+    pub(super) server: String,
+    pub(super) method: &'static str,
+    /// The tool, prompt or resource that it names.
+    pub(super) subject: String,
+    /// JSON.
+    pub(super) arguments: Option<Bytes>,
 }
 
 impl RequestState {
-    /// For a request of `tenant` to `server`: `subject` is the tool, prompt or resource that it names.
-    pub(super) fn new(
-        sealer: Arc<Sealer>,
-        tenant: &TenantId,
-        server: &str,
-        method: &str,
-        subject: &str,
-        arguments: Option<&RawValue>,
-    ) -> Self {
+    /// A digest of the request.
+    fn context(&self) -> Vec<u8> {
         // Written differently, the arguments are still the same.
-        let arguments = arguments.and_then(|json| serde_json::from_str::<Value>(json.get()).ok());
+        let arguments = self.arguments.as_ref();
+        let arguments = arguments.and_then(|json| serde_json::from_slice::<Value>(json).ok());
         let arguments = arguments.map(|arguments| arguments.to_string()).unwrap_or_default();
         let mut hash = Sha256::new();
-        for part in [tenant.as_str(), server, method, subject, &arguments] {
+        for part in [self.tenant.as_str(), &self.server, self.method, &self.subject, &arguments] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        Self { sealer, context: hash.finalize().to_vec() }
+        hash.finalize().to_vec()
     }
 
     /// `None` if it is too long.
@@ -48,12 +50,12 @@ impl RequestState {
         let expiry = (now() + VALID_FOR).as_secs().to_be_bytes();
         let plain = [&expiry, state.as_bytes()].concat();
         (plain.len() <= PLAIN_LEN_MAX)
-            .then(|| self.sealer.seal(Purpose::RequestState, &self.context, &plain))
+            .then(|| self.sealer.seal(Purpose::RequestState, &self.context(), &plain))
     }
 
     /// `None` if it is not what was sealed for this request, or too old.
     pub(super) fn open(&self, sealed: &str) -> Option<String> {
-        let plain = self.sealer.open(Purpose::RequestState, &self.context, sealed)?;
+        let plain = self.sealer.open(Purpose::RequestState, &self.context(), sealed)?;
         let (expiry, state) = plain.split_first_chunk::<EXPIRY_LEN>()?;
         if u64::from_be_bytes(*expiry) < now().as_secs() {
             return None;
@@ -71,9 +73,14 @@ mod tests {
     use super::*;
 
     fn state(sealer: &Arc<Sealer>, tenant: &str, subject: &str, arguments: &str) -> RequestState {
-        let tenant = TenantId::parse(tenant).unwrap();
-        let arguments = serde_json::from_str(arguments).unwrap();
-        RequestState::new(sealer.clone(), &tenant, "std", "tools/call", subject, Some(arguments))
+        RequestState {
+            sealer: sealer.clone(),
+            tenant: TenantId::parse(tenant).unwrap(),
+            server: "std".to_owned(),
+            method: "tools/call",
+            subject: subject.to_owned(),
+            arguments: Some(Bytes::copy_from_slice(arguments.as_bytes())),
+        }
     }
 
     #[test]
