@@ -17,6 +17,7 @@ mod errors;
 mod failures;
 mod fidelity;
 mod handshake;
+mod mcp_headers;
 mod ops;
 mod process;
 mod real_servers;
