@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::request_state::RequestState;
 use super::reshape::Reshape;
 use super::rpc::RpcError;
-use super::{Asking, Scope};
+use super::{Asking, PARAM_PREFIX, Scope};
 use crate::backend::during::{Events, Listener};
 use crate::gateway::{Ask, Call, CallError, Caller, ToolName};
 use crate::http::rest::asked_timeout;
@@ -239,7 +239,7 @@ fn tool(asking: &Asking<'_>, name: String) -> Result<Ask, RpcError> {
 }
 
 fn mirrored_params(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with("mcp-param-"));
+    let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with(PARAM_PREFIX));
     mirrored.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
 }
 

@@ -51,6 +51,8 @@ const SESSION_ID: &str = "mcp-session-id";
 const JSON: &str = "application/json";
 /// The longest id that is echoed. A longer one is no id but an attack on our memory.
 const ID_LEN_MAX: usize = 1024;
+/// What the names of headers begin with that repeat a tool's arguments.
+const PARAM_PREFIX: &str = "mcp-param-";
 /// A message around arguments that are as deep as arguments may be.
 const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
 

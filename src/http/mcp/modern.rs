@@ -1,7 +1,7 @@
 //! The modern era (2026-07-28): every request says all about itself, and closing its response cancels it.
 
 use axum::body::Body;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, Response, StatusCode};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -11,10 +11,13 @@ use super::forward::{self, Forward};
 use super::listen::listen;
 use super::lists::{self, Kind};
 use super::rpc::{self, RpcError};
-use super::{Asking, PROTOCOL_VERSION, Scope, meta_text, sse};
+use super::{Asking, PARAM_PREFIX, PROTOCOL_VERSION, Scope, meta_text, sse};
 use crate::gateway::{CallError, Caller};
-use crate::mcp::headers::{same, same_decoded};
+use crate::mcp::headers::{HeaderMismatch, repeated, same, same_decoded};
 use crate::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
+
+const METHOD: &str = "mcp-method";
+const NAME: &str = "mcp-name";
 
 /// Answers a request. Dropping the future, or the response, gives it up.
 pub(super) async fn answer(asking: &Asking<'_>, caller: &Caller) -> Response<Body> {
@@ -46,6 +49,7 @@ async fn dispatch(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>
 
 /// What every request must have, and what its headers must repeat of it.
 fn check_envelope(asking: &Asking<'_>) -> Result<(), RpcError> {
+    check_repeated(asking.headers)?;
     let missing = |name| {
         RpcError::invalid_params(format!("`params._meta[\"{name}\"]` is missing"))
             .with_status(StatusCode::BAD_REQUEST)
@@ -66,8 +70,18 @@ fn check_envelope(asking: &Asking<'_>) -> Result<(), RpcError> {
         let supported = [ProtocolVersion::LATEST.as_str()];
         return Err(error.with_data(&json!({"supported": supported, "requested": version})));
     }
-    same(asking.headers.get("mcp-method"), asking.method, "Mcp-Method")?;
+    same(asking.headers.get(METHOD), asking.method, "Mcp-Method")?;
     Ok(())
+}
+
+/// Headers that repeat the body must be there once.
+fn check_repeated(headers: &HeaderMap) -> Result<(), HeaderMismatch> {
+    let repeats_body = |name: &str| {
+        [PROTOCOL_VERSION, METHOD, NAME].contains(&name) || name.starts_with(PARAM_PREFIX)
+    };
+    let is_repeated = |name: &&HeaderName| headers.get_all(*name).iter().nth(1).is_some();
+    let mut names = headers.keys().filter(|name| repeats_body(name.as_str()));
+    names.find(is_repeated).map_or(Ok(()), |name| Err(repeated(name.as_str())))
 }
 
 fn check_name(asking: &Asking<'_>) -> Result<(), RpcError> {
@@ -77,7 +91,7 @@ fn check_name(asking: &Asking<'_>) -> Result<(), RpcError> {
         _ => "name",
     };
     let name = asking.params.text(named)?;
-    Ok(same_decoded(asking.headers.get("mcp-name"), &name, "Mcp-Name")?)
+    Ok(same_decoded(asking.headers.get(NAME), &name, "Mcp-Name")?)
 }
 
 async fn forward(

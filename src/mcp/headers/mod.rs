@@ -75,6 +75,12 @@ pub fn same_decoded(
     compare(name, decode(&header), body)
 }
 
+/// What to say of a header that is there more than once. Even if all of them agree: who reads only one may read
+/// another than who checked.
+pub fn repeated(name: &str) -> HeaderMismatch {
+    HeaderMismatch(format!("the {} header is there more than once", shown(name)))
+}
+
 fn compare(
     name: &str,
     header: Result<Cow<'_, str>, HeaderError>,
