@@ -228,16 +228,15 @@ fn is_modern(headers: &HeaderMap) -> bool {
 /// A client sends JSON and takes JSON as well as streams.
 fn check_types(headers: &HeaderMap) -> Result<(), RpcError> {
     let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let content_type = value(header::CONTENT_TYPE).unwrap_or_default();
-    let json = content_type.trim_start().get(..JSON.len());
-    if !json.is_some_and(|json| json.eq_ignore_ascii_case(JSON)) {
+    let is = |value: &str, kind: &str| media_type(value).eq_ignore_ascii_case(kind);
+    if !value(header::CONTENT_TYPE).is_some_and(|value| is(value, JSON)) {
         let error = RpcError::new(INVALID_REQUEST, "`Content-Type` must be `application/json`");
         return Err(error.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    let accept = headers.get_all(header::ACCEPT);
-    let takes = |kind: &str, range: &str| {
-        let is_listed = |it: &&str| accept.iter().any(|value| contains(value.as_bytes(), it));
-        [kind, range, "*/*"].iter().any(is_listed)
+    let takes = |kind, range| {
+        let accept = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
+        let mut accept = accept.flat_map(|value| value.split(','));
+        accept.any(|value| [kind, range, "*/*"].iter().any(|kind| is(value, kind)))
     };
     if takes(JSON, "application/*") && takes("text/event-stream", "text/*") {
         return Ok(());
@@ -246,9 +245,9 @@ fn check_types(headers: &HeaderMap) -> Result<(), RpcError> {
     Err(RpcError::new(INVALID_REQUEST, message).with_status(StatusCode::NOT_ACCEPTABLE))
 }
 
-/// Whether `part` is in a header's value, whatever the case.
-fn contains(value: &[u8], part: &str) -> bool {
-    value.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
+/// A media type without its parameters.
+fn media_type(value: &str) -> &str {
+    value.split(';').next().unwrap_or_default().trim()
 }
 
 fn text_header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
