@@ -7,12 +7,14 @@ use crate::mcp::{meta, trace};
 
 /// The members of `_meta`, `,"name":value` each; nothing if there is no valid trace.
 pub(super) fn members(headers: &HeaderMap) -> String {
-    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let Some(traceparent) = header(meta::TRACEPARENT).and_then(trace::traceparent) else {
-        return String::new();
-    };
+    let all = |name| headers.get_all(name).iter().map(|value| value.to_str().ok());
+    // Of several parents none is the right one; the state may be a list on several lines.
+    let mut parents = all(meta::TRACEPARENT);
+    let (Some(Some(parent)), None) = (parents.next(), parents.next()) else { return String::new() };
+    let Some(traceparent) = trace::traceparent(parent) else { return String::new() };
     let mut members = format!(",\"{}\":\"{traceparent}\"", meta::TRACEPARENT);
-    if let Some(tracestate) = header(meta::TRACESTATE).and_then(trace::tracestate) {
+    let state: Option<Vec<&str>> = all(meta::TRACESTATE).collect();
+    if let Some(tracestate) = state.and_then(|state| trace::tracestate(&state.join(","))) {
         members += &format!(",\"{}\":{tracestate}", meta::TRACESTATE);
     }
     members

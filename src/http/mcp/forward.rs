@@ -272,11 +272,9 @@ pub(super) fn carried_capabilities(capabilities: &str) -> String {
     capabilities.to_string()
 }
 
-/// The trace of the HTTP request goes on with the call, unless the client said otherwise in the body.
+/// The trace of the HTTP request goes on with the call, unless the client said anything of one in the body.
 fn with_trace(params: &Params<'_>, headers: &HeaderMap) -> String {
     let others = params.other_meta();
-    match params.meta(meta::TRACEPARENT) {
-        Some(_) => others,
-        None => others + &crate::http::trace::members(headers),
-    }
+    let has_own = [meta::TRACEPARENT, meta::TRACESTATE].iter().any(|it| params.meta(it).is_some());
+    if has_own { others } else { others + &crate::http::trace::members(headers) }
 }
