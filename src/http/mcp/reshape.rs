@@ -61,11 +61,13 @@ impl Reshape {
         let result = std::str::from_utf8(&reply.result).expect("looked at by the gateway");
         let wrap = |result: &str| rpc::result(&self.id, result);
         Ok(match (self.era, reply.era) {
-            (Era::Modern, Era::Modern) if reply.kind == ResultKind::InputRequired => {
+            // Whoever it comes from: what is not sealed could not come back.
+            (Era::Modern, _) if reply.kind == ResultKind::InputRequired => {
                 wrap(&self.seal(result)?)
             }
-            (Era::Modern, Era::Modern) | (Era::Legacy, Era::Legacy) => wrap(result),
-            (Era::Modern, Era::Legacy) => wrap(&self.modernise(result, reply.is_typed)),
+            (Era::Modern, Era::Modern) if reply.is_typed => wrap(result),
+            (Era::Modern, _) => wrap(&self.modernise(result, reply.is_typed)),
+            (Era::Legacy, Era::Legacy) => wrap(result),
             (Era::Legacy, Era::Modern) => {
                 let modern_only: &[&str] = match self.method {
                     method::RESOURCES_READ => &["resultType", "ttlMs", "cacheScope"],
@@ -76,7 +78,8 @@ impl Reshape {
         })
     }
 
-    /// A legacy server does not say that its result is complete, nor whether it may be kept: it may not.
+    /// A legacy server does not say that its result is complete, nor whether it may be kept: it may not. Some modern
+    /// ones forget to.
     fn modernise(&self, result: &str, is_typed: bool) -> String {
         let mut result = match is_typed {
             true => result.to_owned(),
