@@ -141,10 +141,11 @@ impl Subject {
 
     /// What is to be completed names a prompt or a resource.
     fn of_completion(asking: &Asking<'_>) -> Result<Self, RpcError> {
-        let (_, name) = reference(&asking.params)?;
-        let split = match asking.scope {
-            Scope::One(server) => Some((server.clone(), name.to_string())),
-            Scope::All => owned(names::split_resource_uri(&name).or_else(|| names::split(&name))),
+        let (member, name) = reference(&asking.params)?;
+        let split = match (asking.scope, member) {
+            (Scope::One(server), _) => Some((server.clone(), name.to_string())),
+            (Scope::All, "uri") => owned(names::split_resource_uri(&name)),
+            (Scope::All, _) => owned(names::split(&name)),
         };
         match split {
             Some((server, name)) => Ok(Self { server, name }),
@@ -174,13 +175,14 @@ fn reference<'a>(
     if let Some(twin) = members.folded_twin(&["type", "name", "uri"]) {
         return Err(ParamsError::Twin { at: "params.ref", name: twin.to_owned() }.into());
     }
-    for name in ["name", "uri"] {
-        if let Some(value) = members.get(name).and_then(text_of) {
-            return Ok((name, value));
-        }
-    }
-    let expected = "a reference to a prompt by `name` or a resource by `uri`";
-    Err(ParamsError::WrongType { at: "params.ref".into(), expected }.into())
+    let member = match members.get("type").and_then(text_of).as_deref() {
+        Some("ref/prompt") => Some("name"),
+        Some("ref/resource") => Some("uri"),
+        _ => None,
+    };
+    let named = member.and_then(|member| Some((member, members.get(member).and_then(text_of)?)));
+    let expected = "a `ref/prompt` with its `name` or a `ref/resource` with its `uri`";
+    named.ok_or_else(|| ParamsError::WrongType { at: "params.ref".into(), expected }.into())
 }
 
 /// The parameters that are passed on, in the server's own terms.
