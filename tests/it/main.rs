@@ -21,6 +21,7 @@ mod mcp_eras;
 mod mcp_headers;
 mod mcp_modern;
 mod mcp_params;
+mod mcp_streams;
 mod mcp_together;
 mod ops;
 mod process;

@@ -50,6 +50,7 @@ async fn a_servers_state_comes_back_with_the_same_request_only() {
     let state = |said: &Value| said["requestState"].as_str().unwrap().to_owned();
     let sealed = state(&mcp.call("ask", json!({"a": 1})).send().await.result());
     let fake = gateway.fake("talker");
+    fake.is_listened_to().await;
     let before = fake.lines_received().len();
     let (first, rest) = sealed.split_at(1);
     let tampered = format!("{}{rest}", if first == "A" { "B" } else { "A" });

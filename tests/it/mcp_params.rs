@@ -10,6 +10,9 @@ const OTHER_TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b71692
 async fn talker(era: &str) -> (Gateway, Mcp, Fake) {
     let gateway = Setup::new().talker("talker", era).start().await;
     let (mcp, fake) = (gateway.mcp("/mcp/talker"), gateway.fake("talker"));
+    if era == "modern" {
+        fake.is_listened_to().await;
+    }
     (gateway, mcp, fake)
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::fake::Fake;
 use super::gateway::client;
 use super::setup::python;
-use super::{Gateway, Setup, in_time};
+use super::{Gateway, Setup, eventually, in_time};
 
 pub const VERSION: &str = "2026-07-28";
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -40,6 +40,13 @@ impl Gateway {
     /// A client at `/mcp`, or at `/mcp/{server}`.
     pub fn mcp(&self, path: &str) -> Mcp {
         Mcp::new(self.url(path))
+    }
+}
+
+impl Fake {
+    /// Waits until the gateway has asked a modern server for news, the last thing that it does unasked.
+    pub async fn is_listened_to(&self) {
+        eventually("listened to", async || self.received_of("subscriptions/listen").pop()).await;
     }
 }
 
