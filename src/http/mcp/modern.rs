@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Response, StatusCode};
 use serde_json::json;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::about::Introduction;
 use super::exchange::{Exchange, respond_at_once};
@@ -108,8 +109,12 @@ async fn forward(
         }
         Some(events) => {
             let (front, caller) = (asking.front.clone(), caller.clone());
-            let running = async move { Some(front.gateway.call(&caller, call).await) };
-            let response = Exchange::new(running, events, reshape).respond(id).await;
+            // In a task of its own: a stream is not polled as long as its client does not read, and the call's
+            // deadline must hold all the same.
+            let call = tokio::spawn(async move { front.gateway.call(&caller, call).await });
+            let call = AbortOnDropHandle::new(call);
+            let outcome = async { call.await.ok() };
+            let response = Exchange::new(outcome, events, reshape).respond(id).await;
             Ok(response.unwrap_or_else(sse::ended))
         }
     }
