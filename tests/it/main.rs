@@ -19,6 +19,8 @@ mod fidelity;
 mod handshake;
 mod mcp_eras;
 mod mcp_headers;
+mod mcp_isolation;
+mod mcp_listen;
 mod mcp_modern;
 mod mcp_params;
 mod mcp_streams;

@@ -318,12 +318,15 @@ impl Stream {
 
     /// The text of the next message.
     pub async fn next_text(&mut self) -> Option<String> {
+        in_time("more of the stream", self.wait_for_text()).await
+    }
+
+    async fn wait_for_text(&mut self) -> Option<String> {
         loop {
             if let Some(message) = cut_event(&mut self.bytes) {
                 return Some(message);
             }
-            let Some(chunk) = in_time("more of the stream", self.response.chunk()).await.unwrap()
-            else {
+            let Some(chunk) = self.response.chunk().await.unwrap() else {
                 assert!(self.bytes.is_empty(), "the stream ends with half an event");
                 return None;
             };

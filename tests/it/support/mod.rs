@@ -10,6 +10,7 @@ mod metrics;
 mod processes;
 mod raw_http;
 mod setup;
+mod tenants;
 
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub use self::mcp_modern::Mcp;
 pub use self::processes::{arguments_of, environment_of, is_alive, kill};
 pub use self::raw_http::RawHttp;
 pub use self::setup::Setup;
+pub use self::tenants::Tenants;
 
 /// The program under test.
 pub const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");

@@ -1,0 +1,77 @@
+//! One gateway, several front ends: each takes its callers for another tenant.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use trunkline::backend::Environment;
+use trunkline::gateway::Gateway;
+use trunkline::http::{self, Front};
+use trunkline::ids::TenantId;
+use trunkline::registry::Registry;
+use trunkline::telemetry::metrics::Metrics;
+
+use super::{Fake, Mcp, Setup, TRUNKLINE, in_time, processes};
+
+/// A test ends with [`Tenants::stop`].
+pub struct Tenants {
+    urls: Vec<String>,
+    setup: Setup,
+    serving: TaskTracker,
+    servers: TaskTracker,
+    stop_serving: CancellationToken,
+    stop_servers: CancellationToken,
+}
+
+impl Setup {
+    /// Starts one gateway that is shared by these tenants.
+    pub async fn start_for(self, tenants: &[&str]) -> Tenants {
+        let mut config = self.config();
+        let metrics = Metrics::new();
+        let environment = Environment::new(TRUNKLINE.into(), config.max_response, metrics.clone());
+        let (servers, stop_servers) = (TaskTracker::new(), CancellationToken::new());
+        let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
+        let gateway = Arc::new(Gateway::new(registry, metrics));
+        let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
+        let mut urls = vec![];
+        for tenant in tenants {
+            config.auth.anonymous_tenant = Some(TenantId::parse(tenant).unwrap());
+            let front = Arc::new(Front::new(gateway.clone(), &config));
+            let listener = TcpListener::bind(config.listen).await.unwrap();
+            urls.push(format!("http://{}", listener.local_addr().unwrap()));
+            serving.spawn(http::server::serve(
+                listener,
+                http::router(front, false),
+                config.header_timeout,
+                stop_serving.clone(),
+                stop_serving.clone(),
+            ));
+        }
+        Tenants { urls, setup: self, serving, servers, stop_serving, stop_servers }
+    }
+}
+
+impl Tenants {
+    /// A client of each tenant at one endpoint.
+    pub fn mcp<const N: usize>(&self, path: &str) -> [Mcp; N] {
+        let clients = self.urls.iter().map(|url| Mcp::new(format!("{url}{path}")));
+        clients.collect::<Vec<_>>().try_into().ok().expect("as many as there are tenants")
+    }
+
+    /// What a server has seen of all of them.
+    pub fn fake(&self, id: &str) -> Fake {
+        Fake::new(self.setup.dir.path(), id)
+    }
+
+    /// Stops it. Of the processes it has started none may be left.
+    pub async fn stop(self) {
+        self.stop_serving.cancel();
+        self.stop_servers.cancel();
+        for tasks in [&self.serving, &self.servers] {
+            tasks.close();
+            in_time("stopped", tasks.wait()).await;
+        }
+        assert_eq!(processes::with_environment(&self.setup.mark), [] as [i32; 0]);
+    }
+}
