@@ -130,6 +130,8 @@ struct Table {
     abandoned: VecDeque<(Instant, u64)>,
     /// Whose calls there have been.
     callers: Callers,
+    /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
+    unanswered: usize,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
@@ -199,13 +201,13 @@ impl Pending {
     }
 
     /// Passes on a log line. It does not say which call it belongs to, not even whether that call is over. So
-    /// it is heard only where a single call is being worked on, and no other tenant has called since the
+    /// it is heard only where a single call can be worked on, and no other tenant has called since the
     /// server was started.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
         let mut calls = table.slots.values().filter(|slot| slot.permit.is_some());
         match (&table.callers, calls.next(), calls.next()) {
-            (Callers::One(_), Some(slot), None) if slot.written => {
+            (Callers::One(_), Some(slot), None) if slot.written && table.unanswered == 0 => {
                 let listener = slot.listener.as_ref().filter(|listener| listener.wants(level));
                 listener.is_some_and(|listener| listener.hear(Event::Log(params)))
             }
@@ -239,6 +241,12 @@ impl Pending {
         }
     }
 
+    /// An answer has come to a call that has no slot any more.
+    pub fn answered_late(&self) {
+        let mut table = self.table.lock();
+        table.unanswered = table.unanswered.saturating_sub(1);
+    }
+
     /// The caller no longer waits. Tells how far the call had come; if it was written, its slot stays
     /// until the answer or until `grace_end`.
     pub fn abandon(&self, id: u64, grace_end: Instant) -> Progress {
@@ -263,7 +271,8 @@ impl Pending {
                 return Some(grace_end);
             }
             table.abandoned.pop_front();
-            table.slots.remove(&id);
+            let slot = table.slots.remove(&id);
+            table.unanswered += usize::from(slot.is_some_and(|slot| slot.permit.is_some()));
         }
         None
     }

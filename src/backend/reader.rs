@@ -146,6 +146,7 @@ fn count(connection: &Connection, id: u64, completion: Completion) {
         Completion::Late => connection.metrics().late_answers.inc(),
         Completion::NoSlot if connection.ids().was_issued(id) => {
             connection.metrics().late_answers.inc();
+            connection.pending().answered_late();
         }
         Completion::NoSlot => {
             connection.metrics().unknown_answers.inc();
