@@ -68,7 +68,9 @@ async fn modern_clients_get_complete_results_from_servers_of_both_eras() {
             assert!(!result[member].is_null(), "{result}");
             let caching = (&result["ttlMs"], &result["cacheScope"]);
             match (method, era) {
-                ("resources/read", "modern") => assert_eq!(caching, (&json!(1234), &json!("public"))),
+                ("resources/read", "modern") => {
+                    assert_eq!(caching, (&json!(1234), &json!("public")))
+                }
                 ("resources/read", _) => assert_eq!(caching, (&json!(0), &json!("private"))),
                 _ => assert_eq!(caching, (&Value::Null, &Value::Null)),
             }
@@ -181,7 +183,8 @@ async fn what_a_client_says_of_itself_reaches_modern_servers_only() {
             let ask = mcp.ask(method, params).meta(CLIENT_CAPABILITIES, can.clone());
             let ask = ask.meta("io.modelcontextprotocol/clientInfo", json!({"name": "secret"}));
             ask.meta(LOG_LEVEL, "notice").meta("own", 1).send().await.result();
-            let meta = gateway.fake(era).received_of(method).pop().unwrap()["params"]["_meta"].clone();
+            let meta =
+                gateway.fake(era).received_of(method).pop().unwrap()["params"]["_meta"].clone();
             if era == "legacy" {
                 assert_eq!(meta, json!({"own": 1}), "{method}");
                 continue;
@@ -207,16 +210,22 @@ async fn progress_tokens_are_the_gateways_at_the_server_and_the_clients_own_on_t
     let gateway = gateway().await;
     for era in ERAS {
         let mcp = gateway.mcp(&format!("/mcp/{era}"));
-        for token in ["1", "\"1\"", "\"\\u00e9\"", "\"\"", "-7", "1.50", "12345678901234567890123"] {
+        for token in ["1", "\"1\"", "\"\\u00e9\"", "\"\"", "-7", "1.50", "12345678901234567890123"]
+        {
             let ask = mcp.call("progress", json!({}));
-            let params = r#"{"name":"progress","arguments":{"n":2},"_meta":{$meta,"progressToken":$t}}"#;
+            let params =
+                r#"{"name":"progress","arguments":{"n":2},"_meta":{$meta,"progressToken":$t}}"#;
             let said = ask.raw_params(&params.replace("$t", token)).send().await;
             said.result();
             let call = gateway.fake(era).calls_of("progress").pop().unwrap();
             assert_eq!(call["params"]["_meta"]["progressToken"], call["id"]);
             assert!(call["id"].is_u64() && call["id"] != 1, "{call}");
             assert_eq!(said.before().len(), 2, "{said:?}");
-            assert_eq!(said.body.matches(&format!("\"progressToken\":{token}")).count(), 2, "{said:?}");
+            assert_eq!(
+                said.body.matches(&format!("\"progressToken\":{token}")).count(),
+                2,
+                "{said:?}"
+            );
         }
     }
     gateway.stop().await;

@@ -281,7 +281,8 @@ async fn types_and_sizes_are_looked_at_first() {
     for kind in ["application/json;charset=utf-8", "Application/JSON ; x=y"] {
         echo(&mcp).header("content-type", kind).send().await.tool_text();
     }
-    for accept in ["application/json", "text/event-stream", "text/html", "application/jsonp, text/*"]
+    for accept in
+        ["application/json", "text/event-stream", "text/html", "application/jsonp, text/*"]
     {
         let said = echo(&mcp).header("accept", accept).send().await;
         assert_eq!(said.status, 406, "{accept}");

@@ -36,20 +36,19 @@ async fn is_updated(stream: &mut Stream, uri: &str) {
 
 #[tokio::test]
 async fn the_first_message_says_what_will_be_heard_of() {
-    let gateway = Setup::new()
-        .std()
-        .talker("legacy", "legacy")
-        .talker("modern", "modern")
-        .start()
-        .await;
+    let gateway =
+        Setup::new().std().talker("legacy", "legacy").talker("modern", "modern").start().await;
     let all = json!({"toolsListChanged": true, "promptsListChanged": true,
         "resourcesListChanged": true, "resourceSubscriptions": ["mem:///a", "mem:///none"]});
     for (server, honoured) in [
         // The bundled server has tools and nothing else.
         ("std", json!({"toolsListChanged": true})),
         // One that is asked for each resource can refuse.
-        ("legacy", json!({"toolsListChanged": true, "promptsListChanged": true,
-            "resourcesListChanged": true, "resourceSubscriptions": ["mem:///a"]})),
+        (
+            "legacy",
+            json!({"toolsListChanged": true, "promptsListChanged": true,
+            "resourcesListChanged": true, "resourceSubscriptions": ["mem:///a"]}),
+        ),
         ("modern", all.clone()),
     ] {
         let mcp = gateway.mcp(&format!("/mcp/{server}"));

@@ -63,7 +63,10 @@ async fn a_servers_state_comes_back_with_the_same_request_only() {
         mcp.call("ask", json!({})).param("requestState", sealed.as_str()),
         mcp.call("echo", json!({"a": 1})).param("requestState", sealed.as_str()),
         mcp.ask("prompts/get", json!({"name": "ask"})).param("requestState", sealed.as_str()),
-        gateway.mcp("/mcp/other").call("ask", json!({"a": 1})).param("requestState", sealed.as_str()),
+        gateway
+            .mcp("/mcp/other")
+            .call("ask", json!({"a": 1}))
+            .param("requestState", sealed.as_str()),
     ] {
         let shown = format!("{ask:?}");
         assert_eq!(ask.send().await.error()["code"], -32602, "{shown}");
@@ -130,7 +133,8 @@ async fn the_gateways_own_errors_have_codes_of_their_own() {
             let error = said.error();
             let code = error["code"].as_i64().unwrap();
             assert!(!(-32768..=-32000).contains(&code), "{error}");
-            let data = json!({"code": "deadline_exceeded", "executed": "unknown", "retryable": false});
+            let data =
+                json!({"code": "deadline_exceeded", "executed": "unknown", "retryable": false});
             assert_eq!(error["data"], data);
         }
         let said = mcp.call(&format!("{prefix}nothing"), json!({})).send().await;

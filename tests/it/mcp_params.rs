@@ -87,7 +87,8 @@ async fn what_the_gateway_does_not_know_goes_on_as_it_was_written() {
 async fn line_breaks_never_make_a_second_frame() {
     let (gateway, mcp, fake) = talker("modern").await;
     let before = fake.lines_received().len();
-    let forged = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"exit","arguments":{}}}"#;
+    let forged =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"exit","arguments":{}}}"#;
     let meta = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\n\"io.modelcontextprotocol/clientCapabilities\":{\n\"x\":\r\n$f\n}";
     for params in [
         "{\n\"name\":\r\n\"echo\"\n,\n\"arguments\"\n:\n{\"a\":\n$f\n}\n,\"_meta\":{$meta}}",
@@ -115,7 +116,8 @@ async fn nesting_is_limited() {
         let inner = deep(levels - 1);
         format!(r#"{{"name":"echo","arguments":{{"a":{inner}}},"_meta":{{$meta}}}}"#)
     };
-    let other = |levels: usize| format!(r#"{{"name":"echo","x":{},"_meta":{{$meta}}}}"#, deep(levels));
+    let other =
+        |levels: usize| format!(r#"{{"name":"echo","x":{},"_meta":{{$meta}}}}"#, deep(levels));
     let send = |params: String| mcp.call("echo", json!({})).raw_params(&params).send();
     send(arguments(64)).await.tool_text();
     send(other(64)).await.tool_text();
@@ -153,7 +155,8 @@ async fn the_trace_of_the_http_request_goes_on_unless_the_body_has_one() {
         ask.header("traceparent", TRACEPARENT).send().await.result();
         assert_eq!(last(), (json!(TRACEPARENT), Value::Null));
 
-        for invalid in ["", "00", &TRACEPARENT.to_uppercase(), &TRACEPARENT.replace("00-4", "ff-4")] {
+        for invalid in ["", "00", &TRACEPARENT.to_uppercase(), &TRACEPARENT.replace("00-4", "ff-4")]
+        {
             let ask = mcp.call("echo", json!({})).header("traceparent", invalid);
             ask.header("tracestate", "a=1").send().await.tool_text();
             assert_eq!(last(), (Value::Null, Value::Null), "{invalid}");

@@ -22,9 +22,8 @@ async fn calls(fake: &Fake, tool: &str, n: usize) -> Vec<Value> {
 }
 
 async fn cancelled(fake: &Fake, n: usize) -> Vec<Value> {
-    let told = async || {
-        Some(fake.received_of("notifications/cancelled")).filter(|told| told.len() >= n)
-    };
+    let told =
+        async || Some(fake.received_of("notifications/cancelled")).filter(|told| told.len() >= n);
     eventually("told", told).await
 }
 
@@ -87,9 +86,7 @@ async fn nobody_hears_progress_that_was_not_asked_for_or_is_not_theirs() {
         let (gateway, mcp, fake) = talker(era).await;
         let mut bystander = held(&mcp, "bystander", 1).open().await;
         is_progress(&mut bystander, "bystander", 1).await;
-        let progress = |token: Value| {
-            json!({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
-        };
+        let progress = |token: Value| json!({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}});
         let lies = || {
             let tokens = [json!("same"), json!(1), json!("$id "), Value::Null, json!([1])];
             tokens.into_iter().map(progress).collect::<Vec<_>>()

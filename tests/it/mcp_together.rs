@@ -52,7 +52,9 @@ const STATEFUL: [&str; 5] = ["hold", "progress", "change", "touch", "exit"];
 async fn names_that_are_not_listed_are_not_there() {
     let gateway = gateway().await;
     let mcp = gateway.mcp("/mcp");
-    for name in ["echo", "nobody__echo", "one__nothing", "one__größe", "__echo", "one__", "ONE__echo"] {
+    for name in
+        ["echo", "nobody__echo", "one__nothing", "one__größe", "__echo", "one__", "ONE__echo"]
+    {
         let said = mcp.call(name, json!({})).send().await;
         assert_eq!(said.refusal(), (200, -32602), "{name}");
     }
@@ -79,11 +81,19 @@ async fn a_server_that_is_down_does_not_hide_the_others() {
         ("tools/list", "tools", "name", "one__echo"),
         ("prompts/list", "prompts", "name", "one__greet"),
         ("resources/list", "resources", "uri", "trunkline:one/mem:///a"),
-        ("resources/templates/list", "resourceTemplates", "uriTemplate", "trunkline:one/mem:///{x}"),
+        (
+            "resources/templates/list",
+            "resourceTemplates",
+            "uriTemplate",
+            "trunkline:one/mem:///{x}",
+        ),
     ] {
         let names = mcp.names(method, member, key).await;
         let of_two = of_one.replace("one", "two");
-        assert!([of_one, &of_two].iter().all(|it| names.iter().any(|name| name == it)), "{names:?}");
+        assert!(
+            [of_one, &of_two].iter().all(|it| names.iter().any(|name| name == it)),
+            "{names:?}"
+        );
         assert!(!names.iter().any(|name| name.contains("down")), "{names:?}");
     }
     let said = mcp.call("down__any", json!({})).send().await;
@@ -146,7 +156,10 @@ async fn what_is_to_be_completed_is_named_as_its_server_does() {
                     .unwrap();
             assert_eq!(seen, own);
             let fake = gateway.fake(server);
-            assert_eq!(fake.received_of("completion/complete").pop().unwrap()["params"]["ref"], own);
+            assert_eq!(
+                fake.received_of("completion/complete").pop().unwrap()["params"]["ref"],
+                own
+            );
         }
     }
     for reference in [
