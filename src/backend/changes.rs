@@ -275,6 +275,30 @@ impl Subscription {
         uris.into_iter().try_for_each(|uri| self.add(&uri).map(drop))
     }
 
+    /// Waits until the server has said yes or no to all that is watched here, but not beyond `deadline`. What it
+    /// refused is no longer watched, and given back.
+    pub async fn settled(&self, deadline: Instant) -> Vec<String> {
+        let mut refused = vec![];
+        for (uri, mut answer) in self.answers() {
+            let answered = timeout_at(deadline, answer.wait_for(Option::is_some)).await;
+            if let Ok(Ok(answer)) = answered
+                && matches!(&*answer, Some(Err(_)))
+            {
+                refused.push(uri);
+            }
+        }
+        refused.iter().for_each(|uri| self.unwatch(uri));
+        refused
+    }
+
+    /// Where the server's word is told, for all that is watched here.
+    fn answers(&self) -> Vec<(String, watch::Receiver<Option<Answer>>)> {
+        let table = self.changes.table.lock();
+        let resources = table.listeners.get(&self.key).into_iter().flat_map(|it| &it.resources);
+        let answer = |uri: &String| Some((uri.clone(), table.watched.get(uri)?.answer.subscribe()));
+        resources.filter_map(answer).collect()
+    }
+
     /// No more news of a resource.
     pub fn unwatch(&self, uri: &str) {
         {

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::rpc::{self, RpcError};
@@ -20,6 +22,7 @@ use crate::backend::during::{Event, Events};
 use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::Front;
+use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
@@ -27,6 +30,9 @@ use crate::registry::Server;
 
 /// Resources that one stream or session may watch.
 pub(super) const WATCHED_MAX: usize = 1000;
+
+/// How long a server may take to agree before a client is told that it listens all the same.
+const SETTLE_WAIT: Duration = Duration::from_secs(3);
 
 /// What a client wants to hear of.
 #[derive(Debug, Default, Deserialize)]
@@ -39,7 +45,10 @@ struct Filter {
 }
 
 /// `subscriptions/listen`.
-pub(super) fn listen(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>, RpcError> {
+pub(super) async fn listen(
+    asking: &Asking<'_>,
+    caller: &Caller,
+) -> Result<Response<Body>, RpcError> {
     let filter = asking.params.get("notifications").ok_or(ParamsError::Missing("notifications"))?;
     let mut filter: Filter = serde_json::from_str(filter.get()).map_err(|_| {
         let expected = "an object such as {\"toolsListChanged\": true}";
@@ -60,18 +69,28 @@ pub(super) fn listen(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Bo
         let subscription =
             backend.changes().subscribe(caller.tenant.clone(), mailbox.clone(), lists);
         let watched = resources.remove(backend.id().as_str()).unwrap_or_default();
-        honoured.add(&backend, &filter, &subscription, asking.scope, watched)?;
-        subscriptions.push(subscription);
+        honoured.add(&backend, &filter, &subscription, watched)?;
+        subscriptions.push((backend, subscription));
+    }
+    // Whoever is told that it listens must not miss anything from then on.
+    let settle = subscriptions.iter().map(|(backend, subscription)| async move {
+        match backend.state() {
+            State::Ready(_) => (backend, subscription.settled(asking.arrived + SETTLE_WAIT).await),
+            _ => (backend, vec![]),
+        }
+    });
+    for (backend, refused) in join_all(settle).await {
+        honoured.resources.retain(|(server, uri)| server != backend.id() || !refused.contains(uri));
     }
     let id = asking.id.to_owned();
     let scope = asking.scope.clone();
-    let acknowledged = honoured.acknowledgement(&id);
+    let acknowledged = honoured.acknowledgement(&id, &scope);
     let closing = asking.front.closing.clone();
     Ok(sse::respond(Listening {
         first: Some(acknowledged),
         changes: Changes { mailbox, scope, subscription_id: Some(id), waiting: Vec::new() },
         closing,
-        _subscriptions: subscriptions,
+        _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
         _seat: seat,
         is_over: false,
     }))
@@ -116,7 +135,8 @@ impl Filter {
 #[derive(Default)]
 struct Honoured {
     lists: Lists,
-    resources: Vec<String>,
+    /// With their servers, in the servers' own terms.
+    resources: Vec<(ServerId, String)>,
 }
 
 impl Honoured {
@@ -126,7 +146,6 @@ impl Honoured {
         backend: &Backend,
         filter: &Filter,
         subscription: &Subscription,
-        scope: &Scope,
         watched: Vec<String>,
     ) -> Result<(), RpcError> {
         let about = match backend.state() {
@@ -140,14 +159,13 @@ impl Honoured {
         self.lists.prompts |= filter.prompts_list_changed && has(|it| it.prompts.is_some());
         self.lists.resources |= filter.resources_list_changed && has(|it| it.resources.is_some());
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
-            let exposed = watched.iter().map(|uri| exposed(scope, backend.id().as_str(), uri));
-            self.resources.extend(exposed);
+            self.resources.extend(watched.iter().map(|uri| (backend.id().clone(), uri.clone())));
             subscription.watch_all(watched).map_err(|error| not_watched(&error))?;
         }
         Ok(())
     }
 
-    fn acknowledgement(&self, id: &RawValue) -> Bytes {
+    fn acknowledgement(&self, id: &RawValue, scope: &Scope) -> Bytes {
         let mut notifications = json!({});
         for (name, honoured) in [
             ("toolsListChanged", self.lists.tools),
@@ -159,10 +177,12 @@ impl Honoured {
             }
         }
         if !self.resources.is_empty() {
-            notifications["resourceSubscriptions"] = json!(self.resources);
+            let exposed = |(server, uri): &(ServerId, String)| exposed(scope, server.as_str(), uri);
+            let uris: Vec<_> = self.resources.iter().map(exposed).collect();
+            notifications["resourceSubscriptions"] = json!(uris);
         }
-        let params = json!({"notifications": notifications, "_meta": {meta::SUBSCRIPTION_ID: id}});
-        rpc::notification(method::ACKNOWLEDGED, &params.to_string())
+        let params = format!("{{\"notifications\":{notifications},{}}}", tag(id));
+        rpc::notification(method::ACKNOWLEDGED, &params)
     }
 }
 
@@ -176,6 +196,11 @@ pub(super) fn not_watched(error: &WatchError) -> RpcError {
         }
         WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),
     }
+}
+
+/// The member that says which request a message belongs to: its id as it was written.
+fn tag(id: &RawValue) -> String {
+    format!("\"_meta\":{{\"{}\":{}}}", meta::SUBSCRIPTION_ID, id.get())
 }
 
 fn exposed(scope: &Scope, server: &str, uri: &str) -> String {
@@ -210,7 +235,7 @@ impl Changes {
         let mut messages = Vec::new();
         for (server, uri) in news.resources.iter().rev() {
             let uri = exposed(&self.scope, server.as_str(), uri);
-            messages.push(self.message(method::RESOURCE_UPDATED, json!({"uri": uri})));
+            messages.push(self.message(method::RESOURCE_UPDATED, Some(&uri)));
         }
         for (changed, method) in [
             (news.lists.resources, method::RESOURCES_CHANGED),
@@ -218,17 +243,17 @@ impl Changes {
             (news.lists.tools, method::TOOLS_CHANGED),
         ] {
             if changed {
-                messages.push(self.message(method, json!({})));
+                messages.push(self.message(method, None));
             }
         }
         messages
     }
 
-    fn message(&self, method: &str, mut params: Value) -> Bytes {
-        if let Some(id) = &self.subscription_id {
-            params["_meta"] = json!({meta::SUBSCRIPTION_ID: id});
-        }
-        rpc::notification(method, &params.to_string())
+    fn message(&self, method: &str, uri: Option<&str>) -> Bytes {
+        let uri = uri.map(|uri| format!("\"uri\":{}", json!(uri)));
+        let members = uri.into_iter().chain(self.subscription_id.as_deref().map(tag));
+        let members = members.collect::<Vec<_>>().join(",");
+        rpc::notification(method, &format!("{{{members}}}"))
     }
 }
 
@@ -255,8 +280,7 @@ impl sse::Source for Listening {
             () = self.closing.cancelled() => {
                 self.is_over = true;
                 let id = self.changes.subscription_id.as_deref()?;
-                let result = json!({"resultType": "complete", "_meta": {meta::SUBSCRIPTION_ID: id}});
-                Some(rpc::result(id, &result.to_string()))
+                Some(rpc::result(id, &format!("{{\"resultType\":\"complete\",{}}}", tag(id))))
             }
         }
     }

@@ -43,7 +43,7 @@ async fn dispatch(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>
             let result = introduce(asking, caller).await?.discover_result().to_string();
             Ok(rpc::respond(StatusCode::OK, rpc::result(asking.id, &result)))
         }
-        method::LISTEN => listen(asking, caller),
+        method::LISTEN => listen(asking, caller).await,
         other => Err(RpcError::method_not_found(other)),
     }
 }
