@@ -50,7 +50,10 @@ pub(super) async fn listen(
     caller: &Caller,
 ) -> Result<Response<Body>, RpcError> {
     let filter = asking.params.get("notifications").ok_or(ParamsError::Missing("notifications"))?;
-    let mut filter: Filter = serde_json::from_str(filter.get()).map_err(|_| {
+    // Without this look serde would also take an array, member by member.
+    let filter = Some(filter.get()).filter(|filter| filter.starts_with('{'));
+    let filter = filter.and_then(|filter| serde_json::from_str(filter).ok());
+    let mut filter: Filter = filter.ok_or_else(|| {
         let expected = "an object such as {\"toolsListChanged\": true}";
         ParamsError::WrongType { at: "params.notifications".into(), expected }
     })?;
