@@ -8,6 +8,8 @@ Options are KEY=VALUE arguments:
   cursor=loop        the last page leads back to the first
   start=WHAT         fail (exit code 3, after a word on standard error), slow (1 s late), mute
   stubborn=yes       neither the end of its input nor SIGTERM ends it
+  capabilities=JSON  what it says it can do, instead of tools alone
+  subscribe=refuse   no resource can be subscribed to
 """
 
 import json
@@ -24,7 +26,9 @@ LOG = open(OPTIONS["log"], "a", buffering=1)
 ONE_WRITER = threading.Lock()
 ODD_RESULT = '{ "content" : [],  "n": 12345678901234567890123, "x":1.10,"z":0, "a":{"\\u00e9":"\\/ é"} ,"e":1E+2}'
 ODD_TOOL = '{"name":"odd",  "inputSchema":{"type" : "object"}, "x-n": 1.10, "x-big":12345678901234567890123}'
+CAPABILITIES = json.loads(OPTIONS.get("capabilities", '{"tools": {"listChanged": true}}'))
 held = []
+asking = {}
 listener = None
 
 
@@ -70,6 +74,42 @@ def start_others():
     return json.dumps([child.pid, int(orphan.stdout.readline())])
 
 
+def say(messages):
+    """Sends messages as they are, but for the members that each needs."""
+    for message in messages:
+        send(json.dumps({"jsonrpc": "2.0", **message}))
+
+
+def progress(id, steps):
+    """Tells how far a call is, whether that was asked for or not. The gateway's token is the id."""
+    for step in steps:
+        params = {"progressToken": id, "progress": step, "total": 10, "message": "step %d" % step}
+        say([{"method": "notifications/progress", "params": params}])
+
+
+def ask(id, question):
+    """Puts a question to the client; the call is answered with whatever comes back, as text."""
+    asking[json.dumps(question["id"])] = id
+    say([question])
+
+
+def asked(id, line):
+    call = asking.pop(json.dumps(id), None)
+    if call is not None:
+        answer(call, text(line))
+
+
+def empty_list(id, method):
+    member = {"prompts/list": "prompts", "resources/list": "resources"}.get(method, "resourceTemplates")
+    answer(id, json.dumps({member: []}))
+
+
+def subscribe(id):
+    if OPTIONS.get("subscribe") == "refuse":
+        return fail(id, -32002, "no such resource", data={"why": "refused"})
+    answer(id, "{}")
+
+
 def stand_still():
     while True:
         time.sleep(60)
@@ -105,6 +145,14 @@ TOOLS = {
     "spawn": lambda id, args, raw: answer(id, text(start_others())),
     "stderr": lambda id, args, raw: (
         [os.write(2, b"x" * 1023 + b"\n") for _ in range(args["kib"])], answer(id, text("written")),
+    ),
+    "say": lambda id, args, raw: (say(args["messages"]), answer(id, text("said"))),
+    "progress": lambda id, args, raw: (progress(id, args["steps"]), answer(id, text("done"))),
+    "say_and_hold": lambda id, args, raw: (say(args["messages"]), held.append((id, "say_and_hold"))),
+    "question": lambda id, args, raw: ask(id, args["question"]),
+    "withdraw": lambda id, args, raw: (
+        say([{"method": "notifications/cancelled", "params": {"requestId": args["id"]}}]),
+        asked(args["id"], "withdrawn"), answer(id, text("withdrawn")),
     ),
     "ask": lambda id, args, raw: (
         held.append((id, "")),
@@ -152,15 +200,14 @@ def discover(id):
         time.sleep(3)
     info = {"io.modelcontextprotocol/serverInfo": {"name": "fake", "version": "1"}}
     result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "_meta": info}
-    answer(id, json.dumps({**result, "capabilities": {"tools": {"listChanged": True}}}))
+    answer(id, json.dumps({**result, "capabilities": CAPABILITIES}))
 
 
 def initialize(id):
     if MODERN:
         return fail(id, -32601, "no such method")
-    capabilities = {"tools": {"listChanged": True}}
     info = {"name": "fake", "version": "1"}
-    result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+    result = {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": info}
     answer(id, json.dumps(result))
 
 
@@ -178,6 +225,16 @@ def take(line):
         call(id, params, line)
     elif method == "subscriptions/listen":
         listener = id
+    elif method in ("prompts/list", "resources/list", "resources/templates/list"):
+        empty_list(id, method)
+    elif method == "resources/subscribe":
+        subscribe(id)
+    elif method in ("resources/unsubscribe", "logging/setLevel"):
+        answer(id, "{}")
+    elif method == "notifications/roots/list_changed":
+        say([{"id": "roots", "method": "roots/list"}])
+    elif method is None and id != "q":
+        asked(id, line)
     elif id == "q":
         # The answer to `ask` is what the gateway answered.
         answer(held.pop()[0], text(line))

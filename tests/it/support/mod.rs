@@ -5,6 +5,7 @@ mod binary;
 mod fake;
 mod gateway;
 mod http2;
+pub mod mcp_legacy;
 pub mod mcp_modern;
 mod metrics;
 mod processes;

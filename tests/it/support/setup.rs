@@ -18,7 +18,7 @@ pub struct Setup {
     /// In the environment of every process the gateway starts, so that all of them can be found.
     pub mark: String,
     top: String,
-    auth: &'static str,
+    auth: String,
     servers: String,
 }
 
@@ -28,9 +28,10 @@ impl Setup {
             dir: tempfile::tempdir().unwrap(),
             mark: Uuid::new_v4().to_string(),
             top: "listen = \"127.0.0.1:0\"\n".to_owned(),
-            auth: "[auth]\nanonymous_tenant = \"local\"\n",
+            auth: String::new(),
             servers: String::new(),
         }
+        .tenant("local")
     }
 
     /// One or more settings of the gateway itself.
@@ -41,7 +42,13 @@ impl Setup {
 
     /// Nobody may call without a key.
     pub fn without_anonymous(mut self) -> Self {
-        self.auth = "";
+        self.auth.clear();
+        self
+    }
+
+    /// Who callers without a key are.
+    pub fn tenant(mut self, id: &str) -> Self {
+        self.auth = format!("[auth]\nanonymous_tenant = {id:?}\n");
         self
     }
 

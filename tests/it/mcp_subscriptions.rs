@@ -1,0 +1,215 @@
+//! `resources/subscribe`: many sessions, one subscription at the server.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::mcp_legacy::{Session, Stream};
+use crate::support::{Fake, Gateway, Setup, eventually, kill};
+
+const SUBSCRIBE: &str = "resources/subscribe";
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
+const CAN: &str = r#"capabilities={"tools":{"listChanged":true},"resources":{"subscribe":true}}"#;
+
+async fn start(options: &[&str]) -> Gateway {
+    Setup::new().fake_with("fake", options, "").start().await
+}
+
+async fn watch(session: &Session, uri: &str) {
+    assert_eq!(session.result(SUBSCRIBE, json!({"uri": uri})).await, json!({}));
+}
+
+async fn unwatch(session: &Session, uri: &str) {
+    assert_eq!(session.result(UNSUBSCRIBE, json!({"uri": uri})).await, json!({}));
+}
+
+/// Has the server say that resources are others now.
+async fn update(gateway: &Gateway, uris: &[&str]) {
+    let updated =
+        |uri| json!({"method": "notifications/resources/updated", "params": {"uri": uri}});
+    let messages: Vec<Value> = uris.iter().map(updated).collect();
+    gateway.call("fake", "say", json!({"messages": messages})).await.tool_text();
+}
+
+/// The URIs that a server was asked about, in order.
+fn uris(fake: &Fake, method: &str) -> Vec<String> {
+    let of = |message: Value| message["params"]["uri"].as_str().unwrap().to_owned();
+    fake.received_of(method).into_iter().map(of).collect()
+}
+
+async fn asked(fake: &Fake, method: &str, expected: &[&str]) {
+    eventually(method, async || (uris(fake, method) == expected).then_some(())).await;
+}
+
+async fn hears(stream: &mut Stream, uri: &str) {
+    let told = stream.message().await;
+    assert_eq!(told, json!({"method": "notifications/resources/updated", "params": {"uri": uri}}));
+}
+
+#[tokio::test]
+async fn the_first_subscribes_and_the_last_to_leave_unsubscribes() {
+    let gateway = start(&[CAN]).await;
+    let fake = gateway.fake("fake");
+    let one = Session::open(&gateway, "/mcp/fake").await;
+    let two = Session::open(&gateway, "/mcp").await;
+    let three = Session::open(&gateway, "/mcp/fake").await;
+    watch(&one, "test://x").await;
+    watch(&one, "test://x").await;
+    watch(&two, "trunkline:fake/test://x").await;
+    watch(&three, "test://x").await;
+    watch(&three, "test://y").await;
+    assert_eq!(uris(&fake, SUBSCRIBE), ["test://x", "test://y"]);
+    unwatch(&one, "test://x").await;
+    unwatch(&one, "test://x").await;
+    unwatch(&one, "test://never").await;
+    assert_eq!(two.delete().await.status, 204);
+    // The server learns of the last one; had it learned of others, it would have before.
+    unwatch(&three, "test://y").await;
+    asked(&fake, UNSUBSCRIBE, &["test://y"]).await;
+    assert_eq!(three.delete().await.status, 204);
+    asked(&fake, UNSUBSCRIBE, &["test://y", "test://x"]).await;
+    // And anew.
+    watch(&one, "test://x").await;
+    assert_eq!(uris(&fake, SUBSCRIBE), ["test://x", "test://y", "test://x"]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn only_those_who_subscribed_are_told_and_in_their_own_terms() {
+    let gateway = start(&[CAN]).await;
+    let one = Session::open(&gateway, "/mcp/fake").await;
+    let all = Session::open(&gateway, "/mcp").await;
+    let (mut of_one, mut of_all) = (one.listen().await, all.listen().await);
+    watch(&one, "test://x").await;
+    watch(&one, "test://y").await;
+    watch(&all, "trunkline:fake/test://y").await;
+    // The last of them shows that the others did not come.
+    update(&gateway, &["test://nobodys", "test://x"]).await;
+    hears(&mut of_one, "test://x").await;
+    update(&gateway, &["test://x", "test://y"]).await;
+    hears(&mut of_one, "test://x").await;
+    hears(&mut of_one, "test://y").await;
+    hears(&mut of_all, "trunkline:fake/test://y").await;
+    unwatch(&one, "test://y").await;
+    update(&gateway, &["test://y"]).await;
+    hears(&mut of_all, "trunkline:fake/test://y").await;
+    update(&gateway, &["test://x"]).await;
+    hears(&mut of_one, "test://x").await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_watched_is_subscribed_again_when_the_server_is_back() {
+    let gateway = start(&[CAN]).await;
+    let session = Session::open(&gateway, "/mcp/fake").await;
+    let mut stream = session.listen().await;
+    watch(&session, "test://x").await;
+    let fake = gateway.fake("fake");
+    kill(fake.pids()[0], Signal::KILL);
+    for list in ["tools", "prompts", "resources"] {
+        assert_eq!(stream.method().await, format!("notifications/{list}/list_changed"));
+    }
+    // Nobody knows what it missed.
+    hears(&mut stream, "test://x").await;
+    asked(&fake, SUBSCRIBE, &["test://x", "test://x"]).await;
+    update(&gateway, &["test://x"]).await;
+    hears(&mut stream, "test://x").await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_the_client_and_leaves_nothing_behind() {
+    let gateway = start(&[CAN, "subscribe=refuse"]).await;
+    let session = Session::open(&gateway, "/mcp/fake").await;
+    let fake = gateway.fake("fake");
+    for n in 1..=2 {
+        let error = session.error(SUBSCRIBE, json!({"uri": "test://x"})).await;
+        assert_eq!(
+            error,
+            json!({"code": -32002, "message": "no such resource", "data": {"why": "refused"}})
+        );
+        assert_eq!(uris(&fake, SUBSCRIBE).len(), n, "each asks anew");
+    }
+    let mut stream = session.listen().await;
+    update(&gateway, &["test://x"]).await;
+    gateway
+        .call(
+            "fake",
+            "say",
+            json!({"messages": [{"method": "notifications/prompts/list_changed"}]}),
+        )
+        .await;
+    assert_eq!(stream.method().await, "notifications/prompts/list_changed");
+    kill(fake.pids()[0], Signal::KILL);
+    eventually("back", async || (fake.pids().len() == 2).then_some(())).await;
+    assert_eq!(stream.method().await, "notifications/tools/list_changed");
+    session.tool_text("raw", json!({})).await;
+    assert_eq!(uris(&fake, SUBSCRIBE).len(), 2);
+    assert!(uris(&fake, UNSUBSCRIBE).is_empty());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_tell_is_not_asked() {
+    let gateway = start(&[]).await;
+    let session = Session::open(&gateway, "/mcp/fake").await;
+    let error = session.error(SUBSCRIBE, json!({"uri": "test://x"})).await;
+    assert_eq!(error["code"], -32601);
+    assert!(gateway.fake("fake").received_of(SUBSCRIBE).is_empty());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_running_is_started_or_said_to_be_down() {
+    let gateway = Setup::new()
+        .fake_with("fake", &[CAN], r#"start = "lazy""#)
+        .fake_with("broken", &["start=fail"], "")
+        .start()
+        .await;
+    let session = Session::open(&gateway, "/mcp").await;
+    watch(&session, "trunkline:fake/test://x").await;
+    let error = session.error(SUBSCRIBE, json!({"uri": "trunkline:broken/test://x"})).await;
+    assert_eq!(error["data"]["code"], "server_unavailable", "{error}");
+    let error = session.error(SUBSCRIBE, json!({"uri": "trunkline:nobody/test://x"})).await;
+    assert_eq!(error["data"]["code"], "server_not_found", "{error}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn at_a_modern_server_one_request_says_all_that_is_watched() {
+    let gateway = start(&["discover=modern", CAN]).await;
+    let fake = gateway.fake("fake");
+    let listens = || -> Vec<Value> {
+        let of = |message: Value| message["params"]["notifications"].clone();
+        fake.received_of("subscriptions/listen").into_iter().map(of).collect()
+    };
+    let listened = async |last: Value| {
+        eventually("listened", async || (listens().last() == Some(&last)).then_some(())).await;
+    };
+    listened(json!({"toolsListChanged": true})).await;
+    let (one, two) =
+        (Session::open(&gateway, "/mcp/fake").await, Session::open(&gateway, "/mcp/fake").await);
+    let mut stream = one.listen().await;
+    watch(&one, "test://x").await;
+    listened(json!({"toolsListChanged": true, "resourceSubscriptions": ["test://x"]})).await;
+    watch(&two, "test://y").await;
+    watch(&two, "test://x").await;
+    listened(json!({"toolsListChanged": true, "resourceSubscriptions": ["test://x", "test://y"]}))
+        .await;
+    assert_eq!(listens().len(), 3);
+    update(&gateway, &["test://y", "test://x"]).await;
+    hears(&mut stream, "test://x").await;
+    assert_eq!(two.delete().await.status, 204);
+    listened(json!({"toolsListChanged": true, "resourceSubscriptions": ["test://x"]})).await;
+    unwatch(&one, "test://x").await;
+    listened(json!({"toolsListChanged": true})).await;
+    // Each took the place of the one before, which was cancelled.
+    let ids: Vec<Value> =
+        fake.received_of("subscriptions/listen").into_iter().map(|it| it["id"].clone()).collect();
+    eventually("cancelled", async || {
+        let cancelled = fake.received_of("notifications/cancelled").into_iter();
+        let cancelled: Vec<Value> = cancelled.map(|it| it["params"]["requestId"].clone()).collect();
+        (cancelled == ids[..4]).then_some(())
+    })
+    .await;
+    gateway.stop().await;
+}
