@@ -1,6 +1,7 @@
 //! The one client of a server that is not shared (`sharing = "session"`). A shared server's questions have
 //! nobody to go to; this one's do.
 
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -28,6 +29,9 @@ pub trait Client: Send + Sync {
 
     /// Whether it is.
     fn has_ended(&self) -> bool;
+
+    /// Done when it is.
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
     /// A request of the server's. Never waits.
     fn ask(&self, question: Question);

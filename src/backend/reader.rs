@@ -99,9 +99,7 @@ fn take_message(connection: &Arc<Connection>, line: &Bytes) {
             complete(connection, id, Ok(answer));
         }
         // Nobody has such methods; written into another message, one could pass for more than a name.
-        Ok(Message::Request { method, .. } | Message::Notification { method, .. })
-            if !is_plain(&method) =>
-        {
+        Ok(Message::Notification { method, .. }) if !is_plain(&method) => {
             connection.metrics().garbage_lines.inc();
         }
         Ok(Message::Request { id, method, params }) => {
@@ -175,7 +173,9 @@ fn take_request(
     if method == method::PING {
         return connection.notify(Frame::result(id, &serde_json::Map::new()));
     }
-    if let Some(client) = connection.client() {
+    if let Some(client) = connection.client()
+        && is_plain(method)
+    {
         return client.ask(Question {
             connection: Arc::downgrade(connection),
             id: id.to_owned(),
@@ -184,8 +184,7 @@ fn take_request(
         });
     }
     connection.metrics().refused_requests.inc();
-    let message =
-        "this connection is shared by many clients: requests to the client are not supported";
+    let message = "this request to the client is not supported here";
     connection.notify(Frame::error(Some(id), METHOD_NOT_FOUND, message, None));
 }
 

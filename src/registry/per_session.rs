@@ -128,7 +128,11 @@ async fn run(
             if since.elapsed() >= idle_timeout {
                 break;
             }
-            sleep_until(since + idle_timeout).await;
+            tokio::select! {
+                () = sleep_until(since + idle_timeout) => {}
+                // Left by another of its processes, or deleted.
+                () = owner.client.ended() => break,
+            }
         }
         owner.client.end();
         stop.cancel();

@@ -224,8 +224,7 @@ async fn ids_come_back_exactly_as_they_were_sent_and_never_reach_a_server() {
 async fn a_modern_servers_result_loses_what_only_modern_clients_know() {
     let gateway = Setup::new().fake_with("fake", &["discover=modern"], "").start().await;
     let session = Session::open(&gateway, "/mcp/fake").await;
-    let value =
-        json!({"resultType": "complete", "ttlMs": 5, "cacheScope": "public", "content": []});
+    let value = json!({"resultType": "complete", "content": []});
     let params = json!({"name": "result", "arguments": {"value": value}});
     assert_eq!(session.result("tools/call", params).await, json!({"content": []}));
     let value = json!({"resultType": "input_required", "inputRequests": {}});

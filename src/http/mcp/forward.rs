@@ -233,7 +233,8 @@ fn tool(asking: &Asking<'_>, name: String) -> Result<Ask, RpcError> {
     let arguments = match asking.params.get("arguments") {
         None => RawObject::empty(),
         Some(arguments) => RawObject::of(asking.body, arguments).map_err(|error| {
-            RpcError::from(CallError::InvalidArguments(error)).with_status(StatusCode::BAD_REQUEST)
+            RpcError::from(CallError::InvalidArguments(error))
+                .with_modern_status(StatusCode::BAD_REQUEST)
         })?,
     };
     let mirrored = (asking.era == Era::Modern).then(|| mirrored_params(asking.headers));

@@ -141,13 +141,6 @@ async fn dispatch(
     caller: Caller,
     session: &Arc<Session>,
 ) -> Result<Response<Body>, RpcError> {
-    // Its process was that of another replica, or of an earlier run of this one.
-    if let Scope::One(server) = asking.scope
-        && !session.is_ours
-        && matches!(asking.front.gateway.registry().get(server), Some(Server::PerSession(_)))
-    {
-        return Err(gone());
-    }
     let caller = within(caller, session);
     if let Some(method) = forward::METHODS.into_iter().find(|method| *method == asking.method) {
         return forward(asking, caller, session, method).await;
@@ -158,7 +151,10 @@ async fn dispatch(
         method::RESOURCES_SUBSCRIBE => subscribe(asking, &caller, session).await?,
         method::RESOURCES_UNSUBSCRIBE => unsubscribe(asking, &caller, session)?,
         other => match Kind::of(other) {
-            Some(kind) => lists::list(asking, &caller, kind).await?,
+            Some(kind) => {
+                has_process(asking.front, session, asking.scope.server().unwrap_or_default())?;
+                lists::list(asking, &caller, kind).await?
+            }
             None => return Err(RpcError::method_not_found(other)),
         },
     };
@@ -173,6 +169,7 @@ async fn forward(
 ) -> Result<Response<Body>, RpcError> {
     let Forward { call, reshape, events } =
         Forward::read(asking, &caller, method, session.log_level())?;
+    has_process(asking.front, session, &call.server)?;
     let id = call.id;
     let events = events.expect("legacy calls are listened to");
     let cancelled = CancellationToken::new();
@@ -200,6 +197,15 @@ async fn forward(
         None if session.has_ended() => Err(gone()),
         // Cancelled: nobody waits for an answer.
         None => Ok(sse::ended()),
+    }
+}
+
+/// A process of the session's own is where it was started: in another replica, or an earlier run of this one, if the
+/// session was opened there. The client has to begin again.
+fn has_process(front: &Front, session: &Session, server: &str) -> Result<(), RpcError> {
+    match front.gateway.registry().get(server) {
+        Some(Server::PerSession(_)) if !session.is_ours => Err(gone()),
+        _ => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ use super::seats::Seat;
 use super::session::{Standing, TOO_MANY_SEATS};
 use super::{Asking, Scope, sse};
 use crate::backend::changes::{Lists, Mailbox, News, Subscription, WatchError};
+use crate::backend::client::Client;
 use crate::backend::during::{Event, Events};
 use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed};
@@ -325,7 +326,7 @@ impl sse::Source for StandingStream {
                 _ => unreachable!("all others go to their own request"),
             },
             message = self.changes.next() => Some(message),
-            () = self.standing.session.ended().cancelled() => None,
+            () = self.standing.session.ended() => None,
             () = self.closing.cancelled() => None,
         }
     }

@@ -182,7 +182,11 @@ async fn post(
         Ok(Message::Request { id, method, params }) => {
             let params = match Params::parse(params) {
                 Ok(params) => params,
-                Err(error) => return RpcError::from(error).respond(Era::Modern, Some(id)),
+                Err(error) => {
+                    let is_legacy = headers.contains_key(SESSION_ID) && !is_modern(headers);
+                    let era = if is_legacy { Era::Legacy } else { Era::Modern };
+                    return RpcError::from(error).respond(era, Some(id));
+                }
             };
             let era = era_of(headers, &method, &params);
             let (method, body) = (&*method, &body);

@@ -21,12 +21,14 @@ pub(super) struct RpcError {
     data: Option<Box<RawValue>>,
     /// Where the request as such is to blame, not what became of it.
     status: Option<StatusCode>,
+    /// The same where only a modern client can be told so.
+    modern_status: Option<StatusCode>,
 }
 
 impl RpcError {
     /// With the status that a modern client gets for this code, and no more than the code to go by.
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None, status: None }
+        Self { code, message: message.into(), data: None, status: None, modern_status: None }
     }
 
     pub(super) fn invalid_params(message: impl Into<String>) -> Self {
@@ -53,6 +55,11 @@ impl RpcError {
         Self { status: Some(status), ..self }
     }
 
+    /// With a status in the modern era, where the code alone does not say it.
+    pub(super) fn with_modern_status(self, status: StatusCode) -> Self {
+        Self { modern_status: Some(status), ..self }
+    }
+
     /// The message as JSON. Without an id that could be read, JSON-RPC answers with `null`.
     pub(super) fn body(&self, id: Option<&RawValue>) -> Bytes {
         let frame =
@@ -66,7 +73,7 @@ impl RpcError {
         match (self.status, era) {
             (Some(status), _) => status,
             (None, Era::Legacy) => StatusCode::OK,
-            (None, Era::Modern) => match self.code {
+            (None, Era::Modern) => self.modern_status.unwrap_or(match self.code {
                 METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
                 PARSE_ERROR
                 | INVALID_REQUEST
@@ -74,7 +81,7 @@ impl RpcError {
                 | MISSING_CLIENT_CAPABILITY
                 | UNSUPPORTED_PROTOCOL_VERSION => StatusCode::BAD_REQUEST,
                 _ => StatusCode::OK,
-            },
+            }),
         }
     }
 
@@ -93,7 +100,7 @@ impl RpcError {
 
 impl From<ParamsError> for RpcError {
     fn from(error: ParamsError) -> Self {
-        Self::invalid_params(error.to_string()).with_status(StatusCode::BAD_REQUEST)
+        Self::invalid_params(error.to_string()).with_modern_status(StatusCode::BAD_REQUEST)
     }
 }
 
@@ -121,7 +128,7 @@ impl From<CallError> for RpcError {
             CallError::Backend(_) => {
                 let CallError::Backend(error) = error else { unreachable!("just seen") };
                 let (code, message, data) = (error.code, error.message, error.data);
-                return Self { code, message, data, status: None };
+                return Self { data, ..Self::new(code, message) };
             }
             CallError::HeaderMismatch(_) => HEADER_MISMATCH,
             CallError::InvalidRequest(_) => INVALID_REQUEST,

@@ -4,7 +4,9 @@
 //! may be cancelled, streams, subscriptions, and questions of servers that wait for the client's answer.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -27,6 +29,9 @@ use crate::mcp::{LogLevel, method};
 const QUESTIONS_MAX: usize = 64;
 /// Requests of one session that can be cancelled, at once.
 const RUNNING_MAX: usize = 4096;
+
+/// How long changes are kept for a client without a stream.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Why nothing more can be remembered.
 pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(
@@ -76,16 +81,24 @@ impl Session {
         Self { id, tenant, capabilities, is_ours, mailbox: Arc::default(), state, ended }
     }
 
-    /// Cancelled when the session has ended.
-    pub(super) fn ended(&self) -> &CancellationToken {
-        &self.ended
-    }
-
     /// Whether there is nothing that its token does not say.
     pub(super) fn is_blank(&self) -> bool {
         let state = self.state.lock();
         let is_unused = state.running.is_empty() && state.listeners.is_empty();
         is_unused && state.seat.is_none() && !self.ended.is_cancelled()
+    }
+
+    /// Forgets what would only be told on a stream, when there has been none for a while: a client that comes
+    /// back soon misses nothing, and one that does not keeps nothing.
+    pub(super) fn forget(&self) {
+        let mut state = self.state.lock();
+        let watches = |it: &Arc<Subscription>| it.watched_len() > 0;
+        let is_left = state.standing.is_none() && state.used.elapsed() >= FORGET_AFTER;
+        let asked = state.log_level.is_some() || state.subscriptions.values().any(watches);
+        if is_left && !asked {
+            state.subscriptions.clear();
+            state.seat = None;
+        }
     }
 
     /// A request of it comes in.
@@ -251,6 +264,10 @@ impl Client for Session {
         self.ended.is_cancelled()
     }
 
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.ended.cancelled())
+    }
+
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_busy = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
@@ -350,12 +367,6 @@ impl Drop for Standing {
         state.used = Instant::now();
         if state.standing.as_ref().is_some_and(|(number, _)| *number == self.number) {
             state.standing = None;
-            // Without a stream there is nothing to keep but what was asked for by name.
-            let watches = |it: &Arc<Subscription>| it.watched_len() > 0;
-            if state.log_level.is_none() && !state.subscriptions.values().any(watches) {
-                state.subscriptions.clear();
-                state.seat = None;
-            }
         }
     }
 }

@@ -113,7 +113,7 @@ impl Sessions {
             Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, is_ours))
         });
         let session = session.clone();
-        if session.ended().is_cancelled() {
+        if session.has_ended() {
             shard.live.remove(&id);
             shard.note_ended(id, token.expires);
             return None;
@@ -138,6 +138,7 @@ impl Sessions {
                 shard.ended.retain(|_, expires| *expires >= now);
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
+                shard.live.values().for_each(|session| session.forget());
                 shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
                 // Among them those whose process was left idle, or has crashed.
                 let over = shard.live.values().filter(|session| session.has_ended());
