@@ -1,7 +1,6 @@
 //! Who wants to know what changes at a server: its lists, and single resources.
 //!
-//! Nothing is queued per change. Each listener has a [`Mailbox`] that says *what* has changed since it was last
-//! emptied, so it is bounded by what was asked for, however slow its reader and however busy the server.
+//! Whoever listens has a [`Mailbox`].
 //!
 //! Resources are counted: the first who watches one makes the gateway subscribe at the server, the last who leaves
 //! makes it unsubscribe. The server's supervisor does that, and does it again after each restart.
@@ -10,9 +9,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::mailbox::{List, Lists, Mailbox};
 use crate::ids::{ServerId, TenantId};
 use crate::jsonrpc::envelope::ErrorObject;
 
@@ -21,80 +21,6 @@ const WATCHED_MAX: usize = 10_000;
 const WATCHED_BY_TENANT_MAX: usize = 1_000;
 /// The longest name of a resource that can be watched: all of them are kept, and told to the server together.
 const URI_LEN_MAX: usize = 2048;
-
-/// A list that a server may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
-    /// `tools/list`
-    Tools,
-    /// `prompts/list`
-    Prompts,
-    /// `resources/list` and `resources/templates/list`
-    Resources,
-}
-
-/// Which lists somebody wants to know about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lists {
-    /// The tools.
-    pub tools: bool,
-    /// The prompts.
-    pub prompts: bool,
-    /// The resources and their templates.
-    pub resources: bool,
-}
-
-impl Lists {
-    /// All of them.
-    pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
-
-    fn slot(&mut self, list: List) -> &mut bool {
-        match list {
-            List::Tools => &mut self.tools,
-            List::Prompts => &mut self.prompts,
-            List::Resources => &mut self.resources,
-        }
-    }
-
-    fn has(mut self, list: List) -> bool {
-        *self.slot(list)
-    }
-}
-
-/// What has changed since somebody last looked.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// The lists.
-    pub lists: Lists,
-    /// The resources, with their servers.
-    pub resources: BTreeSet<(ServerId, String)>,
-}
-
-/// One listener's news.
-#[derive(Debug, Default)]
-pub struct Mailbox {
-    news: Mutex<News>,
-    arrived: Notify,
-}
-
-impl Mailbox {
-    /// Waits until there is news, and takes it.
-    pub async fn next(&self) -> News {
-        loop {
-            let arrived = self.arrived.notified();
-            let news = std::mem::take(&mut *self.news.lock());
-            if news != News::default() {
-                return news;
-            }
-            arrived.await;
-        }
-    }
-
-    fn put(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.news.lock());
-        self.arrived.notify_one();
-    }
-}
 
 /// All listeners of one server, over all its runs.
 #[derive(Debug)]

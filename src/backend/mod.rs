@@ -16,6 +16,7 @@ pub mod connection;
 pub mod during;
 pub mod guard;
 mod handshake;
+pub mod mailbox;
 pub mod pending;
 mod proc_table;
 mod process;

@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::changes::List;
 use super::client::Question;
 use super::connection::{Connection, detach};
 use super::during::Event;
+use super::mailbox::List;
 use super::pending::{Answer, Completion, End, NoAnswer};
 use super::process::exited;
 use crate::jsonrpc::id_scan::Whose;

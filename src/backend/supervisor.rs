@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
-use super::changes::List;
+use super::mailbox::List;
 use super::pending::End;
 use super::run::Run;
 use super::subscriptions::keep_subscribed;

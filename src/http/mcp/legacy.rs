@@ -8,34 +8,34 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::about::Introduction;
 use super::exchange::Exchange;
-use super::forward::{self, Forward, carried_capabilities};
-use super::listen::{StandingStream, WATCHED_MAX, not_watched};
+use super::forward::{self, Forward};
+use super::initialize::initialize;
+use super::listen::StandingStream;
 use super::lists::{self, Kind};
+use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
 use super::session::Session;
-use super::sessions::{CAPABILITIES_LEN_MAX, Entered};
+use super::sessions::Entered;
 use super::{Asking, SESSION_ID, Scope, is_modern, sse, text_header};
 use crate::backend::client::Client;
 use crate::backend::{Backend, State};
-use crate::gateway::{Ask, Call, CallError, Caller};
+use crate::gateway::{Ask, Call, Caller};
 use crate::http::Front;
-use crate::http::rest::asked_timeout;
 use crate::ids::CallId;
 use crate::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::mcp::params::{Params, ParamsError};
 use crate::mcp::requests::CallMeta;
-use crate::mcp::{Era, LogLevel, ProtocolVersion, method, names};
+use crate::mcp::{Era, LogLevel, method};
 use crate::registry::{Owner, Server};
 
 /// How long a call goes on after its client has hung up.
 const LEFT_ALONE_MAX: Duration = Duration::from_secs(60);
 /// What is answered where there is nothing to say.
-const EMPTY: &str = "{}";
+pub(super) const EMPTY: &str = "{}";
 
 /// Answers a request.
 pub(super) async fn answer(asking: &Asking<'_>, caller: Caller) -> Response<Body> {
@@ -63,74 +63,13 @@ fn enter<'f>(
     front.sessions.enter(&caller.tenant, scope, token).ok_or_else(gone)
 }
 
-fn gone() -> RpcError {
+pub(super) fn gone() -> RpcError {
     let message = "there is no such session, or it has ended: send `initialize` again";
     RpcError::new(INVALID_REQUEST, message).with_status(StatusCode::NOT_FOUND)
 }
 
-async fn initialize(asking: &Asking<'_>, caller: Caller) -> Result<Response<Body>, RpcError> {
-    let params = &asking.params;
-    let asked = ProtocolVersion::parse(&params.text("protocolVersion")?);
-    let version = asked.filter(|version| version.era() == Era::Legacy);
-    let version = version.unwrap_or(ProtocolVersion::LATEST_LEGACY);
-    let capabilities = params.get("capabilities").ok_or(ParamsError::Missing("capabilities"))?;
-    if !capabilities.get().starts_with('{') || capabilities.get().len() > CAPABILITIES_LEN_MAX {
-        return Err(RpcError::invalid_params(format!(
-            "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
-        )));
-    }
-    let front = asking.front;
-    let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
-        .expect("what was JSON is JSON");
-    let sessions = &front.sessions;
-    let (entered, token) = sessions.create(&caller.tenant, asking.scope, version, &capabilities);
-    // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
-    let opening = Opening { front, session: Some(&entered.session) };
-    let caller = within(caller, &entered.session);
-    let introduction = match asking.scope {
-        Scope::All => Introduction::of_all(front),
-        Scope::One(server) => introduce(front, &caller, server).await?,
-    };
-    opening.done();
-    let result = introduction.initialize_result(version).to_string();
-    let mut response = rpc::respond(StatusCode::OK, rpc::result(asking.id, &result));
-    let token = HeaderValue::from_str(&token).expect("made of letters, digits, `-` and `_`");
-    response.headers_mut().insert(SESSION_ID, token);
-    Ok(response)
-}
-
-/// A session whose client does not know of it yet; ended if it never gets to.
-struct Opening<'a> {
-    front: &'a Front,
-    session: Option<&'a Arc<Session>>,
-}
-
-impl Opening<'_> {
-    fn done(mut self) {
-        self.session = None;
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        if let Some(session) = self.session {
-            end_session(self.front, session);
-        }
-    }
-}
-
-async fn introduce(
-    front: &Front,
-    caller: &Caller,
-    server: &str,
-) -> Result<Introduction, CallError> {
-    let backend = front.gateway.server(caller, server)?;
-    let ready = backend.ready(Instant::now() + backend.timeout()).await?;
-    Ok(Introduction::of_one(&ready.about))
-}
-
 /// The caller, in its session. What belongs to the process that opened a session is not here if that was another.
-fn within(caller: Caller, session: &Arc<Session>) -> Caller {
+pub(super) fn within(caller: Caller, session: &Arc<Session>) -> Caller {
     let tenant = caller.tenant.clone();
     let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_ours.then_some(owner), ..caller }
@@ -239,55 +178,6 @@ async fn set_log_level(
     Ok(EMPTY.to_owned())
 }
 
-async fn subscribe(
-    asking: &Asking<'_>,
-    caller: &Caller,
-    session: &Arc<Session>,
-) -> Result<String, RpcError> {
-    let (backend, uri) = resource(asking, caller, session)?;
-    let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
-    backend.ready(deadline).await.map_err(CallError::from)?;
-    let subscription = session.listen_to(backend.changes(), &asking.front.seats)?;
-    if subscription.watched_len() >= WATCHED_MAX {
-        return Err(RpcError::invalid_params(format!(
-            "a session can watch at most {WATCHED_MAX} resources of a server"
-        )));
-    }
-    match subscription.watch(&uri, deadline).await {
-        Ok(()) => Ok(EMPTY.to_owned()),
-        Err(error) => Err(not_watched(&error)),
-    }
-}
-
-fn unsubscribe(
-    asking: &Asking<'_>,
-    caller: &Caller,
-    session: &Arc<Session>,
-) -> Result<String, RpcError> {
-    let (backend, uri) = resource(asking, caller, session)?;
-    session.listen_to(backend.changes(), &asking.front.seats)?.unwatch(&uri);
-    Ok(EMPTY.to_owned())
-}
-
-/// The resource that a request is about, and the server that has it.
-fn resource(
-    asking: &Asking<'_>,
-    caller: &Caller,
-    session: &Arc<Session>,
-) -> Result<(Arc<Backend>, String), RpcError> {
-    if !session.is_ours {
-        return Err(gone());
-    }
-    let uri = asking.params.text("uri")?;
-    let (server, uri) = match asking.scope {
-        Scope::One(server) => (server.as_str(), &*uri),
-        Scope::All => names::split_resource_uri(&uri).ok_or_else(|| {
-            RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
-        })?,
-    };
-    Ok((asking.front.gateway.server(caller, server)?, uri.to_owned()))
-}
-
 /// A notification of a client's. Never answered, but for a session that is not there.
 pub(super) fn notified(
     front: &Front,
@@ -393,7 +283,7 @@ pub(super) fn end(
     }
 }
 
-fn end_session(front: &Front, session: &Session) {
+pub(super) fn end_session(front: &Front, session: &Session) {
     front.sessions.end(session);
     front.gateway.registry().end_session(&session.id);
 }

@@ -1,7 +1,7 @@
 //! MCP over Streamable HTTP: `/mcp` shows all servers together, `/mcp/{server}` one of them as it is. Both eras are
 //! spoken on the same address; each request says which.
 //!
-//! - [`modern`] and [`legacy`]: the rules of each era
+//! - [`modern`] and [`legacy`]: the rules of each era ([`initialize`] and [`resources`] are the legacy one's)
 //! - [`about`], [`lists`]: answered here; [`forward`]: goes on to a server, on the same path as a REST call
 //! - [`exchange`]: waits for the answer and what comes before it, [`reshape`] writes both in the client's terms,
 //!   [`rpc`] and [`sse`] send them
@@ -12,12 +12,14 @@
 mod about;
 mod exchange;
 mod forward;
+mod initialize;
 mod legacy;
 mod listen;
 mod lists;
 mod modern;
 mod request_state;
 mod reshape;
+mod resources;
 mod rpc;
 mod seats;
 mod session;

@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::rpc;
 use super::seats::{Seat, Seats};
-use crate::backend::changes::{Changes, Lists, Mailbox, Subscription};
+use crate::backend::changes::{Changes, Subscription};
 use crate::backend::client::{Client, Question};
 use crate::backend::connection::Connection;
 use crate::backend::during::{Event, Events, Listener};
+use crate::backend::mailbox::{Lists, Mailbox};
 use crate::gateway::CallError;
 use crate::ids::{ServerId, SessionId, TenantId};
 use crate::jsonrpc::{Frame, INTERNAL_ERROR};

@@ -1,0 +1,85 @@
+//! What one listener has not been told yet.
+//!
+//! Nothing is queued per change: a mailbox says *what* has changed since it was last emptied, so it is bounded by what
+//! was asked for, however slow its reader and however busy the server.
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::ids::ServerId;
+
+/// A list that a server may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// `tools/list`
+    Tools,
+    /// `prompts/list`
+    Prompts,
+    /// `resources/list` and `resources/templates/list`
+    Resources,
+}
+
+/// Which lists somebody wants to know about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// The tools.
+    pub tools: bool,
+    /// The prompts.
+    pub prompts: bool,
+    /// The resources and their templates.
+    pub resources: bool,
+}
+
+impl Lists {
+    /// All of them.
+    pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
+
+    pub(super) fn slot(&mut self, list: List) -> &mut bool {
+        match list {
+            List::Tools => &mut self.tools,
+            List::Prompts => &mut self.prompts,
+            List::Resources => &mut self.resources,
+        }
+    }
+
+    pub(super) fn has(mut self, list: List) -> bool {
+        *self.slot(list)
+    }
+}
+
+/// What has changed since somebody last looked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The lists.
+    pub lists: Lists,
+    /// The resources, with their servers.
+    pub resources: BTreeSet<(ServerId, String)>,
+}
+
+/// One listener's news.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    news: Mutex<News>,
+    arrived: Notify,
+}
+
+impl Mailbox {
+    /// Waits until there is news, and takes it.
+    pub async fn next(&self) -> News {
+        loop {
+            let arrived = self.arrived.notified();
+            let news = std::mem::take(&mut *self.news.lock());
+            if news != News::default() {
+                return news;
+            }
+            arrived.await;
+        }
+    }
+
+    pub(super) fn put(&self, change: impl FnOnce(&mut News)) {
+        change(&mut self.news.lock());
+        self.arrived.notify_one();
+    }
+}

@@ -1,0 +1,84 @@
+//! `initialize`: opens a session of the legacy era.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::about::Introduction;
+use super::forward::carried_capabilities;
+use super::legacy::{end_session, within};
+use super::rpc::{self, RpcError};
+use super::session::Session;
+use super::sessions::CAPABILITIES_LEN_MAX;
+use super::{Asking, SESSION_ID, Scope};
+use crate::gateway::{CallError, Caller};
+use crate::http::Front;
+use crate::mcp::params::ParamsError;
+use crate::mcp::{Era, ProtocolVersion};
+
+pub(super) async fn initialize(
+    asking: &Asking<'_>,
+    caller: Caller,
+) -> Result<Response<Body>, RpcError> {
+    let params = &asking.params;
+    let asked = ProtocolVersion::parse(&params.text("protocolVersion")?);
+    let version = asked.filter(|version| version.era() == Era::Legacy);
+    let version = version.unwrap_or(ProtocolVersion::LATEST_LEGACY);
+    let capabilities = params.get("capabilities").ok_or(ParamsError::Missing("capabilities"))?;
+    if !capabilities.get().starts_with('{') || capabilities.get().len() > CAPABILITIES_LEN_MAX {
+        return Err(RpcError::invalid_params(format!(
+            "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
+        )));
+    }
+    let front = asking.front;
+    let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
+        .expect("what was JSON is JSON");
+    let sessions = &front.sessions;
+    let (entered, token) = sessions.create(&caller.tenant, asking.scope, version, &capabilities);
+    // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
+    let opening = Opening { front, session: Some(&entered.session) };
+    let caller = within(caller, &entered.session);
+    let introduction = match asking.scope {
+        Scope::All => Introduction::of_all(front),
+        Scope::One(server) => introduce(front, &caller, server).await?,
+    };
+    opening.done();
+    let result = introduction.initialize_result(version).to_string();
+    let mut response = rpc::respond(StatusCode::OK, rpc::result(asking.id, &result));
+    let token = HeaderValue::from_str(&token).expect("made of letters, digits, `-` and `_`");
+    response.headers_mut().insert(SESSION_ID, token);
+    Ok(response)
+}
+
+/// A session whose client does not know of it yet; ended if it never gets to.
+struct Opening<'a> {
+    front: &'a Front,
+    session: Option<&'a Arc<Session>>,
+}
+
+impl Opening<'_> {
+    fn done(mut self) {
+        self.session = None;
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session {
+            end_session(self.front, session);
+        }
+    }
+}
+
+async fn introduce(
+    front: &Front,
+    caller: &Caller,
+    server: &str,
+) -> Result<Introduction, CallError> {
+    let backend = front.gateway.server(caller, server)?;
+    let ready = backend.ready(Instant::now() + backend.timeout()).await?;
+    Ok(Introduction::of_one(&ready.about))
+}

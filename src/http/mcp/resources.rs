@@ -1,0 +1,62 @@
+//! `resources/subscribe` and `resources/unsubscribe` of the legacy era. Modern clients listen ([`super::listen`]).
+
+use std::sync::Arc;
+
+use super::legacy::{EMPTY, gone};
+use super::listen::{WATCHED_MAX, not_watched};
+use super::rpc::RpcError;
+use super::session::Session;
+use super::{Asking, Scope};
+use crate::backend::Backend;
+use crate::gateway::{CallError, Caller};
+use crate::http::rest::asked_timeout;
+use crate::mcp::names;
+
+pub(super) async fn subscribe(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    session: &Arc<Session>,
+) -> Result<String, RpcError> {
+    let (backend, uri) = resource(asking, caller, session)?;
+    let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
+    backend.ready(deadline).await.map_err(CallError::from)?;
+    let subscription = session.listen_to(backend.changes(), &asking.front.seats)?;
+    if subscription.watched_len() >= WATCHED_MAX {
+        return Err(RpcError::invalid_params(format!(
+            "a session can watch at most {WATCHED_MAX} resources of a server"
+        )));
+    }
+    match subscription.watch(&uri, deadline).await {
+        Ok(()) => Ok(EMPTY.to_owned()),
+        Err(error) => Err(not_watched(&error)),
+    }
+}
+
+pub(super) fn unsubscribe(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    session: &Arc<Session>,
+) -> Result<String, RpcError> {
+    let (backend, uri) = resource(asking, caller, session)?;
+    session.listen_to(backend.changes(), &asking.front.seats)?.unwatch(&uri);
+    Ok(EMPTY.to_owned())
+}
+
+/// The resource that a request is about, and the server that has it.
+fn resource(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    session: &Arc<Session>,
+) -> Result<(Arc<Backend>, String), RpcError> {
+    if !session.is_ours {
+        return Err(gone());
+    }
+    let uri = asking.params.text("uri")?;
+    let (server, uri) = match asking.scope {
+        Scope::One(server) => (server.as_str(), &*uri),
+        Scope::All => names::split_resource_uri(&uri).ok_or_else(|| {
+            RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
+        })?,
+    };
+    Ok((asking.front.gateway.server(caller, server)?, uri.to_owned()))
+}
