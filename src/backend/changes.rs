@@ -315,3 +315,7 @@ impl Drop for Subscription {
         self.changes.note_move();
     }
 }
+
+#[cfg(test)]
+#[path = "changes_tests.rs"]
+mod tests;

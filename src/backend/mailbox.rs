@@ -51,11 +51,31 @@ impl Lists {
 
 /// What has changed since somebody last looked.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// The lists.
-    pub lists: Lists,
-    /// The resources, with their servers.
-    pub resources: BTreeSet<(ServerId, String)>,
+pub(super) struct News {
+    pub(super) lists: Lists,
+    /// With their servers.
+    pub(super) resources: BTreeSet<(ServerId, String)>,
+}
+
+/// One piece of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A list is another now.
+    List(List),
+    /// A resource of a server is.
+    Resource(ServerId, String),
+}
+
+impl News {
+    fn take(&mut self) -> Option<Change> {
+        for list in [List::Tools, List::Prompts, List::Resources] {
+            if std::mem::take(self.lists.slot(list)) {
+                return Some(Change::List(list));
+            }
+        }
+        let (server, uri) = self.resources.pop_first()?;
+        Some(Change::Resource(server, uri))
+    }
 }
 
 /// One listener's news.
@@ -66,13 +86,13 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Waits until there is news, and takes it.
-    pub async fn next(&self) -> News {
+    /// Waits until something has changed, and takes that one thing: what a reader does not get to tell is still there
+    /// for the next. Safe to give up.
+    pub async fn next(&self) -> Change {
         loop {
             let arrived = self.arrived.notified();
-            let news = std::mem::take(&mut *self.news.lock());
-            if news != News::default() {
-                return news;
+            if let Some(change) = self.news.lock().take() {
+                return change;
             }
             arrived.await;
         }

@@ -26,6 +26,8 @@ pub mod request_ids;
 pub mod run;
 mod subscriptions;
 mod supervisor;
+#[cfg(test)]
+pub mod testing;
 pub mod tools;
 mod writer;
 

@@ -211,18 +211,36 @@ impl Listening {
         ticket.listen(listener);
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
-        let acknowledged = tokio::select! {
+        let event = tokio::select! {
+            biased;
+            answer = &mut answer => return Self::ended_at_once(answer),
             // One that never acknowledges may tell all the same.
-            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok().flatten(),
-            answer = &mut answer => {
-                return Err(read(answer).err().unwrap_or_else(|| error(INTERNAL_ERROR, "the server does not listen")));
-            }
+            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
+        };
+        let acknowledged = match event {
+            // Nobody is left who could acknowledge: there is an answer.
+            Some(None) => return Self::ended_at_once(answer.await),
+            Some(event) => event,
+            None => None,
         };
         let resources = acknowledged.and_then(|event| match event {
             Event::Acknowledged(params) => acknowledged_resources(&params),
             _ => None,
         });
         Ok((Self { answer }, resources))
+    }
+
+    /// Answered without having been acknowledged.
+    fn ended_at_once(
+        answer: Result<Answer, Failure>,
+    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
+        match answer {
+            // Whoever waits for the end is told so.
+            Ok(Answer::Result(_)) => {
+                Ok((Self { answer: Box::pin(std::future::ready(answer)) }, None))
+            }
+            refused => Err(read(refused).expect_err("it is no result")),
+        }
     }
 
     /// Done when the server has ended it.
@@ -266,3 +284,7 @@ async fn wait_for_change(moved: &mut watch::Receiver<u64>, watched: usize) {
     let _ = moved.changed().await;
     sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
 }
+
+#[cfg(test)]
+#[path = "subscriptions_tests.rs"]
+mod tests;

@@ -20,7 +20,7 @@ async fn tenants(era: &str) -> (Tenants, [Mcp; 2]) {
     (tenants, clients)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn equal_ids_and_tokens_of_two_tenants_are_never_taken_for_each_other() {
     for era in ["legacy", "modern"] {
         let (tenants, clients) = tenants(era).await;

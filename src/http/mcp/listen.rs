@@ -20,7 +20,7 @@ use super::{Asking, Scope, sse};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::client::Client;
 use crate::backend::during::{Event, Events};
-use crate::backend::mailbox::{Lists, Mailbox, News};
+use crate::backend::mailbox::{Change, List, Lists, Mailbox};
 use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::Front;
@@ -93,7 +93,7 @@ pub(super) async fn listen(
     let closing = asking.front.closing.clone();
     Ok(sse::respond(Listening {
         first: Some(acknowledged),
-        changes: Changes { mailbox, scope, subscription_id: Some(id), waiting: Vec::new() },
+        changes: Changes { mailbox, scope, subscription_id: Some(id) },
         closing,
         _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
         _seat: seat,
@@ -221,37 +221,19 @@ struct Changes {
     scope: Scope,
     /// Modern: the request that asked for them.
     subscription_id: Option<Box<RawValue>>,
-    /// The last first.
-    waiting: Vec<Bytes>,
 }
 
 impl Changes {
-    async fn next(&mut self) -> Bytes {
-        loop {
-            if let Some(message) = self.waiting.pop() {
-                return message;
-            }
-            let news = self.mailbox.next().await;
-            self.waiting = self.messages(&news);
-        }
-    }
-
-    fn messages(&self, news: &News) -> Vec<Bytes> {
-        let mut messages = Vec::new();
-        for (server, uri) in news.resources.iter().rev() {
-            let uri = exposed(&self.scope, server.as_str(), uri);
-            messages.push(self.message(method::RESOURCE_UPDATED, Some(&uri)));
-        }
-        for (changed, method) in [
-            (news.lists.resources, method::RESOURCES_CHANGED),
-            (news.lists.prompts, method::PROMPTS_CHANGED),
-            (news.lists.tools, method::TOOLS_CHANGED),
-        ] {
-            if changed {
-                messages.push(self.message(method, None));
+    async fn next(&self) -> Bytes {
+        match self.mailbox.next().await {
+            Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
+            Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
+            Change::List(List::Resources) => self.message(method::RESOURCES_CHANGED, None),
+            Change::Resource(server, uri) => {
+                let uri = exposed(&self.scope, server.as_str(), &uri);
+                self.message(method::RESOURCE_UPDATED, Some(&uri))
             }
         }
-        messages
     }
 
     fn message(&self, method: &str, uri: Option<&str>) -> Bytes {
@@ -307,7 +289,7 @@ impl StandingStream {
         closing: CancellationToken,
     ) -> Self {
         let mailbox = standing.session.mailbox.clone();
-        let changes = Changes { mailbox, scope, subscription_id: None, waiting: Vec::new() };
+        let changes = Changes { mailbox, scope, subscription_id: None };
         Self { changes, events, closing, standing }
     }
 

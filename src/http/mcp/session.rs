@@ -371,3 +371,7 @@ impl Drop for Standing {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

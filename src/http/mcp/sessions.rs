@@ -203,3 +203,7 @@ impl Drop for Entered<'_> {
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;

@@ -1,0 +1,279 @@
+//! Subscriptions at a server that is played by the test.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::backend::About;
+use crate::backend::changes::{Subscription, WatchError};
+use crate::backend::client::Audience;
+use crate::backend::mailbox::{Change, List, Lists as Wanted, Mailbox};
+use crate::backend::testing::{Peer, connect};
+use crate::backend::tools::ToolSet;
+use crate::ids::ServerId;
+use crate::mcp::ProtocolVersion;
+use crate::mcp::requests::Dialect;
+
+/// A server, and all that listen to it.
+struct Scene {
+    peer: Peer,
+    changes: Arc<Changes>,
+    mailbox: Arc<Mailbox>,
+    listener: Arc<Subscription>,
+    keeping: JoinHandle<()>,
+}
+
+fn open(version: ProtocolVersion, capabilities: Value) -> Scene {
+    let changes = Changes::new(ServerId::parse("test").unwrap());
+    let mailbox = Arc::new(Mailbox::default());
+    let listener =
+        Arc::new(changes.subscribe(TenantId::parse("a").unwrap(), mailbox.clone(), Wanted::ALL));
+    let (peer, keeping) = run(&changes, version, capabilities);
+    Scene { peer, changes, mailbox, listener, keeping }
+}
+
+/// One run of a server.
+fn run(
+    changes: &Arc<Changes>,
+    version: ProtocolVersion,
+    capabilities: Value,
+) -> (Peer, JoinHandle<()>) {
+    let (connection, peer) = connect(Audience { changes: changes.clone(), client: None });
+    let capabilities = serde_json::from_value(capabilities).unwrap();
+    let ready = Ready {
+        connection,
+        dialect: Arc::new(Dialect::new(version)),
+        about: Arc::new(About { capabilities, ..About::default() }),
+        tools: Arc::new(ToolSet::default()),
+    };
+    let changes = changes.clone();
+    (peer, tokio::spawn(async move { keep_subscribed(&changes, &ready).await }))
+}
+
+fn legacy() -> Scene {
+    open(ProtocolVersion::LATEST_LEGACY, json!({"resources": {"subscribe": true}}))
+}
+
+impl Scene {
+    /// Receives a message that must be about this.
+    async fn asked(&mut self, method: &str, uri: &str) -> Value {
+        let message = self.peer.receive().await;
+        assert_eq!((&message["method"], &message["params"]["uri"]), (&json!(method), &json!(uri)));
+        message["id"].clone()
+    }
+
+    /// Receives a message that must say all that is listened to.
+    async fn listens(&mut self, filter: Value) -> Value {
+        let message = self.peer.receive().await;
+        assert_eq!(message["method"], "subscriptions/listen");
+        assert_eq!(message["params"]["notifications"], filter);
+        message["id"].clone()
+    }
+
+    async fn acknowledge(&mut self, id: &Value, notifications: Value) {
+        let meta = json!({"io.modelcontextprotocol/subscriptionId": id});
+        let params = json!({"notifications": notifications, "_meta": meta});
+        let method = "notifications/subscriptions/acknowledged";
+        self.peer.send(json!({"method": method, "params": params})).await;
+    }
+
+    async fn cancels(&mut self, id: &Value) {
+        let message = self.peer.receive().await;
+        assert_eq!(message["method"], "notifications/cancelled");
+        assert_eq!(&message["params"]["requestId"], id);
+    }
+
+    async fn silence(&mut self) {
+        let message = timeout(Duration::from_secs(60), self.peer.receive()).await;
+        assert!(message.is_err(), "{message:?}");
+    }
+
+    async fn answer(&mut self, id: &Value, result: Value) {
+        self.peer.send(json!({"id": id, "result": result})).await;
+    }
+
+    fn watch(&self, uri: &'static str) -> JoinHandle<Result<(), WatchError>> {
+        let listener = self.listener.clone();
+        tokio::spawn(
+            async move { listener.watch(uri, Instant::now() + Duration::from_secs(120)).await },
+        )
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_server_is_told_of_each_resource_and_of_no_list() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    assert!(!watching.is_finished());
+    scene.answer(&id, json!({})).await;
+    assert!(watching.await.unwrap().is_ok());
+    scene.listener.unwatch("x");
+    let id = scene.asked("resources/unsubscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_run_of_a_server_is_told_of_what_is_watched_still() {
+    let mut scene = legacy();
+    for uri in ["x", "y"] {
+        let watching = scene.watch(uri);
+        let id = scene.asked("resources/subscribe", uri).await;
+        scene.answer(&id, json!({})).await;
+        watching.await.unwrap().unwrap();
+    }
+    scene.keeping.abort();
+    scene.listener.unwatch("y");
+    let able = json!({"resources": {"subscribe": true}});
+    (scene.peer, scene.keeping) = run(&scene.changes, ProtocolVersion::LATEST_LEGACY, able);
+    let id = scene.asked("resources/subscribe", "x").await;
+    // Whoever comes meanwhile waits for the word of this run.
+    let watching = scene.watch("x");
+    tokio::task::yield_now().await;
+    assert!(!watching.is_finished());
+    scene.answer(&id, json!({})).await;
+    watching.await.unwrap().unwrap();
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_and_comes_back_at_once_costs_the_server_nothing() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    watching.await.unwrap().unwrap();
+    for _ in 0..10 {
+        scene.listener.unwatch("x");
+        scene.listener.watch_all(["x".to_owned()]).unwrap();
+    }
+    scene.silence().await;
+    assert!(scene.changes.unsettled().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_the_server_has_answered_is_unsubscribed_after() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    scene.listener.unwatch("x");
+    watching.abort();
+    scene.answer(&id, json!({})).await;
+    let id = scene.asked("resources/unsubscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_passed_on_and_nothing_undone() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    let error = json!({"code": 5, "message": "no", "data": [1]});
+    scene.peer.send(json!({"id": id, "error": error})).await;
+    let Err(WatchError::Refused(refused)) = watching.await.unwrap() else { panic!() };
+    assert_eq!((refused.code, refused.message.as_str()), (5, "no"));
+    assert_eq!(refused.data.as_ref().unwrap().get(), "[1]");
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_refuses_in_the_end() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    scene.asked("resources/subscribe", "x").await;
+    let began = Instant::now();
+    assert!(matches!(watching.await.unwrap(), Err(WatchError::Refused(_))));
+    assert_eq!(began.elapsed().as_secs(), SUBSCRIBE_TIMEOUT.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_tell_is_never_asked() {
+    for version in [ProtocolVersion::LATEST_LEGACY, ProtocolVersion::LATEST] {
+        let mut scene = open(version, json!({"resources": {}}));
+        let Err(WatchError::Refused(refused)) = scene.watch("x").await.unwrap() else { panic!() };
+        assert_eq!(refused.code, METHOD_NOT_FOUND);
+        scene.silence().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_modern_server_the_new_request_is_there_before_the_old_one_goes() {
+    let capabilities =
+        json!({"tools": {"listChanged": true}, "prompts": {}, "resources": {"subscribe": true}});
+    let mut scene = open(ProtocolVersion::LATEST, capabilities);
+    let lists = scene.listens(json!({"toolsListChanged": true})).await;
+    scene.acknowledge(&lists, json!({"toolsListChanged": true})).await;
+    let both = [scene.watch("x"), scene.watch("y")];
+    let first = scene.listens(json!({"resourceSubscriptions": ["x", "y"]})).await;
+    assert!(!both[0].is_finished());
+    scene.acknowledge(&first, json!({"resourceSubscriptions": ["x", "y"]})).await;
+    for watching in both {
+        watching.await.unwrap().unwrap();
+    }
+    let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "y"}});
+    scene.peer.send(updated).await;
+    let server = ServerId::parse("test").unwrap();
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "y".to_owned()));
+    scene.listener.unwatch("x");
+    let second = scene.listens(json!({"resourceSubscriptions": ["y"]})).await;
+    scene.acknowledge(&second, json!({"resourceSubscriptions": ["y"]})).await;
+    scene.cancels(&first).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
+    let capabilities = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}});
+    let mut scene = open(ProtocolVersion::LATEST, capabilities);
+    let lists = scene.listens(json!({"toolsListChanged": true})).await;
+    scene.acknowledge(&lists, json!({"toolsListChanged": true})).await;
+    let good = scene.watch("good");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    good.await.unwrap().unwrap();
+    // By an error, or by leaving it out.
+    let bad = scene.watch("bad");
+    let id = scene.listens(json!({"resourceSubscriptions": ["bad", "good"]})).await;
+    scene.peer.send(json!({"id": id, "error": {"code": 5, "message": "no"}})).await;
+    assert!(matches!(bad.await.unwrap(), Err(WatchError::Refused(error)) if error.code == 5));
+    let worse = scene.watch("worse");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good", "worse"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    assert!(matches!(worse.await.unwrap(), Err(WatchError::Refused(_))));
+    let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "good"}});
+    scene.peer.send(updated).await;
+    let server = ServerId::parse("test").unwrap();
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "good".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_resource_that_a_legacy_server_does_not_answer_holds_up_no_other() {
+    let mut scene = legacy();
+    let hanging = scene.watch("hanging");
+    scene.asked("resources/subscribe", "hanging").await;
+    let good = scene.watch("good");
+    let id = scene.asked("resources/subscribe", "good").await;
+    scene.answer(&id, json!({})).await;
+    good.await.unwrap().unwrap();
+    assert!(!hanging.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_while() {
+    let mut scene = open(ProtocolVersion::LATEST, json!({"tools": {"listChanged": true}}));
+    let filter = json!({"toolsListChanged": true});
+    let id = scene.listens(filter.clone()).await;
+    let began = Instant::now();
+    scene.answer(&id, json!({"resultType": "complete"})).await;
+    let id = scene.listens(filter).await;
+    assert!(began.elapsed() >= LISTEN_AGAIN_AFTER);
+    // Nobody knows what happened between the two.
+    assert_eq!(scene.mailbox.next().await, Change::List(List::Tools));
+    // One that will not tell is left alone.
+    scene.peer.send(json!({"id": id, "error": {"code": -32601, "message": "no"}})).await;
+    scene.silence().await;
+}
