@@ -116,18 +116,21 @@ impl Changes {
         }
     }
 
-    /// The server was started again: nobody knows what has changed meanwhile.
-    pub(super) fn anything_may_have_changed(&self) {
+    /// Nobody has listened to these lists for a while: they may be others now.
+    pub(super) fn lists_may_have_changed(&self, lists: Lists) {
+        for list in [List::Tools, List::Prompts, List::Resources] {
+            if lists.has(list) {
+                self.list_changed(list);
+            }
+        }
+    }
+
+    /// Nobody has listened to the resources for a while.
+    pub(super) fn resources_may_have_changed(&self) {
         let table = self.table.lock();
         for entry in table.listeners.values() {
-            let lists = entry.lists;
             let resources = entry.resources.iter().map(|uri| (self.server.clone(), uri.clone()));
-            entry.mailbox.put(|news| {
-                news.lists.tools |= lists.tools;
-                news.lists.prompts |= lists.prompts;
-                news.lists.resources |= lists.resources;
-                news.resources.extend(resources);
-            });
+            entry.mailbox.put(|news| news.resources.extend(resources));
         }
     }
 
@@ -179,21 +182,21 @@ impl Subscription {
     /// Also sends news of a resource; done when the server has agreed.
     pub async fn watch(&self, uri: &str, deadline: Instant) -> Result<(), WatchError> {
         let (is_new, mut answer) = self.add(uri)?;
+        // What was watched before is still watched, whatever comes of this; what was not is given up with the wait.
+        let mut giving_up = GiveUp { subscription: self, uri: is_new.then_some(uri) };
         let answered = answer.wait_for(Option::is_some);
         let answer = match timeout_at(deadline, answered).await {
             Ok(Ok(answer)) => answer.clone(),
             Ok(Err(_)) | Err(_) => None,
         };
-        let outcome = match answer {
-            Some(Ok(())) => Ok(()),
+        match answer {
+            Some(Ok(())) => {
+                giving_up.uri = None;
+                Ok(())
+            }
             Some(Err(error)) => Err(WatchError::Refused(error)),
             None => Err(WatchError::Expired),
-        };
-        // What was watched before is still watched.
-        if outcome.is_err() && is_new {
-            self.unwatch(uri);
         }
-        outcome
     }
 
     /// The same without waiting for the server's word.
@@ -233,6 +236,9 @@ impl Subscription {
             if !entry.resources.remove(uri) {
                 return;
             }
+            // What was not told yet is not wanted any more.
+            let news = (self.changes.server.clone(), uri.to_owned());
+            entry.mailbox.take_back(&news);
             let tenant = entry.tenant.clone();
             table.release(self.key, &tenant, uri);
         }
@@ -274,6 +280,20 @@ impl Subscription {
         };
         self.changes.note_move();
         Ok((is_new, answer))
+    }
+}
+
+/// Ends a watch that was not agreed to, when its wait is over or given up.
+struct GiveUp<'a> {
+    subscription: &'a Subscription,
+    uri: Option<&'a str>,
+}
+
+impl Drop for GiveUp<'_> {
+    fn drop(&mut self) {
+        if let Some(uri) = self.uri {
+            self.subscription.unwatch(uri);
+        }
     }
 }
 

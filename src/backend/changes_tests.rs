@@ -181,11 +181,13 @@ async fn whoever_left_hears_nothing_more() {
     let changes = changes();
     let (mailbox, subscription) = listener(&changes, Lists::ALL);
     subscription.watch_all(["x".to_owned()]).unwrap();
-    changes.anything_may_have_changed();
+    changes.lists_may_have_changed(Lists::ALL);
+    changes.resources_may_have_changed();
     let all = News { lists: Lists::ALL, resources: resources(&["x"]) };
     assert_eq!(news(&mailbox).await, Some(all));
     drop(subscription);
-    changes.anything_may_have_changed();
+    changes.lists_may_have_changed(Lists::ALL);
+    changes.resources_may_have_changed();
     changes.resource_updated("x");
     assert_eq!(news(&mailbox).await, None);
 }

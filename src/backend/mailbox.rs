@@ -98,6 +98,11 @@ impl Mailbox {
         }
     }
 
+    /// Forgets a resource that is not wanted any more.
+    pub(super) fn take_back(&self, resource: &(ServerId, String)) {
+        self.news.lock().resources.remove(resource);
+    }
+
     pub(super) fn put(&self, change: impl FnOnce(&mut News)) {
         change(&mut self.news.lock());
         self.arrived.notify_one();

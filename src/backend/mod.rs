@@ -43,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use self::changes::Changes;
 use self::client::{Audience, Client};
 use self::connection::Connection;
+use self::mailbox::Lists;
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
 use self::tools::ToolSet;
@@ -135,6 +136,17 @@ pub struct About {
     pub capabilities: ServerCapabilities,
     /// How to use it, in words for a model.
     pub instructions: Option<String>,
+}
+
+impl About {
+    /// The lists it has.
+    fn lists(&self) -> Lists {
+        Lists {
+            tools: self.capabilities.tools.is_some(),
+            prompts: self.capabilities.prompts.is_some(),
+            resources: self.capabilities.resources.is_some(),
+        }
+    }
 }
 
 /// Why a server takes no calls.
@@ -239,6 +251,11 @@ impl Backend {
         self.config.timeout
     }
 
+    /// How long whoever needs to know the server may wait for it to start.
+    pub fn start_wait(&self) -> Duration {
+        self.config.timeout.max(self.config.start_timeout)
+    }
+
     /// Where it stands now.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
@@ -263,7 +280,10 @@ impl Backend {
     }
 
     fn set_state(&self, state: State) {
-        self.metrics.up.set(i64::from(matches!(state, State::Ready(_))));
+        // Of those with a client of their own there are many; one of them does not speak for all.
+        if self.audience.client.is_none() {
+            self.metrics.up.set(i64::from(matches!(state, State::Ready(_))));
+        }
         if matches!(state, State::Ready(_) | State::Backoff { .. } | State::Stopped) {
             self.settled.store(true, Ordering::Release);
         }

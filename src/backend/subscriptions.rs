@@ -31,7 +31,9 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Subscriptions that a server is asked for at once.
 const ASKED_MAX: usize = 16;
 /// The pause before listening again, when a server ended the subscription.
+/// It grows each time.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const LISTEN_AGAIN_MAX: Duration = Duration::from_secs(300);
 /// A subscription has no deadline of its own; this one is further off than any server lives.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The pause before a change of what is watched is passed on, for every hundred resources: changes often
@@ -113,10 +115,11 @@ async fn keep_legacy(changes: &Changes, ready: &Ready) {
     }
 }
 
-/// One request listens to all resources. If the server refuses it, those that were added are to blame.
+/// One request listens to all resources. If the server refuses it, one of those that were added is to blame.
 async fn keep_modern(changes: &Changes, ready: &Ready) {
     let mut moved = changes.moved();
     let mut listening: Option<Listening> = None;
+    let mut pause = LISTEN_AGAIN_AFTER;
     // What the request asked for, and what the server agreed to.
     let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
     loop {
@@ -126,18 +129,31 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
             listening = None;
             asked_for.clear();
         } else if wanted != asked_for {
-            let filter = json!({"resourceSubscriptions": wanted});
             // The old request goes when the new one is acknowledged: nothing is missed between them.
-            match Listening::begin(ready, &filter).await {
-                Ok((new, acknowledged)) => {
-                    listening = Some(new);
-                    honoured = acknowledged.unwrap_or_else(|| wanted.clone());
-                    asked_for = wanted.clone();
-                }
-                Err(refused) => {
-                    for uri in wanted.difference(&asked_for) {
-                        changes.settle(uri, Err(refused.clone()));
+            let mut attempts = vec![wanted.clone()];
+            while let Some(attempt) = attempts.pop() {
+                let filter = json!({"resourceSubscriptions": attempt});
+                match Listening::begin(ready, &filter).await {
+                    Ok((new, acknowledged)) => {
+                        listening = Some(new);
+                        honoured = acknowledged.unwrap_or_else(|| attempt.clone());
+                        asked_for = attempt;
                     }
+                    Err(refused) => {
+                        let added: Vec<_> = attempt.difference(&asked_for).cloned().collect();
+                        match &added[..] {
+                            [guilty] => changes.settle(guilty, Err(refused)),
+                            // One of several: each is tried on top of what is listened to already.
+                            several => attempts.extend(
+                                several
+                                    .iter()
+                                    .map(|uri| asked_for.iter().chain([uri]).cloned().collect()),
+                            ),
+                        }
+                    }
+                }
+                for attempt in &mut attempts {
+                    attempt.extend(asked_for.iter().cloned());
                 }
             }
         }
@@ -148,11 +164,12 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
         tokio::select! {
             () = wait_for_change(&mut moved, wanted.len()) => {}
             () = Listening::ended(&mut listening) => {
-                sleep(LISTEN_AGAIN_AFTER).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(LISTEN_AGAIN_MAX);
                 listening = None;
                 asked_for.clear();
                 changes.unsettle();
-                changes.anything_may_have_changed();
+                changes.resources_may_have_changed();
             }
         }
     }
@@ -164,13 +181,15 @@ async fn listen_to_lists(changes: &Changes, ready: &Ready) {
     if ready.dialect.version().era() == Era::Legacy || filter == json!({}) {
         return std::future::pending().await;
     }
+    let mut pause = LISTEN_AGAIN_AFTER;
     // A server that refuses will not tell anything: the lists stay as they are.
     while let Ok((listening, _)) = Listening::begin(ready, &filter).await {
         Listening::ended(&mut Some(listening)).await;
         // The server ended it; what happens before the next one is not told.
-        sleep(LISTEN_AGAIN_AFTER).await;
+        sleep(pause).await;
+        pause = (pause * 2).min(LISTEN_AGAIN_MAX);
         ready.connection.note_tools_changed();
-        changes.anything_may_have_changed();
+        changes.lists_may_have_changed(ready.about.lists());
     }
     std::future::pending().await
 }
@@ -212,14 +231,15 @@ impl Listening {
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
         let event = tokio::select! {
+            // An answer may follow at once: first what came first.
             biased;
-            answer = &mut answer => return Self::ended_at_once(answer),
             // One that never acknowledges may tell all the same.
             event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
+            answer = &mut answer => return Err(refusal(answer)),
         };
         let acknowledged = match event {
             // Nobody is left who could acknowledge: there is an answer.
-            Some(None) => return Self::ended_at_once(answer.await),
+            Some(None) => return Err(refusal(answer.await)),
             Some(event) => event,
             None => None,
         };
@@ -228,19 +248,6 @@ impl Listening {
             _ => None,
         });
         Ok((Self { answer }, resources))
-    }
-
-    /// Answered without having been acknowledged.
-    fn ended_at_once(
-        answer: Result<Answer, Failure>,
-    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
-        match answer {
-            // Whoever waits for the end is told so.
-            Ok(Answer::Result(_)) => {
-                Ok((Self { answer: Box::pin(std::future::ready(answer)) }, None))
-            }
-            refused => Err(read(refused).expect_err("it is no result")),
-        }
     }
 
     /// Done when the server has ended it.
@@ -264,6 +271,14 @@ fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
     }
     let acknowledged: Acknowledged = serde_json::from_slice(params).ok()?;
     acknowledged.notifications.resource_subscriptions
+}
+
+/// What was answered instead of being acknowledged.
+fn refusal(answer: Result<Answer, Failure>) -> ErrorObject {
+    match read(answer) {
+        Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
+        Err(refused) => refused,
+    }
 }
 
 fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {

@@ -235,11 +235,22 @@ async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
     let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
     scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
     good.await.unwrap().unwrap();
-    // By an error, or by leaving it out.
-    let bad = scene.watch("bad");
-    let id = scene.listens(json!({"resourceSubscriptions": ["bad", "good"]})).await;
-    scene.peer.send(json!({"id": id, "error": {"code": 5, "message": "no"}})).await;
+    // By an error, for which one of them is to blame, or by leaving it out.
+    let (bad, fine) = (scene.watch("bad"), scene.watch("fine"));
+    let error = json!({"code": 5, "message": "no"});
+    let both = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
+    scene.peer.send(json!({"id": both, "error": error})).await;
+    let new = scene.listens(json!({"resourceSubscriptions": ["fine", "good"]})).await;
+    scene.acknowledge(&new, json!({"resourceSubscriptions": ["fine", "good"]})).await;
+    scene.cancels(&id).await;
+    let again = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
+    scene.peer.send(json!({"id": again, "error": error})).await;
     assert!(matches!(bad.await.unwrap(), Err(WatchError::Refused(error)) if error.code == 5));
+    fine.await.unwrap().unwrap();
+    scene.listener.unwatch("fine");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    scene.cancels(&new).await;
     let worse = scene.watch("worse");
     let id = scene.listens(json!({"resourceSubscriptions": ["good", "worse"]})).await;
     scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
@@ -267,6 +278,7 @@ async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_while
     let mut scene = open(ProtocolVersion::LATEST, json!({"tools": {"listChanged": true}}));
     let filter = json!({"toolsListChanged": true});
     let id = scene.listens(filter.clone()).await;
+    scene.acknowledge(&id, filter.clone()).await;
     let began = Instant::now();
     scene.answer(&id, json!({"resultType": "complete"})).await;
     let id = scene.listens(filter).await;

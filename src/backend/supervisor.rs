@@ -106,7 +106,8 @@ async fn run_once(
         "server `{server}` is ready"
     );
     backend.set_state(State::Ready(ready.clone()));
-    backend.changes().anything_may_have_changed();
+    backend.changes().lists_may_have_changed(ready.about.lists());
+    backend.changes().resources_may_have_changed();
     let ready_since = Instant::now();
     let end = tokio::select! {
         end = run.ended() => end,

@@ -73,6 +73,9 @@ pub enum CallError {
     /// Too many calls wait.
     #[error("too many calls are waiting for this server")]
     Overloaded,
+    /// As many processes of a server run as may.
+    #[error("as many processes of this server are running as it may have (`max_sessions`)")]
+    TooManyProcesses,
     /// The server is down.
     #[error("the server is not running: {reason}")]
     ServerUnavailable {
@@ -107,7 +110,7 @@ pub enum CallError {
     #[error("the server's answer is larger than the gateway passes on (`max_response`)")]
     BackendTooLarge,
     /// The tool asks back, and this caller cannot answer.
-    #[error("the tool asks for input that only an MCP client can give")]
+    #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
     /// Too late.
     #[error("the call was not answered by its deadline")]
@@ -129,7 +132,7 @@ impl CallError {
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::TenantBusy(_) => "tenant_busy",
-            Self::Overloaded => "overloaded",
+            Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown => "shutting_down",
             Self::Backend(_) => "backend_error",
@@ -162,6 +165,7 @@ impl CallError {
         match self {
             Self::TenantBusy(_)
             | Self::Overloaded
+            | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
@@ -175,7 +179,10 @@ impl CallError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::ServerUnavailable { retry_after, .. } => Some(*retry_after),
-            Self::TenantBusy(_) | Self::Overloaded | Self::ShuttingDown => Some(RETRY_SOON),
+            Self::TenantBusy(_)
+            | Self::Overloaded
+            | Self::TooManyProcesses
+            | Self::ShuttingDown => Some(RETRY_SOON),
             _ => None,
         }
     }
@@ -227,7 +234,7 @@ impl From<NoProcess> for CallError {
                 "this server has a process for each MCP session: it can be used only in one that `initialize` opened"
                     .to_owned(),
             ),
-            NoProcess::TooMany => Self::Overloaded,
+            NoProcess::TooMany => Self::TooManyProcesses,
             NoProcess::Stopped => Self::ShuttingDown,
         }
     }

@@ -46,9 +46,10 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::BackendProtocol { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
         CallError::TenantBusy(_) => StatusCode::TOO_MANY_REQUESTS,
-        CallError::Overloaded | CallError::ServerUnavailable { .. } | CallError::ShuttingDown => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        CallError::Overloaded
+        | CallError::TooManyProcesses
+        | CallError::ServerUnavailable { .. }
+        | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
     }
 }

@@ -204,7 +204,7 @@ async fn a_session_hears_of_changes_at_its_own_process_alone() {
     pid(&two, "own__pid").await;
     let mut streams = [one.listen().await, two.listen().await];
     for stream in &mut streams {
-        while stream.method().await != "notifications/resources/list_changed" {}
+        while stream.method().await != "notifications/tools/list_changed" {}
     }
     let say = |method: &str| json!({"messages": [{"method": method}]});
     one.tool_text("say", say("notifications/prompts/list_changed")).await;

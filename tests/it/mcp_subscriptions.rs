@@ -105,7 +105,7 @@ async fn what_is_watched_is_subscribed_again_when_the_server_is_back() {
     watch(&session, "test://x").await;
     let fake = gateway.fake("fake");
     kill(fake.pids()[0], Signal::KILL);
-    for list in ["tools", "prompts", "resources"] {
+    for list in ["tools", "resources"] {
         assert_eq!(stream.method().await, format!("notifications/{list}/list_changed"));
     }
     // Nobody knows what it missed.

@@ -79,6 +79,6 @@ async fn introduce(
     server: &str,
 ) -> Result<Introduction, CallError> {
     let backend = front.gateway.server(caller, server)?;
-    let ready = backend.ready(Instant::now() + backend.timeout()).await?;
+    let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
     Ok(Introduction::of_one(&ready.about))
 }

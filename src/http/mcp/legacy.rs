@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use super::forward::{self, Forward};
 use super::initialize::initialize;
-use super::listen::StandingStream;
+use super::listen::{StandingStream, backends};
 use super::lists::{self, Kind};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
@@ -23,7 +23,7 @@ use super::sessions::Entered;
 use super::{Asking, SESSION_ID, Scope, is_modern, sse, text_header};
 use crate::backend::client::Client;
 use crate::backend::{Backend, State};
-use crate::gateway::{Ask, Call, Caller};
+use crate::gateway::{Ask, Call, CallError, Caller, Executed};
 use crate::http::Front;
 use crate::ids::CallId;
 use crate::jsonrpc::{Frame, INVALID_REQUEST};
@@ -123,6 +123,7 @@ async fn forward(
             sleep(LEFT_ALONE_MAX).await;
         };
         let outcome = tokio::select! {
+            biased;
             outcome = front.gateway.call(&caller, call) => Some(outcome),
             () = cancelled.cancelled() => None,
             () = left => None,
@@ -133,7 +134,10 @@ async fn forward(
     let outcome = async { outcome.await.unwrap_or(None) };
     match Exchange::new(outcome, events, reshape).respond(id).await {
         Some(response) => Ok(response),
-        None if session.has_ended() => Err(gone()),
+        None if session.has_ended() => {
+            let reason = "its session has ended".to_owned();
+            Err(CallError::BackendExited { reason, executed: Executed::Unknown }.into())
+        }
         // Cancelled: nobody waits for an answer.
         None => Ok(sse::ended()),
     }
@@ -250,7 +254,7 @@ pub(super) fn stand(
         if !session.is_ours {
             return Err(gone());
         }
-        for backend in StandingStream::servers(front, scope) {
+        for backend in backends(front, scope).into_iter().chain(own_backends(front, session)) {
             session.listen_to(backend.changes(), &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;

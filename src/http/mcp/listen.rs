@@ -93,7 +93,7 @@ pub(super) async fn listen(
     let closing = asking.front.closing.clone();
     Ok(sse::respond(Listening {
         first: Some(acknowledged),
-        changes: Changes { mailbox, scope, subscription_id: Some(id) },
+        changes: Messages { mailbox, scope, subscription_id: Some(id) },
         closing,
         _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
         _seat: seat,
@@ -102,7 +102,7 @@ pub(super) async fn listen(
 }
 
 /// The shared servers that an endpoint shows.
-fn backends(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
+pub(super) fn backends(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
     let shared = front.gateway.registry().iter().filter_map(Server::shared).cloned();
     match scope {
         Scope::All => shared.collect(),
@@ -216,14 +216,14 @@ fn exposed(scope: &Scope, server: &str, uri: &str) -> String {
 }
 
 /// News as the messages that tell them.
-struct Changes {
+struct Messages {
     mailbox: Arc<Mailbox>,
     scope: Scope,
     /// Modern: the request that asked for them.
     subscription_id: Option<Box<RawValue>>,
 }
 
-impl Changes {
+impl Messages {
     async fn next(&self) -> Bytes {
         match self.mailbox.next().await {
             Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
@@ -247,7 +247,7 @@ impl Changes {
 /// The stream of a `subscriptions/listen` request.
 struct Listening {
     first: Option<Bytes>,
-    changes: Changes,
+    changes: Messages,
     closing: CancellationToken,
     _subscriptions: Vec<Subscription>,
     _seat: Seat,
@@ -275,7 +275,7 @@ impl sse::Source for Listening {
 
 /// The standing stream of a legacy session.
 pub(super) struct StandingStream {
-    changes: Changes,
+    changes: Messages,
     events: Events,
     closing: CancellationToken,
     standing: Standing,
@@ -289,13 +289,8 @@ impl StandingStream {
         closing: CancellationToken,
     ) -> Self {
         let mailbox = standing.session.mailbox.clone();
-        let changes = Changes { mailbox, scope, subscription_id: None };
+        let changes = Messages { mailbox, scope, subscription_id: None };
         Self { changes, events, closing, standing }
-    }
-
-    /// All servers that the session's endpoint shows and that are shared.
-    pub(super) fn servers(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
-        backends(front, scope)
     }
 }
 

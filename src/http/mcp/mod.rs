@@ -185,7 +185,9 @@ async fn post(
             let params = match Params::parse(params) {
                 Ok(params) => params,
                 Err(error) => {
-                    let is_legacy = headers.contains_key(SESSION_ID) && !is_modern(headers);
+                    let is_legacy = (headers.contains_key(SESSION_ID)
+                        || method == method::INITIALIZE)
+                        && !is_modern(headers);
                     let era = if is_legacy { Era::Legacy } else { Era::Modern };
                     return RpcError::from(error).respond(era, Some(id));
                 }

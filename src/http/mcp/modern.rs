@@ -125,7 +125,7 @@ async fn introduce(asking: &Asking<'_>, caller: &Caller) -> Result<Introduction,
         Scope::All => Ok(Introduction::of_all(asking.front)),
         Scope::One(server) => {
             let backend = asking.front.gateway.server(caller, server)?;
-            let ready = backend.ready(Instant::now() + backend.timeout()).await?;
+            let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
             Ok(Introduction::of_one(&ready.about))
         }
     }

@@ -94,7 +94,8 @@ impl Session {
     pub(super) fn forget(&self) {
         let mut state = self.state.lock();
         let watches = |it: &Arc<Subscription>| it.watched_len() > 0;
-        let is_left = state.standing.is_none() && state.used.elapsed() >= FORGET_AFTER;
+        let is_used = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
+        let is_left = !is_used && state.used.elapsed() >= FORGET_AFTER;
         let asked = state.log_level.is_some() || state.subscriptions.values().any(watches);
         if is_left && !asked {
             state.subscriptions.clear();
