@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use trunkline::jsonrpc::{Message, RawObject, decode};
 use trunkline::mcp::ProtocolVersion;
-use trunkline::mcp::requests::Dialect;
+use trunkline::mcp::requests::{CallMeta, Dialect};
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -21,7 +21,8 @@ fuzz_target!(|body: &[u8]| {
     let text = std::str::from_utf8(body).expect("accepted, so it is JSON");
     let expected = text.trim_matches([' ', '\t', '\n', '\r']).replace(['\n', '\r'], " ");
     for version in [ProtocolVersion::LATEST, ProtocolVersion::LATEST_LEGACY] {
-        let frame = Dialect::new(version).tools_call(7, "\"tool\"", &arguments);
+        let meta = CallMeta::default();
+        let frame = Dialect::new(version).tools_call(7, "\"tool\"", &arguments, "", &meta);
         let (last, line) = frame.as_bytes().split_last().expect("never empty");
         assert!(*last == b'\n' && !line.iter().any(|byte| matches!(byte, b'\n' | b'\r')));
         let Ok(Message::Request { id, params: Some(params), .. }) = decode(line) else {
