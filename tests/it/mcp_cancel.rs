@@ -116,6 +116,8 @@ async fn a_request_that_waits_in_line_is_cancelled_without_reaching_the_server()
     assert_eq!(waiting.await.unwrap().text(), "");
     cancel(&session, json!(1)).await;
     first.await.unwrap();
+    // The client is answered before the server has read of it.
+    eventually("told", async || fake.received_of(CANCELLED).pop()).await;
     assert!(fake.calls_of("raw").is_empty());
     assert_eq!(fake.received_of(CANCELLED).len(), 1);
     gateway.stop().await;
