@@ -1,60 +1,18 @@
 //! The connection against a server played by the test, over pipes as small as they get.
 
 use serde_json::{Value, json};
-use tokio::io::{
-    AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf,
-    WriteHalf, duplex, split,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::backend::queue::Queue;
-use crate::backend::request_ids::RequestIds;
+use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, Peer};
 use crate::ids::ServerId;
 use crate::jsonrpc::RawObject;
 use crate::mcp::ProtocolVersion;
 use crate::mcp::requests::{CallMeta, Dialect};
-use crate::telemetry::metrics::Metrics;
-
-const GRACE: Duration = Duration::from_secs(5);
-const LINE_LEN_MAX: usize = 100_000;
-
-/// The other end: what the server reads and writes.
-struct Peer {
-    input: Lines<BufReader<ReadHalf<DuplexStream>>>,
-    output: WriteHalf<DuplexStream>,
-}
 
 fn connect(pipe_len: usize) -> (Arc<Connection>, Peer) {
-    let (ours, theirs) = duplex(pipe_len);
-    let (output, input) = split(ours);
-    let options = Options {
-        generation: 1,
-        max_in_flight: 64,
-        line_len_max: LINE_LEN_MAX,
-        grace: GRACE,
-        ids: Arc::new(RequestIds::new()),
-        audience: Audience::new(ServerId::parse("test").unwrap(), None),
-        exit: None,
-        metrics: Metrics::new().server("test"),
-    };
-    let (input_end, output_end) = split(theirs);
-    let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
-    (Connection::open(input, output, options), peer)
-}
-
-impl Peer {
-    async fn receive(&mut self) -> Value {
-        let line = self.input.next_line().await.unwrap().expect("the gateway closed the pipe");
-        serde_json::from_str(&line).unwrap()
-    }
-
-    async fn send(&mut self, text: &str) {
-        self.output.write_all(text.as_bytes()).await.unwrap();
-    }
-
-    async fn answer(&mut self, id: &Value, result: Value) {
-        self.send(&format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "result": result}))).await;
-    }
+    testing::connect(pipe_len, Audience::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn in_secs(seconds: u64) -> Instant {
@@ -181,7 +139,7 @@ async fn late_unknown_and_duplicate_answers_are_dropped_and_counted() {
     let (connection, mut peer) = connect(4096);
     let first = call(&connection, "first", in_secs(30));
     let request = peer.receive().await;
-    peer.send("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":{}}\n").await;
+    peer.write("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":{}}\n").await;
     peer.answer(&request["id"], json!(1)).await;
     peer.answer(&request["id"], json!(2)).await;
     assert_eq!(first.await.unwrap(), result(&json!(1)));
@@ -198,7 +156,7 @@ async fn garbage_is_dropped_and_counted_and_split_messages_are_put_together() {
     let (connection, mut peer) = connect(64);
     let waiting = call(&connection, "x", in_secs(30));
     let request = peer.receive().await;
-    peer.send("npm notice: a new version\n\n[1]\n\u{0}\u{1}{{{\n").await;
+    peer.write("npm notice: a new version\n\n[1]\n\u{0}\u{1}{{{\n").await;
     let answer = format!(
         "{}\n",
         json!({"jsonrpc": "2.0", "id": request["id"], "result": {"text": "grüße"}})
@@ -226,7 +184,7 @@ async fn an_answer_over_the_limit_fails_its_own_call_alone() {
 async fn an_overlong_answer_without_an_id_gives_the_connection_up() {
     let (connection, mut peer) = connect(4096);
     let waiting = call(&connection, "x", in_secs(30));
-    peer.send(&format!("{}\n", "x".repeat(LINE_LEN_MAX + 1))).await;
+    peer.write(&format!("{}\n", "x".repeat(LINE_LEN_MAX + 1))).await;
     assert!(matches!(waiting.await.unwrap(), Err(Failure::Ended { end: End::Protocol(_), .. })));
 }
 
@@ -291,8 +249,8 @@ async fn a_call_whose_deadline_passes_before_it_is_written_is_not_executed() {
 #[tokio::test(start_paused = true)]
 async fn questions_of_the_server_are_answered_at_once() {
     let (connection, mut peer) = connect(4096);
-    peer.send("{\"jsonrpc\":\"2.0\",\"id\":\"r1\",\"method\":\"roots/list\"}\n").await;
-    peer.send("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n").await;
+    peer.write("{\"jsonrpc\":\"2.0\",\"id\":\"r1\",\"method\":\"roots/list\"}\n").await;
+    peer.write("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n").await;
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("r1"), &json!(-32601)));
     assert_eq!(peer.receive().await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));

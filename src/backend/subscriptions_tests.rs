@@ -10,7 +10,7 @@ use crate::backend::About;
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::client::Audience;
 use crate::backend::mailbox::{Change, List, Lists as Wanted, Mailbox};
-use crate::backend::testing::{Peer, connect};
+use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::backend::tools::ToolSet;
 use crate::ids::ServerId;
 use crate::mcp::ProtocolVersion;
@@ -40,7 +40,7 @@ fn run(
     version: ProtocolVersion,
     capabilities: Value,
 ) -> (Peer, JoinHandle<()>) {
-    let (connection, peer) = connect(Audience { changes: changes.clone(), client: None });
+    let (connection, peer) = connect(PIPE_LEN, Audience { changes: changes.clone(), client: None });
     let capabilities = serde_json::from_value(capabilities).unwrap();
     let ready = Ready {
         connection,

@@ -9,35 +9,33 @@ use tokio::io::{
     split,
 };
 
-use super::Environment;
 use super::client::Audience;
 use super::connection::{Connection, Options};
 use super::request_ids::RequestIds;
 use crate::telemetry::metrics::Metrics;
 
-/// More than any test writes before it reads.
-const PIPE_LEN: usize = 1 << 20;
-
-/// Of a gateway whose servers can never be started.
-pub fn environment() -> Environment {
-    Environment::new("/nowhere/to/be/found".into(), 1000, Metrics::new())
-}
+/// More than most tests write before they read.
+pub const PIPE_LEN: usize = 1 << 20;
+/// How long an abandoned call keeps its slot.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// The longest line that is kept.
+pub const LINE_LEN_MAX: usize = 100_000;
 
 /// The other end of a connection: what the server reads and writes.
 pub struct Peer {
-    input: Lines<BufReader<ReadHalf<DuplexStream>>>,
-    output: WriteHalf<DuplexStream>,
+    pub(super) input: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    pub(super) output: WriteHalf<DuplexStream>,
 }
 
 /// A connection to a server that the test plays.
-pub fn connect(audience: Audience) -> (Arc<Connection>, Peer) {
-    let (ours, theirs) = duplex(PIPE_LEN);
+pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
+    let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
     let options = Options {
         generation: 1,
         max_in_flight: 64,
-        line_len_max: 100_000,
-        grace: Duration::from_secs(5),
+        line_len_max: LINE_LEN_MAX,
+        grace: GRACE,
         ids: Arc::new(RequestIds::new()),
         audience,
         exit: None,
@@ -58,6 +56,16 @@ impl Peer {
     /// Sends a message, but for the member that all have.
     pub async fn send(&mut self, mut message: Value) {
         message["jsonrpc"] = json!("2.0");
-        self.output.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        self.write(&format!("{message}\n")).await;
+    }
+
+    /// Sends any text.
+    pub async fn write(&mut self, text: &str) {
+        self.output.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Answers a request.
+    pub async fn answer(&mut self, id: &Value, result: Value) {
+        self.send(json!({"id": id, "result": result})).await;
     }
 }

@@ -187,6 +187,21 @@ impl Gateway {
 }
 
 impl Call {
+    /// A request without anything that goes with it. `others` are its parameters, as in [`Call::others`].
+    pub fn plain(server: String, method: &'static str, others: String, deadline: Instant) -> Self {
+        Self {
+            id: CallId::new(),
+            server,
+            ask: Ask::Method(method),
+            size: others.len(),
+            others,
+            meta: CallMeta::default(),
+            listener: None,
+            arrived: Instant::now(),
+            deadline,
+        }
+    }
+
     /// The tool that is called, if one is.
     fn find_tool(&self, ready: &Ready) -> Result<Option<Arc<Tool>>, CallError> {
         let Ask::Tool { name, arguments, mirrored } = &self.ask else { return Ok(None) };

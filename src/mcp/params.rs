@@ -34,7 +34,7 @@ const KNOWN: &[&str] = &[
     "uri",
 ];
 
-/// What the protocol knows as members of `_meta`.
+/// What the protocol knows as members of `_meta`; first those of [`OWN_META`].
 const KNOWN_META: &[&str] = &[
     meta::PROTOCOL_VERSION,
     meta::CLIENT_CAPABILITIES,
@@ -48,14 +48,7 @@ const KNOWN_META: &[&str] = &[
 ];
 
 /// Those of them that are between the gateway and its peer on either side, and written anew for each.
-const OWN_META: &[&str] = &[
-    meta::PROTOCOL_VERSION,
-    meta::CLIENT_CAPABILITIES,
-    meta::CLIENT_INFO,
-    meta::LOG_LEVEL,
-    meta::SUBSCRIPTION_ID,
-    meta::PROGRESS_TOKEN,
-];
+const OWN_META: &[&str] = KNOWN_META.split_at(6).0;
 
 /// The longest token that is echoed with every notification.
 const TOKEN_LEN_MAX: usize = 1024;

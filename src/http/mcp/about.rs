@@ -1,9 +1,11 @@
 //! What an endpoint says of itself: the answers to `initialize` and `server/discover`.
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::Scope;
 use crate::backend::{About, State};
+use crate::gateway::{CallError, Caller};
 use crate::http::Front;
 use crate::mcp::{
     IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta, results::ServerCapabilities,
@@ -20,8 +22,24 @@ pub(super) struct Introduction {
 }
 
 impl Introduction {
+    /// Of what an endpoint shows, as soon as it is there.
+    pub(super) async fn of(
+        front: &Front,
+        caller: &Caller,
+        scope: &Scope,
+    ) -> Result<Self, CallError> {
+        match scope {
+            Scope::All => Ok(Self::of_all(front)),
+            Scope::One(server) => {
+                let backend = front.gateway.server(caller, server)?;
+                let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
+                Ok(Self::of_one(&ready.about))
+            }
+        }
+    }
+
     /// Of one server, as it introduced itself.
-    pub(super) fn of_one(about: &About) -> Self {
+    fn of_one(about: &About) -> Self {
         Self {
             info: json!({"name": about.info.name, "version": about.info.version}),
             capabilities: capabilities(&about.capabilities),
@@ -30,7 +48,7 @@ impl Introduction {
     }
 
     /// Of the gateway, for all its servers. It can do whatever one of them may be able to: they come and go.
-    pub(super) fn of_all(front: &Front) -> Self {
+    fn of_all(front: &Front) -> Self {
         let mut instructions = String::from(
             "This server gives access to several MCP servers. The names of tools and prompts begin with the name of \
              their server and `__`.\n",

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode};
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use super::about::Introduction;
 use super::forward::carried_capabilities;
@@ -13,8 +12,8 @@ use super::legacy::{end_session, within};
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::sessions::CAPABILITIES_LEN_MAX;
-use super::{Asking, SESSION_ID, Scope};
-use crate::gateway::{CallError, Caller};
+use super::{Asking, SESSION_ID};
+use crate::gateway::Caller;
 use crate::http::Front;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{Era, ProtocolVersion};
@@ -41,10 +40,7 @@ pub(super) async fn initialize(
     // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
     let opening = Opening { front, session: Some(&entered.session) };
     let caller = within(caller, &entered.session);
-    let introduction = match asking.scope {
-        Scope::All => Introduction::of_all(front),
-        Scope::One(server) => introduce(front, &caller, server).await?,
-    };
+    let introduction = Introduction::of(front, &caller, asking.scope).await?;
     opening.done();
     let result = introduction.initialize_result(version).to_string();
     let mut response = rpc::respond(StatusCode::OK, rpc::result(asking.id, &result));
@@ -71,14 +67,4 @@ impl Drop for Opening<'_> {
             end_session(self.front, session);
         }
     }
-}
-
-async fn introduce(
-    front: &Front,
-    caller: &Caller,
-    server: &str,
-) -> Result<Introduction, CallError> {
-    let backend = front.gateway.server(caller, server)?;
-    let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
-    Ok(Introduction::of_one(&ready.about))
 }

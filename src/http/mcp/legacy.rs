@@ -23,12 +23,10 @@ use super::sessions::Entered;
 use super::{Asking, SESSION_ID, Scope, is_modern, sse, text_header};
 use crate::backend::client::Client;
 use crate::backend::{Backend, State};
-use crate::gateway::{Ask, Call, CallError, Caller, Executed};
+use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::Front;
-use crate::ids::CallId;
 use crate::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::mcp::params::{Params, ParamsError};
-use crate::mcp::requests::CallMeta;
 use crate::mcp::{Era, LogLevel, method};
 use crate::registry::{Owner, Server};
 
@@ -165,17 +163,10 @@ async fn set_log_level(
     };
     session.set_log_level(level, &asking.front.seats)?;
     for backend in own_backends(asking.front, session) {
-        let call = Call {
-            id: CallId::new(),
-            server: backend.id().to_string(),
-            ask: Ask::Method(method::SET_LOG_LEVEL),
-            others: format!(",\"level\":\"{}\"", level.as_str()),
-            meta: CallMeta::default(),
-            size: 0,
-            listener: None,
-            arrived: asking.arrived,
-            deadline: asking.arrived + backend.timeout(),
-        };
+        let others = format!(",\"level\":\"{}\"", level.as_str());
+        let deadline = asking.arrived + backend.timeout();
+        let server = backend.id().to_string();
+        let call = Call::plain(server, method::SET_LOG_LEVEL, others, deadline);
         // One that has no levels goes on as it does.
         let _ = asking.front.gateway.call(caller, call).await;
     }

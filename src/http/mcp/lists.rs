@@ -18,15 +18,13 @@ use tokio::time::Instant;
 use super::rpc::RpcError;
 use super::{Asking, Scope};
 use crate::backend::Backend;
-use crate::gateway::{Ask, Call, CallError, Caller};
+use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
 use crate::http::rest::asked_timeout;
-use crate::ids::CallId;
 use crate::jsonrpc::METHOD_NOT_FOUND;
 use crate::jsonrpc::members::Members;
 use crate::jsonrpc::rewrite::Change;
 use crate::mcp::params::text_of;
-use crate::mcp::requests::CallMeta;
 use crate::mcp::results::Caching;
 use crate::mcp::{Era, method, names};
 
@@ -173,17 +171,8 @@ async fn list_one(
     for page in 0..PAGES_MAX {
         let others =
             cursor.as_ref().map(|cursor| format!(",\"cursor\":{}", Value::from(cursor.as_str())));
-        let call = Call {
-            id: CallId::new(),
-            server: backend.id().to_string(),
-            ask: Ask::Method(kind.method()),
-            others: others.unwrap_or_default(),
-            meta: CallMeta::default(),
-            size: 0,
-            listener: None,
-            arrived: Instant::now(),
-            deadline,
-        };
+        let (server, others) = (backend.id().to_string(), others.unwrap_or_default());
+        let call = Call::plain(server, kind.method(), others, deadline);
         let reply = front.gateway.call(caller, call).await?;
         let text = std::str::from_utf8(&reply.result).expect("looked at by the gateway");
         let caching = Caching::of(text);

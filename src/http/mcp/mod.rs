@@ -29,8 +29,8 @@ mod sse;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -60,7 +60,7 @@ const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
 
 /// Which servers an endpoint shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Scope {
+pub(super) enum Scope {
     All,
     One(String),
 }
@@ -78,84 +78,53 @@ struct Asking<'a> {
     arrived: Instant,
 }
 
-/// The server in the path.
-type ServerPath = Result<Path<String>, PathRejection>;
+/// The path says what is shown: one server if it names one.
+impl FromRequestParts<Arc<Front>> for Scope {
+    type Rejection = CallError;
 
-/// `POST /mcp`
-pub(super) async fn post_all(
+    async fn from_request_parts(parts: &mut Parts, front: &Arc<Front>) -> Result<Self, CallError> {
+        let path = <Option<Path<String>>>::from_request_parts(parts, front).await;
+        match path.map_err(|error| CallError::InvalidRequest(error.body_text()))? {
+            None => Ok(Self::All),
+            Some(Path(server)) if front.gateway.registry().get(&server).is_some() => {
+                Ok(Self::One(server))
+            }
+            Some(Path(server)) => Err(CallError::ServerNotFound { server }),
+        }
+    }
+}
+
+/// `POST`: a message of a client's.
+pub(super) async fn post(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
+    scope: Scope,
     request: Request<Body>,
 ) -> Response<Body> {
-    post(&front, caller, &Scope::All, request).await
+    take(&front, caller, &scope, request).await
 }
 
-/// `POST /mcp/{server}`
-pub(super) async fn post_one(
+/// `GET`: a stream of a session's.
+pub(super) async fn get(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
-    path: ServerPath,
-    request: Request<Body>,
-) -> Response<Body> {
-    match one(&front, path) {
-        Ok(scope) => post(&front, caller, &scope, request).await,
-        Err(error) => error.into_response(),
-    }
-}
-
-/// `GET /mcp`
-pub(super) async fn get_all(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
+    scope: Scope,
     headers: HeaderMap,
 ) -> Response<Body> {
-    legacy::stand(&front, &caller, &Scope::All, &headers)
+    legacy::stand(&front, &caller, &scope, &headers)
 }
 
-/// `GET /mcp/{server}`
-pub(super) async fn get_one(
+/// `DELETE`: the end of a session.
+pub(super) async fn delete(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
-    path: ServerPath,
+    scope: Scope,
     headers: HeaderMap,
 ) -> Response<Body> {
-    match one(&front, path) {
-        Ok(scope) => legacy::stand(&front, &caller, &scope, &headers),
-        Err(error) => error.into_response(),
-    }
+    legacy::end(&front, &caller, &scope, &headers)
 }
 
-/// `DELETE /mcp`
-pub(super) async fn delete_all(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    headers: HeaderMap,
-) -> Response<Body> {
-    legacy::end(&front, &caller, &Scope::All, &headers)
-}
-
-/// `DELETE /mcp/{server}`
-pub(super) async fn delete_one(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    path: ServerPath,
-    headers: HeaderMap,
-) -> Response<Body> {
-    match one(&front, path) {
-        Ok(scope) => legacy::end(&front, &caller, &scope, &headers),
-        Err(error) => error.into_response(),
-    }
-}
-
-fn one(front: &Front, path: ServerPath) -> Result<Scope, CallError> {
-    let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-    match front.gateway.registry().get(&server) {
-        Some(_) => Ok(Scope::One(server)),
-        None => Err(CallError::ServerNotFound { server }),
-    }
-}
-
-async fn post(
+async fn take(
     front: &Arc<Front>,
     caller: Caller,
     scope: &Scope,

@@ -3,7 +3,6 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Response, StatusCode};
 use serde_json::json;
-use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::about::Introduction;
@@ -12,8 +11,8 @@ use super::forward::{self, Forward};
 use super::listen::listen;
 use super::lists::{self, Kind};
 use super::rpc::{self, RpcError};
-use super::{Asking, PARAM_PREFIX, PROTOCOL_VERSION, Scope, meta_text, sse};
-use crate::gateway::{CallError, Caller};
+use super::{Asking, PARAM_PREFIX, PROTOCOL_VERSION, meta_text, sse};
+use crate::gateway::Caller;
 use crate::mcp::headers::{HeaderMismatch, repeated, same, same_decoded};
 use crate::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
 
@@ -40,7 +39,10 @@ async fn dispatch(asking: &Asking<'_>, caller: &Caller) -> Result<Response<Body>
     }
     match asking.method {
         method::DISCOVER => {
-            let result = introduce(asking, caller).await?.discover_result().to_string();
+            let result = Introduction::of(asking.front, caller, asking.scope)
+                .await?
+                .discover_result()
+                .to_string();
             Ok(rpc::respond(StatusCode::OK, rpc::result(asking.id, &result)))
         }
         method::LISTEN => listen(asking, caller).await,
@@ -116,17 +118,6 @@ async fn forward(
             let outcome = async { call.await.ok() };
             let response = Exchange::new(outcome, events, reshape).respond(id).await;
             Ok(response.unwrap_or_else(sse::ended))
-        }
-    }
-}
-
-async fn introduce(asking: &Asking<'_>, caller: &Caller) -> Result<Introduction, CallError> {
-    match asking.scope {
-        Scope::All => Ok(Introduction::of_all(asking.front)),
-        Scope::One(server) => {
-            let backend = asking.front.gateway.server(caller, server)?;
-            let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
-            Ok(Introduction::of_one(&ready.about))
         }
     }
 }

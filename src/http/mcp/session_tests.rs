@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::client::Audience;
 use crate::backend::during::WAITING_MAX;
 use crate::backend::pending::End;
-use crate::backend::testing::{Peer, connect};
+use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
@@ -15,7 +15,7 @@ fn session() -> Arc<Session> {
 
 /// A server's process.
 fn process() -> (Arc<Connection>, Peer) {
-    connect(Audience::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn raw(text: &str) -> Box<RawValue> {
