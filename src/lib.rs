@@ -14,8 +14,9 @@
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
+//! - [`policy`]: what a tenant may do
 //! - [`ids`]: names, parsed once
-//! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`])
+//! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
 
 pub mod app;
 pub mod backend;
@@ -26,6 +27,7 @@ pub mod http;
 pub mod ids;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod policy;
 pub mod registry;
 pub mod seal;
 pub mod shutdown;

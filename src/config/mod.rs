@@ -4,7 +4,7 @@
 //!
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`, `web`: from the tree to the types below
+//! - `read`, `section`, `values`, `web`, `tenants`: from the tree to the types below
 //! - `secret`: what must not be printed, and `${…}`
 
 mod error;
@@ -12,6 +12,7 @@ mod mcp_file;
 mod read;
 mod secret;
 mod section;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::ids::{ServerId, TenantId};
+use crate::policy::Policy;
 
 pub use error::{ConfigError, Place};
 pub use secret::Secret;
@@ -80,6 +82,12 @@ pub struct Config {
     pub max_response: usize,
     /// Who may call.
     pub auth: Auth,
+    /// Where tenants, keys and usage are kept: `sqlite://…` or `postgres://…`.
+    pub store_url: Secret,
+    /// The Valkey or Redis that holds the limits of all replicas; without one, each has its own.
+    pub shared_limits: Option<Secret>,
+    /// Tenants that only this file changes.
+    pub tenants: BTreeMap<TenantId, Policy>,
     /// The servers by name.
     pub servers: BTreeMap<ServerId, Server>,
     /// The file this is from.
@@ -93,6 +101,8 @@ pub struct Config {
 pub struct Auth {
     /// Whom calls without a key belong to; without one they are refused.
     pub anonymous_tenant: Option<TenantId>,
+    /// What keys are hashed with; without it, one that the store has made.
+    pub hash_key: Option<Secret>,
 }
 
 /// A program that speaks MCP over stdio.
@@ -110,6 +120,8 @@ pub struct Server {
     pub max_in_flight: u32,
     /// Who shares a process.
     pub sharing: Sharing,
+    /// Whether the operator has said so.
+    pub sharing_is_explicit: bool,
     /// Where each session has a process: processes at once, 1 to 10,000.
     pub max_sessions: u32,
     /// Where each session has a process: how long one may be unused before it is stopped.

@@ -7,7 +7,7 @@ use super::error::{ConfigError, Place};
 use super::secret::{self, Secret, expand};
 use super::section::{Section, into_table};
 use super::tree::{Node, Table, Value, fill};
-use super::{Auth, Config, Origin, Server, Sources, values, web};
+use super::{Auth, Config, Origin, Server, Sources, tenants, values, web};
 use crate::ids::ServerId;
 
 const KEYS: &[&str] = &[
@@ -22,10 +22,17 @@ const KEYS: &[&str] = &[
     "max_body",
     "max_response",
     "auth",
+    "store",
+    "limits",
+    "tenants",
     "servers",
 ];
 
-const AUTH_KEYS: &[&str] = &["anonymous_tenant"];
+const AUTH_KEYS: &[&str] = &["anonymous_tenant", "hash_key"];
+
+const STORE_KEYS: &[&str] = &["url"];
+
+const LIMITS_KEYS: &[&str] = &["shared"];
 
 const SERVER_KEYS: &[&str] = &[
     "command",
@@ -56,36 +63,43 @@ pub(super) fn config(
         None => BTreeMap::new(),
     };
     let (auth, auth_is_built_in) = match top.table("auth") {
-        Some(node) => auth(node)?,
-        None => (Auth { anonymous_tenant: None }, false),
+        Some(node) => auth(node, sources)?,
+        None => (Auth { anonymous_tenant: None, hash_key: None }, false),
     };
     let listen = top.required("listen", values::address)?;
     if auth_is_built_in && !listen.ip().to_canonical().is_loopback() {
         return Err(ConfigError::OpenByDefault { listen });
     }
-    if auth.anonymous_tenant.is_none() {
-        warnings.push(
-            "`auth.anonymous_tenant` is not set, and this version knows no keys: every request will be refused"
-                .to_owned(),
-        );
-    }
     if servers.is_empty() {
         warnings.push("no servers are configured".to_owned());
     }
+    let (env, dir) = (&sources.env, &sources.working_dir);
+    let mut store = Section::open("store", top.required_table("store")?, STORE_KEYS)?;
+    let store_url = store.required("url", |node| secret::store_url(node, env, dir))?;
+    let shared_limits = match top.table("limits") {
+        Some(node) => Section::open("limits", node, LIMITS_KEYS)?
+            .optional("shared", |node| secret::cache_url(node, env, dir))?,
+        None => None,
+    };
+    let tenants = match top.table("tenants") {
+        Some(node) => tenants::tenants(node)?,
+        None => BTreeMap::new(),
+    };
     Ok(Config {
         listen,
         ops_listen: top.optional("ops_listen", values::address)?,
         allowed_origins: top.required("allowed_origins", web::origins)?,
         allowed_hosts: top.required("allowed_hosts", web::hosts)?,
-        session_keys: top.required("session_keys", |node| {
-            secret::keys(node, &sources.env, &sources.working_dir)
-        })?,
+        session_keys: top.required("session_keys", |node| secret::keys(node, env, dir))?,
         header_timeout: top.required("header_timeout", values::duration)?,
         drain_delay: top.required("drain_delay", values::duration_or_zero)?,
         drain_timeout: top.required("drain_timeout", values::duration)?,
         max_body: top.required("max_body", values::size)?,
         max_response: top.required("max_response", values::size)?,
         auth,
+        store_url,
+        shared_limits,
+        tenants,
         servers,
         origin,
         warnings,
@@ -93,12 +107,14 @@ pub(super) fn config(
 }
 
 /// Also tells whether there is an anonymous tenant that nobody asked for.
-fn auth(node: Node) -> Result<(Auth, bool), ConfigError> {
+fn auth(node: Node, sources: &Sources) -> Result<(Auth, bool), ConfigError> {
     let mut auth = Section::open("auth", node, AUTH_KEYS)?;
     let built_in = auth.is_built_in("anonymous_tenant");
     let anonymous_tenant = auth.optional("anonymous_tenant", values::tenant)?;
     let by_default = built_in && anonymous_tenant.is_some();
-    Ok((Auth { anonymous_tenant }, by_default))
+    let hash_key =
+        auth.optional("hash_key", |node| secret::key(node, &sources.env, &sources.working_dir))?;
+    Ok((Auth { anonymous_tenant, hash_key }, by_default))
 }
 
 fn servers(
@@ -134,6 +150,7 @@ fn server(
         .ok_or_else(|| server.missing("command", "name the program to start, such as \"npx\""))?;
     server.required("instances", values::instances)?;
     let env = server.table("env");
+    let sharing_is_explicit = !server.is_built_in("sharing");
     Ok(Server {
         command: own_or_other(command, sources),
         args: server.optional("args", values::arguments)?.unwrap_or_default(),
@@ -144,6 +161,7 @@ fn server(
         cwd: server.optional("cwd", values::path)?,
         max_in_flight: server.required("max_in_flight", values::in_flight)?,
         sharing: server.required("sharing", values::sharing)?,
+        sharing_is_explicit,
         max_sessions: server.required("max_sessions", values::sessions)?,
         idle_timeout: server.required("idle_timeout", values::duration)?,
         start: server.required("start", values::start)?,

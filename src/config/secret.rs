@@ -81,18 +81,68 @@ pub(super) fn keys(
         return Err(format!("must be at most {KEYS_MAX} keys, and they are {}", texts.len()));
     }
     let key = |(index, text): (usize, String)| {
-        let item = |problem| format!("(item {}) {problem}", index + 1);
-        let key = expand(&text, env, working_dir).map_err(item)?;
-        let key = key.expose().trim_end_matches(['\n', '\r']);
-        match key.chars().count() {
-            KEY_LEN_MIN.. => Ok(Secret::new(key.to_owned())),
-            len => Err(item(format!(
-                "must have at least {KEY_LEN_MIN} characters, such as those that \
-                 `openssl rand -base64 32` prints, and it has {len}"
-            ))),
-        }
+        long_enough(&text, env, working_dir)
+            .map_err(|problem| format!("(item {}) {problem}", index + 1))
     };
     texts.into_iter().enumerate().map(key).collect()
+}
+
+/// A single key. Errors do not show it.
+pub(super) fn key(
+    node: Node,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Secret, String> {
+    let text = node.text().ok_or_else(|| format!("must be a text, and it is {}", node.kind()))?;
+    long_enough(text, env, working_dir)
+}
+
+fn long_enough(text: &str, env: &[(String, String)], working_dir: &Path) -> Result<Secret, String> {
+    let key = expand(text, env, working_dir)?;
+    let key = key.expose().trim_end_matches(['\n', '\r']);
+    match key.chars().count() {
+        KEY_LEN_MIN.. => Ok(Secret::new(key.to_owned())),
+        len => Err(format!(
+            "must have at least {KEY_LEN_MIN} characters, such as those that \
+             `openssl rand -base64 32` prints, and it has {len}"
+        )),
+    }
+}
+
+/// The address of a database. Errors do not show it: it may contain a password.
+pub(super) fn store_url(
+    node: Node,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Secret, String> {
+    let schemes = ["sqlite:", "postgres:", "postgresql:"];
+    let example = "\"sqlite://trunkline.db\" or \"postgres://user:password@host/database\"";
+    url(node, env, working_dir, &schemes, example)
+}
+
+/// The address of a Valkey or Redis server.
+pub(super) fn cache_url(
+    node: Node,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Secret, String> {
+    let schemes = ["redis:", "rediss:", "valkey:", "valkeys:", "unix:"];
+    url(node, env, working_dir, &schemes, "\"redis://127.0.0.1:6379\"")
+}
+
+fn url(
+    node: Node,
+    env: &[(String, String)],
+    working_dir: &Path,
+    schemes: &[&str],
+    example: &str,
+) -> Result<Secret, String> {
+    let text = node.text().unwrap_or_default();
+    let url = expand(text, env, working_dir)?;
+    if schemes.iter().any(|scheme| url.expose().starts_with(scheme)) {
+        return Ok(url);
+    }
+    Err(format!("must be a URL such as {example}"))
 }
 
 fn resolve(

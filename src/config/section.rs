@@ -68,6 +68,11 @@ impl Section {
         self.table.remove(key)
     }
 
+    /// A table below this one that is always there, since it has defaults.
+    pub(super) fn required_table(&mut self, key: &str) -> Result<Node, ConfigError> {
+        self.table(key).ok_or_else(|| self.missing(key, "it has no default"))
+    }
+
     /// Whether nobody has set the key: it is missing, or has its built-in value.
     pub(super) fn is_built_in(&self, key: &str) -> bool {
         self.table.get(key).is_none_or(|node| node.place == Place::BuiltIn)

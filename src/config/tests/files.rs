@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::{Grants, Limit, Pattern, Policy};
 
 const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
 
@@ -34,6 +35,7 @@ fn the_defaults_are_those_that_are_documented() {
         cwd: None,
         max_in_flight: 64,
         sharing: Sharing::Shared,
+        sharing_is_explicit: false,
         max_sessions: 100,
         idle_timeout: Duration::from_secs(600),
         start: Start::Eager,
@@ -45,7 +47,8 @@ fn the_defaults_are_those_that_are_documented() {
 
 #[test]
 fn the_defaults_written_to_a_file_change_nothing() {
-    let from_file = Setup::toml(DEFAULTS).load();
+    let mut from_file = Setup::toml(DEFAULTS).load();
+    from_file.servers.values_mut().for_each(|server| server.sharing_is_explicit = false);
     let built_in = Setup::empty().load();
     assert_eq!(Config { origin: Origin::BuiltIn, ..from_file }, built_in);
 }
@@ -56,7 +59,7 @@ fn a_file_decides_alone_who_may_call_and_what() {
     let config = setup.load();
     assert_eq!(names(&config), ["a"]);
     assert_eq!(config.auth.anonymous_tenant, None);
-    assert_has(&config.warnings.join("\n"), &["every request will be refused"]);
+    assert_eq!(config.warnings, [] as [String; 0]);
     assert_eq!(config.origin, Origin::File(setup.dir.path().join("trunkline.toml")));
 }
 
@@ -82,6 +85,19 @@ fn every_key_of_a_file_is_used() {
         max_response = 5000
         [auth]
         anonymous_tenant = "us"
+        hash_key = "fedcba9876543210fedcba9876543210"
+        [store]
+        url = "postgres://db/trunkline"
+        [limits]
+        shared = "redis://cache"
+        [tenants.acme]
+        rate = "100/s"
+        burst = 200
+        max_in_flight = 50
+        weight = 2
+        servers = ["std", "search/*"]
+        limits."search/query" = { rate = "5/min", max_in_flight = 3 }
+        [tenants.plain]
         [servers.a-b]
         command = "npx"
         args = ["-y", "x"]
@@ -104,12 +120,27 @@ fn every_key_of_a_file_is_used() {
         cwd: Some("/srv".into()),
         max_in_flight: 6,
         sharing: Sharing::Session,
+        sharing_is_explicit: true,
         max_sessions: 9,
         idle_timeout: secs(10),
         start: Start::Lazy,
         timeout: secs(7),
         start_timeout: secs(8),
     };
+    let pattern = |text| Pattern::parse(text).unwrap();
+    let limited = |rate: &str, burst, max_in_flight| Limit {
+        rate: rate.parse().ok(),
+        burst,
+        max_in_flight: Some(max_in_flight),
+    };
+    let acme = Policy {
+        limit: limited("100/s", Some(200), 50),
+        weight: 2,
+        servers: Grants::new(vec![pattern("std"), pattern("search/*")]),
+        limits: BTreeMap::from([(pattern("search/query"), limited("5/min", None, 3))]),
+    };
+    let tenants = [("acme", acme), ("plain", Policy::new())];
+    let secret = |text: &str| Secret::new(text.to_owned());
     let setup = Setup::toml(text);
     let expected = Config {
         listen: ([0, 0, 0, 0], 80).into(),
@@ -124,7 +155,13 @@ fn every_key_of_a_file_is_used() {
         drain_timeout: secs(3),
         max_body: 4096,
         max_response: 5000,
-        auth: Auth { anonymous_tenant: Some(TenantId::parse("us").unwrap()) },
+        auth: Auth {
+            anonymous_tenant: Some(TenantId::parse("us").unwrap()),
+            hash_key: Some(secret("fedcba9876543210fedcba9876543210")),
+        },
+        store_url: secret("postgres://db/trunkline"),
+        shared_limits: Some(secret("redis://cache")),
+        tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
         servers: BTreeMap::from([(ServerId::parse("a-b").unwrap(), server)]),
         origin: Origin::File(setup.dir.path().join("trunkline.toml")),
         warnings: Vec::new(),
@@ -165,9 +202,21 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("auth = 1", "1: `auth` must be a table", &["an integer"]),
         ("[auth]\nkeys = 1", "2: unknown key `auth.keys`, ", &["`anonymous_tenant`"]),
         ("[auth]\nanonymous_tenant = \"a b\"", "2: `auth.anonymous_tenant` ", &["`a b`", "A-Z"]),
-        ("[store]\nurl = \"x\"", "1: unknown key `store`", &[]),
-        ("[limits]\nshared = \"x\"", "1: unknown key `limits`", &[]),
-        ("[tenants.acme]\nrate = \"1/s\"", "1: unknown key `tenants`", &[]),
+        ("[auth]\nhash_key = \"x\"", "2: `auth.hash_key` ", &["at least 32", "it has 1"]),
+        ("[store]\nurl = \"x:pw@y\"", "2: `store.url` ", &["\"sqlite://trunkline.db\" or"]),
+        ("[limits]\nshared = \"x\"", "2: `limits.shared` ", &["redis://127.0.0.1:6379"]),
+        ("[tenants.'a b']", "1: `a b` is not a valid tenant id", &["A-Z"]),
+        ("[tenants.a]\nrate = \"1/m\"", "2: `tenants.a.rate` ", &["`1/m`", "such as `100/s`"]),
+        ("[tenants.a]\nrate = 5", "2: `tenants.a.rate` ", &["such as \"100/s\"", "an integer"]),
+        ("[tenants.a]\nburst = 5", "1: `tenants.a`: `burst` ", &["there is no `rate`"]),
+        ("[tenants.a]\nweight = 101", "1: `tenants.a`: `weight` ", &["from 1 to 100", "101"]),
+        ("[tenants.a]\nservers = [\"a b\"]", "2: `tenants.a.servers` ", &["`search/query`"]),
+        (
+            "[tenants.a]\nlimits.\"a b\" = {}",
+            "2: `tenants.a.limits`: ",
+            &["`a b` is not a pattern"],
+        ),
+        ("[tenants.a]\nlimits.std = {}", "1: `tenants.a`: ", &["`std` limits nothing"]),
         ("servers = []", "1: `servers` must be a table", &["a list"]),
         ("[servers.'a b']\ncommand = \"x\"", "1: `a b` is not a valid server id", &["A-Z"]),
         ("[servers.x]\nargs = []", "1: `servers.x.command` is missing", &["such as \"npx\""]),

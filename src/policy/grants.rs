@@ -1,0 +1,187 @@
+//! Patterns of servers and tools: `search`, `search/query`, `search/read_*`, `*`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest pattern: a server's id and the longest name of a tool.
+const LEN_MAX: usize = 300;
+
+/// Servers, or tools of servers. `*` stands for any number of characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pattern {
+    server: String,
+    /// Without it, all that the server has.
+    tool: Option<String>,
+}
+
+/// Why a text is no pattern.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such as `search/query`; `*` stands for any characters"
+)]
+pub struct InvalidPattern(String);
+
+impl Pattern {
+    /// Parses a pattern.
+    pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
+        let (server, tool) = match text.split_once('/') {
+            Some((server, tool)) => (server, Some(tool)),
+            None => (text, None),
+        };
+        let is_id = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'*');
+        let is_server = !server.is_empty() && server.bytes().all(is_id);
+        let is_tool = |tool: &str| {
+            !tool.is_empty() && !tool.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        if text.len() > LEN_MAX || !is_server || !tool.is_none_or(is_tool) {
+            return Err(InvalidPattern(text.to_owned()));
+        }
+        Ok(Self { server: server.to_owned(), tool: tool.map(str::to_owned) })
+    }
+
+    /// Whether it speaks of a server, or of some of its tools.
+    pub fn touches(&self, server: &str) -> bool {
+        matches(&self.server, server)
+    }
+
+    /// Whether it speaks of all that a server has.
+    pub fn covers_all_of(&self, server: &str) -> bool {
+        self.tool.is_none() && self.touches(server)
+    }
+
+    /// Whether it speaks of a tool. `None` is what is no tool: only a whole server has that.
+    pub fn covers(&self, server: &str, tool: Option<&str>) -> bool {
+        self.touches(server)
+            && match (&self.tool, tool) {
+                (None, _) => true,
+                (Some(pattern), Some(tool)) => matches(pattern, tool),
+                (Some(_), None) => false,
+            }
+    }
+}
+
+/// Whether `pattern` describes `text`, with `*` for any characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((before, mut rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut text) = text.strip_prefix(before) else { return false };
+    // What stands between two `*` is taken where it comes first: that leaves the most for what follows.
+    while let Some((part, after)) = rest.split_once('*') {
+        let Some(at) = text.find(part) else { return false };
+        text = &text[at + part.len()..];
+        rest = after;
+    }
+    text.ends_with(rest)
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tool {
+            None => f.write_str(&self.server),
+            Some(tool) => write!(f, "{}/{tool}", self.server),
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = InvalidPattern;
+
+    fn try_from(text: String) -> Result<Self, InvalidPattern> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+/// What a tenant may use: whatever one of its patterns covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Grants(Vec<Pattern>);
+
+impl Grants {
+    /// These.
+    pub fn new(patterns: Vec<Pattern>) -> Self {
+        Self(patterns)
+    }
+
+    /// Every server.
+    pub fn everything() -> Self {
+        Self(vec![Pattern { server: "*".to_owned(), tool: None }])
+    }
+
+    /// The patterns.
+    pub fn patterns(&self) -> &[Pattern] {
+        &self.0
+    }
+
+    /// Whether a server is there at all for the tenant.
+    pub fn sees(&self, server: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.touches(server))
+    }
+
+    /// Whether it may use what a server has beside tools.
+    pub fn has_all_of(&self, server: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers_all_of(server))
+    }
+
+    /// Whether it may call a tool.
+    pub fn has_tool(&self, server: &str, tool: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers(server, Some(tool)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(patterns: &[&str]) -> Grants {
+        Grants::new(patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect())
+    }
+
+    #[test]
+    fn a_server_means_all_it_has_and_a_tool_means_that_tool() {
+        let grants = grants(&["std", "search/query", "git-*/read_*"]);
+        assert!(grants.has_tool("std", "anything") && grants.has_all_of("std"));
+        assert!(grants.sees("search") && !grants.has_all_of("search"));
+        assert!(grants.has_tool("search", "query") && !grants.has_tool("search", "query2"));
+        assert!(grants.has_tool("git-main", "read_file") && !grants.has_tool("git-main", "write"));
+        assert!(!grants.sees("git") && !grants.sees("stdx") && !grants.has_tool("other", "query"));
+    }
+
+    #[test]
+    fn nothing_is_granted_unless_it_is_said() {
+        assert!(!Grants::default().sees("std"));
+        assert!(Grants::everything().has_all_of("std"));
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*", "a", true),
+            ("*a", "ba", true),
+            ("a*a", "a", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("*ab", "aab", true),
+            ("a**b", "ab", true),
+            ("ab", "abc", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} against {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told_what_one_is() {
+        for text in ["", "/", "/tool", "std/", "a b", "std/a b", "ü", "std/\n", &"x".repeat(301)] {
+            let error = Pattern::parse(text).unwrap_err().to_string();
+            assert!(error.contains("`search/query`"), "{error}");
+        }
+        assert_eq!(Pattern::parse("std/a/b").unwrap().to_string(), "std/a/b");
+    }
+}

@@ -1,0 +1,118 @@
+//! So many in such a time: `100/s`, `6000/min`, `10/h`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+const COUNT_MAX: u32 = 1_000_000;
+
+/// How many calls may begin in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rate {
+    count: u32,
+    per: Per,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Per {
+    Second,
+    Minute,
+    Hour,
+}
+
+/// Why a text is no rate.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "`{0}` is not a rate: write a whole number from 1 to {COUNT_MAX}, `/` and `s`, `min` or `h`, such as `100/s`"
+)]
+pub struct InvalidRate(String);
+
+impl Rate {
+    /// How many.
+    pub fn count(self) -> u32 {
+        self.count
+    }
+
+    /// In which time.
+    pub fn period(self) -> Duration {
+        Duration::from_secs(match self.per {
+            Per::Second => 1,
+            Per::Minute => 60,
+            Per::Hour => 3600,
+        })
+    }
+}
+
+impl FromStr for Rate {
+    type Err = InvalidRate;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRate> {
+        let invalid = || InvalidRate(text.to_owned());
+        let (count, per) = text.split_once('/').ok_or_else(invalid)?;
+        let per = match per {
+            "s" => Per::Second,
+            "min" => Per::Minute,
+            "h" => Per::Hour,
+            _ => return Err(invalid()),
+        };
+        // `parse` would take a sign.
+        if !count.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(invalid());
+        }
+        match count.parse() {
+            Ok(count @ 1..=COUNT_MAX) => Ok(Self { count, per }),
+            _ => Err(invalid()),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per = match self.per {
+            Per::Second => "s",
+            Per::Minute => "min",
+            Per::Hour => "h",
+        };
+        write!(f, "{}/{per}", self.count)
+    }
+}
+
+impl TryFrom<String> for Rate {
+    type Error = InvalidRate;
+
+    fn try_from(text: String) -> Result<Self, InvalidRate> {
+        text.parse()
+    }
+}
+
+impl From<Rate> for String {
+    fn from(rate: Rate) -> Self {
+        rate.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_written_as_they_are_read() {
+        for text in ["1/s", "6000/min", "1000000/h"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert_eq!("30/min".parse::<Rate>().unwrap().period(), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_is_no_rate_is_told_what_one_is() {
+        for text in
+            ["", "100", "100/", "/s", "0/s", "1000001/s", "-1/s", "+1/s", "1.5/s", "1/m", "1/ s"]
+        {
+            let error = text.parse::<Rate>().unwrap_err().to_string();
+            assert!(error.contains("such as `100/s`"), "{error}");
+        }
+    }
+}
