@@ -9,6 +9,7 @@
 //! - [`app`]: the gateway put together: build, serve, shut down
 //! - [`http`]: requests in, responses out
 //! - [`gateway`]: the path of a call, and everything that can go wrong with it
+//! - [`tenant`]: whose call it is
 //! - [`registry`]: the servers by id
 //! - [`backend`]: one server: its queue, its process, its shared connection
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
@@ -33,3 +34,4 @@ pub mod seal;
 pub mod shutdown;
 pub mod std_server;
 pub mod telemetry;
+pub mod tenant;

@@ -75,6 +75,18 @@ pub enum ListError {
     Endless(&'static str),
 }
 
+impl Tool {
+    /// Its name, as its server has it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As its server wrote it.
+    pub fn definition(&self) -> &RawValue {
+        &self.definition
+    }
+}
+
 impl ToolSet {
     /// Asks a server for all pages of its list.
     pub async fn list(
@@ -132,9 +144,9 @@ impl ToolSet {
         self.by_exposed.get(name)
     }
 
-    /// Their definitions, with what they are called where all servers are shown together.
-    pub fn exposed(&self) -> impl Iterator<Item = (&str, &RawValue)> {
-        self.exposed.iter().map(String::as_str).zip(self.definitions())
+    /// All, with what they are called where all servers are shown together.
+    pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
+        self.exposed.iter().map(String::as_str).zip(self.iter())
     }
 
     /// How long the list may be kept, and by whom.
@@ -148,14 +160,14 @@ impl ToolSet {
             .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
     }
 
-    /// Their names, in the server's order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.in_order.iter().map(|tool| tool.name.as_str())
+    /// All, in the server's order.
+    pub fn iter(&self) -> impl Iterator<Item = &Tool> {
+        self.in_order.iter().map(|tool| &**tool)
     }
 
-    /// Their definitions as the server wrote them, in its order.
-    pub fn definitions(&self) -> impl Iterator<Item = &RawValue> {
-        self.in_order.iter().map(|tool| &*tool.definition)
+    /// Their names, in the server's order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(Tool::name)
     }
 
     /// Whether another list says the same.

@@ -16,19 +16,21 @@ use crate::backend::during::Listener;
 use crate::backend::pending::Answer;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::ids::{CallId, TenantId};
-use crate::jsonrpc::{Frame, RawObject};
+use crate::ids::CallId;
+use crate::jsonrpc::envelope::ErrorObject;
+use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
-use crate::registry::{Owner, Registry};
+use crate::registry::{Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
+use crate::tenant::Tenant;
 
 /// Who calls.
 #[derive(Clone)]
 pub struct Caller {
     /// Whose limits and rights apply.
-    pub tenant: TenantId,
+    pub tenant: Arc<Tenant>,
     /// The MCP session it calls in, if any: servers that are not shared belong to one.
     pub session: Option<Owner>,
 }
@@ -107,7 +109,7 @@ impl Gateway {
         Self { registry, metrics }
     }
 
-    /// The servers.
+    /// The servers, whoever may use them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -117,13 +119,20 @@ impl Gateway {
         &self.metrics
     }
 
-    /// The server that a caller means by `id`.
-    pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
-        let server = self
-            .registry
-            .get(id)
-            .ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })?;
-        Ok(server.backend(caller.session.as_ref())?)
+    /// The servers that are there for a caller.
+    pub fn servers<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = &'a Server> {
+        self.registry.iter().filter(|server| caller.tenant.sees(server.id().as_str()))
+    }
+
+    /// The server that a caller means by `id`. One it may not use does not exist for it.
+    pub fn server(&self, caller: &Caller, id: &str) -> Result<&Server, CallError> {
+        let server = self.registry.get(id).filter(|_| caller.tenant.sees(id));
+        server.ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })
+    }
+
+    /// The server's process that a caller uses.
+    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
+        Ok(self.server(caller, id)?.backend(caller.session.as_ref())?)
     }
 
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
@@ -146,12 +155,12 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let server = self.server(caller, &call.server)?;
+        let server = self.backend(caller, &call.server)?;
         let _in_flight = record.at_server(&server);
 
         let place = server.queue().line_up(call.size)?;
         let mut ready = server.ready(call.deadline).await?;
-        let tool = call.find_tool(&ready)?;
+        let tool = call.find_tool(caller, &ready)?;
         if let Some(tool) = &tool {
             record.at_tool(tool);
         }
@@ -165,7 +174,7 @@ impl Gateway {
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
 
-        let tenant = caller.tenant.clone();
+        let tenant = caller.tenant.id.clone();
         let ticket = ready.connection.register(tenant, call.id, call.deadline, Some(permit))?;
         // Before the frame is sent: what the server says first must be heard too.
         if let Some(listener) = call.listener.take() {
@@ -202,14 +211,23 @@ impl Call {
         }
     }
 
-    /// The tool that is called, if one is.
-    fn find_tool(&self, ready: &Ready) -> Result<Option<Arc<Tool>>, CallError> {
-        let Ask::Tool { name, arguments, mirrored } = &self.ask else { return Ok(None) };
+    /// The tool that is called, if one is. What the caller may not use is not there.
+    fn find_tool(&self, caller: &Caller, ready: &Ready) -> Result<Option<Arc<Tool>>, CallError> {
+        let Ask::Tool { name, arguments, mirrored } = &self.ask else {
+            if caller.tenant.may_use_all_of(&self.server) {
+                return Ok(None);
+            }
+            // As of a server that has nothing but tools.
+            let message = "Method not found".to_owned();
+            let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
+            return Err(CallError::Backend(error));
+        };
         let (found, name) = match name {
             ToolName::Own(name) => (ready.tools.get(name), name),
             ToolName::Exposed(name) => (ready.tools.exposed_as(name), name),
         };
-        let Some(tool) = found else {
+        let may_call = |tool: &&Arc<Tool>| caller.tenant.may_call(&self.server, tool.name());
+        let Some(tool) = found.filter(may_call) else {
             let (server, tool) = (self.server.clone(), name.clone());
             return Err(CallError::ToolNotFound { server, tool });
         };

@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::ids::TenantId;
+use crate::policy::Policy;
 use crate::seal::Sealer;
+use crate::tenant::Tenant;
 
 use mcp::{Seats, Sessions};
 use origin::Web;
@@ -33,7 +34,7 @@ pub use cors::Routes;
 pub struct Front {
     gateway: Arc<Gateway>,
     /// Who callers without a key are, if they are anybody.
-    anonymous: Option<TenantId>,
+    anonymous: Option<Arc<Tenant>>,
     /// Which web pages may call, and by which names.
     web: Web,
     /// The largest request body.
@@ -53,7 +54,11 @@ impl Front {
         let sealer = Arc::new(Sealer::new(&config.session_keys));
         Self {
             gateway,
-            anonymous: config.auth.anonymous_tenant.clone(),
+            anonymous: config
+                .auth
+                .anonymous_tenant
+                .clone()
+                .map(|id| Arc::new(Tenant::new(id, Policy::unlimited()))),
             web: Web::new(config),
             max_body: config.max_body,
             draining: AtomicBool::new(false),

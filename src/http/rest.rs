@@ -18,7 +18,8 @@ use super::Front;
 use super::auth::Authenticated;
 use super::error::call_failed;
 use super::{body, trace};
-use crate::backend::State as ServerState;
+use crate::backend::tools::Tool;
+use crate::backend::{Ready, State as ServerState};
 use crate::gateway::{Ask, Call, CallError, Caller, Reply, ToolName};
 use crate::ids::CallId;
 use crate::jsonrpc::RawObject;
@@ -65,11 +66,13 @@ async fn read_request(
     let Authenticated(caller) = caller?;
     let Path((server, tool)) =
         path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-    Ok((caller, read_call(front, id, server, tool, request).await?))
+    let call = read_call(front, &caller, id, server, tool, request).await?;
+    Ok((caller, call))
 }
 
 async fn read_call(
     front: &Front,
+    caller: &Caller,
     id: CallId,
     server: String,
     tool: String,
@@ -78,10 +81,8 @@ async fn read_call(
     let arrived = Instant::now();
     let (parts, request_body) = request.into_parts();
     let asked = asked_timeout(&parts.headers)?;
-    let Some(configured) = front.gateway.registry().get(&server) else {
-        return Err(CallError::ServerNotFound { server });
-    };
-    let deadline = arrived + asked.unwrap_or(configured.config().timeout);
+    let configured = front.gateway.server(caller, &server)?.config();
+    let deadline = arrived + asked.unwrap_or(configured.timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let body = body::read(&parts.headers, request_body, front.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
@@ -150,7 +151,8 @@ struct ServerView<'a> {
 }
 
 impl<'a> ServerView<'a> {
-    fn of(server: &'a Server) -> Self {
+    /// As a caller sees it.
+    fn of(server: &'a Server, caller: &Caller) -> Self {
         let id = server.id().as_str();
         let view = |state| Self {
             id,
@@ -176,7 +178,7 @@ impl<'a> ServerView<'a> {
                 Self {
                     protocol_version: Some(version.as_str()),
                     era: Some(version.era().to_string()),
-                    tools: Some(ready.tools.len()),
+                    tools: Some(granted(caller, id, &ready).count()),
                     ..view("ready")
                 }
             }
@@ -187,23 +189,24 @@ impl<'a> ServerView<'a> {
 /// Every server the caller may use.
 pub(super) async fn list_servers(
     State(front): State<Arc<Front>>,
-    _: Authenticated,
+    Authenticated(caller): Authenticated,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
     struct List<'a> {
         servers: Vec<ServerView<'a>>,
     }
-    let servers = front.gateway.registry().iter().map(ServerView::of).collect();
-    Ok(json(&List { servers }))
+    let servers = front.gateway.servers(&caller);
+    Ok(json(&List { servers: servers.map(|server| ServerView::of(server, &caller)).collect() }))
 }
 
 /// One server.
 pub(super) async fn show_server(
     State(front): State<Arc<Front>>,
-    _: Authenticated,
+    Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
-    Ok(json(&ServerView::of(find(&front, path)?)))
+    let server = front.gateway.server(&caller, &named(path)?)?;
+    Ok(json(&ServerView::of(server, &caller)))
 }
 
 /// One server's tools, as the server defines them.
@@ -216,15 +219,24 @@ pub(super) async fn list_tools(
     struct List<'a> {
         tools: Vec<&'a RawValue>,
     }
-    let server = find(&front, path)?;
-    let server = front.gateway.server(&caller, server.id().as_str())?;
+    let server = front.gateway.backend(&caller, &named(path)?)?;
     let ready = server.ready(Instant::now() + server.timeout()).await?;
-    Ok(json(&List { tools: ready.tools.definitions().collect() }))
+    let tools = granted(&caller, server.id().as_str(), &ready);
+    Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
 }
 
-fn find(front: &Front, path: Result<Path<String>, PathRejection>) -> Result<&Server, CallError> {
+/// The tools of a server that a caller may call.
+pub(super) fn granted<'a>(
+    caller: &'a Caller,
+    server: &'a str,
+    ready: &'a Ready,
+) -> impl Iterator<Item = &'a Tool> {
+    ready.tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
+}
+
+fn named(path: Result<Path<String>, PathRejection>) -> Result<String, CallError> {
     let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-    front.gateway.registry().get(&server).ok_or(CallError::ServerNotFound { server })
+    Ok(server)
 }
 
 fn json(body: &impl Serialize) -> Response<Body> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use trunkline::backend::State;
-use trunkline::gateway::{CallError, Caller, Gateway};
+use trunkline::gateway::{CallError, Gateway};
 use trunkline::registry::Server;
 
 use crate::child::complaints_of;
@@ -70,7 +70,7 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     }
     let mut plan = Plan::draw(0, 0, 0, 1);
     plan.timeout = MOMENT;
-    let caller = Caller { tenant: worker::tenant_id(0), session: None };
+    let caller = worker::caller(0);
     match gateway.call(&caller, direct::call(&plan, plan.server)).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),

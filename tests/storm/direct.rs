@@ -12,7 +12,7 @@ use trunkline::mcp::results::ResultKind;
 
 use crate::outcome::Outcome;
 use crate::plan::Plan;
-use crate::worker::{leave, tenant_id};
+use crate::worker::{caller, leave};
 
 /// One client.
 pub struct Direct {
@@ -22,7 +22,7 @@ pub struct Direct {
 
 impl Direct {
     pub fn new(gateway: Arc<Gateway>, tenant: usize) -> Self {
-        Self { gateway, caller: Caller { tenant: tenant_id(tenant), session: None } }
+        Self { gateway, caller: caller(tenant) }
     }
 
     pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {

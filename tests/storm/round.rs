@@ -151,6 +151,7 @@ impl Round {
             cwd: Some(dir.to_owned()),
             max_in_flight: self.max_in_flight,
             sharing: Sharing::Shared,
+            sharing_is_explicit: true,
             max_sessions: 1,
             idle_timeout: Duration::from_secs(1),
             start: if server == 0 { Start::Lazy } else { Start::Eager },

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::sleep;
-use trunkline::gateway::Gateway;
+use trunkline::gateway::{Caller, Gateway};
 use trunkline::ids::TenantId;
+use trunkline::policy::Policy;
+use trunkline::tenant::Tenant;
 
 use crate::direct::Direct;
 use crate::mcp;
@@ -52,6 +54,12 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
         shared.watchdog.step();
     }
     position.store(0, Ordering::Relaxed);
+}
+
+/// Whoever calls for a tenant.
+pub fn caller(tenant: usize) -> Caller {
+    let tenant = Tenant::new(tenant_id(tenant), Policy::unlimited());
+    Caller { tenant: Arc::new(tenant), session: None }
 }
 
 /// The name of a tenant.

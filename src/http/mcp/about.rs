@@ -29,31 +29,31 @@ impl Introduction {
         scope: &Scope,
     ) -> Result<Self, CallError> {
         match scope {
-            Scope::All => Ok(Self::of_all(front)),
+            Scope::All => Ok(Self::of_all(front, caller)),
             Scope::One(server) => {
-                let backend = front.gateway.server(caller, server)?;
+                let backend = front.gateway.backend(caller, server)?;
                 let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
-                Ok(Self::of_one(&ready.about))
+                Ok(Self::of_one(&ready.about, caller.tenant.may_use_all_of(server)))
             }
         }
     }
 
-    /// Of one server, as it introduced itself.
-    fn of_one(about: &About) -> Self {
+    /// Of one server, as it introduced itself; of its tools alone, to those who may use only these.
+    fn of_one(about: &About, may_use_all: bool) -> Self {
         Self {
             info: json!({"name": about.info.name, "version": about.info.version}),
-            capabilities: capabilities(&about.capabilities),
+            capabilities: capabilities(&about.capabilities, may_use_all),
             instructions: about.instructions.clone(),
         }
     }
 
     /// Of the gateway, for all its servers. It can do whatever one of them may be able to: they come and go.
-    fn of_all(front: &Front) -> Self {
+    fn of_all(front: &Front, caller: &Caller) -> Self {
         let mut instructions = String::from(
             "This server gives access to several MCP servers. The names of tools and prompts begin with the name of \
              their server and `__`.\n",
         );
-        for server in front.gateway.registry().iter() {
+        for server in front.gateway.servers(caller) {
             if let Some(backend) = server.shared()
                 && let State::Ready(ready) = backend.state()
                 && let Some(own) = &ready.about.instructions
@@ -106,21 +106,23 @@ impl Introduction {
 }
 
 /// What a server can do and the gateway can pass on. Lists may always change: servers are started again.
-fn capabilities(of_server: &ServerCapabilities) -> Value {
+fn capabilities(of_server: &ServerCapabilities, may_use_all: bool) -> Value {
     let mut capabilities = json!({});
     for (name, capability) in [
         ("tools", &of_server.tools),
         ("prompts", &of_server.prompts),
         ("resources", &of_server.resources),
     ] {
-        if let Some(capability) = capability {
+        if let Some(capability) = capability
+            && (name == "tools" || may_use_all)
+        {
             capabilities[name] = json!({"listChanged": true});
             if capability.subscribe {
                 capabilities[name]["subscribe"] = json!(true);
             }
         }
     }
-    if of_server.completions.is_some() {
+    if of_server.completions.is_some() && may_use_all {
         capabilities["completions"] = json!({});
     }
     if of_server.logging.is_some() {

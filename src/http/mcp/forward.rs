@@ -47,17 +47,17 @@ impl Forward {
     ) -> Result<Self, RpcError> {
         let params = &asking.params;
         let subject = Subject::read(asking, method)?;
-        let Some(server) = asking.front.gateway.registry().get(&subject.server) else {
-            let (server, tool) = (subject.server, subject.name);
-            return Err(match method {
-                method::TOOLS_CALL => CallError::ToolNotFound { server, tool }.into(),
-                _ => CallError::ServerNotFound { server }.into(),
-            });
-        };
+        let server = asking.front.gateway.server(caller, &subject.server).map_err(|error| {
+            let (server, tool) = (subject.server.clone(), subject.name.clone());
+            match method {
+                method::TOOLS_CALL => CallError::ToolNotFound { server, tool },
+                _ => error,
+            }
+        })?;
         let timeout = asked_timeout(asking.headers)?.unwrap_or(server.config().timeout);
         let state = (asking.era == Era::Modern).then(|| RequestState {
             sealer: asking.front.sealer.clone(),
-            tenant: caller.tenant.clone(),
+            tenant: caller.tenant.id.clone(),
             server: subject.server.clone(),
             method,
             subject: subject.name.clone(),

@@ -36,7 +36,7 @@ pub(super) async fn initialize(
     let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
         .expect("what was JSON is JSON");
     let sessions = &front.sessions;
-    let (entered, token) = sessions.create(&caller.tenant, asking.scope, version, &capabilities);
+    let (entered, token) = sessions.create(&caller.tenant.id, asking.scope, version, &capabilities);
     // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
     let opening = Opening { front, session: Some(&entered.session) };
     let caller = within(caller, &entered.session);

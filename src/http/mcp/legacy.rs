@@ -58,7 +58,7 @@ fn enter<'f>(
         let message = "`Mcp-Session-Id` is missing: send `initialize` first, and the id it gives with every request";
         return Err(RpcError::new(INVALID_REQUEST, message).with_status(StatusCode::BAD_REQUEST));
     };
-    front.sessions.enter(&caller.tenant, scope, token).ok_or_else(gone)
+    front.sessions.enter(&caller.tenant.id, scope, token).ok_or_else(gone)
 }
 
 pub(super) fn gone() -> RpcError {
@@ -68,7 +68,7 @@ pub(super) fn gone() -> RpcError {
 
 /// The caller, in its session. What belongs to the process that opened a session is not here if that was another.
 pub(super) fn within(caller: Caller, session: &Arc<Session>) -> Caller {
-    let tenant = caller.tenant.clone();
+    let tenant = caller.tenant.id.clone();
     let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_ours.then_some(owner), ..caller }
 }
@@ -245,7 +245,9 @@ pub(super) fn stand(
         if !session.is_ours {
             return Err(gone());
         }
-        for backend in backends(front, scope).into_iter().chain(own_backends(front, session)) {
+        for backend in
+            backends(front, caller, scope).into_iter().chain(own_backends(front, session))
+        {
             session.listen_to(backend.changes(), &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;

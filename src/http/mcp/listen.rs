@@ -64,17 +64,18 @@ pub(super) async fn listen(
             "at most {WATCHED_MAX} resources can be watched at once"
         )));
     }
-    let seat = asking.front.seats.take(&caller.tenant).ok_or(TOO_MANY_SEATS)?;
+    let seat = asking.front.seats.take(&caller.tenant.id).ok_or(TOO_MANY_SEATS)?;
     let mailbox = Arc::new(Mailbox::default());
     let mut subscriptions = Vec::new();
     let mut honoured = Honoured::default();
     let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
-    for backend in backends(asking.front, asking.scope) {
-        let lists = filter.lists();
+    for backend in backends(asking.front, caller, asking.scope) {
+        let may_use_all = caller.tenant.may_use_all_of(backend.id().as_str());
+        let lists = filter.lists(may_use_all);
         let subscription =
-            backend.changes().subscribe(caller.tenant.clone(), mailbox.clone(), lists);
-        let watched = resources.remove(backend.id().as_str()).unwrap_or_default();
-        honoured.add(&backend, &filter, &subscription, watched)?;
+            backend.changes().subscribe(caller.tenant.id.clone(), mailbox.clone(), lists);
+        let watched = resources.remove(backend.id().as_str()).filter(|_| may_use_all);
+        honoured.add(&backend, lists, &subscription, watched.unwrap_or_default())?;
         subscriptions.push((backend, subscription));
     }
     // Whoever is told that it listens must not miss anything from then on.
@@ -101,9 +102,9 @@ pub(super) async fn listen(
     }))
 }
 
-/// The shared servers that an endpoint shows.
-pub(super) fn backends(front: &Front, scope: &Scope) -> Vec<Arc<Backend>> {
-    let shared = front.gateway.registry().iter().filter_map(Server::shared).cloned();
+/// The shared servers that an endpoint shows to a caller.
+pub(super) fn backends(front: &Front, caller: &Caller, scope: &Scope) -> Vec<Arc<Backend>> {
+    let shared = front.gateway.servers(caller).filter_map(Server::shared).cloned();
     match scope {
         Scope::All => shared.collect(),
         Scope::One(id) => shared.filter(|backend| backend.id().as_str() == id).collect(),
@@ -127,11 +128,12 @@ fn by_server(scope: &Scope, uris: Vec<String>) -> HashMap<String, Vec<String>> {
 }
 
 impl Filter {
-    fn lists(&self) -> Lists {
+    /// The lists of a server of which all may be used, or only the tools.
+    fn lists(&self, may_use_all: bool) -> Lists {
         Lists {
             tools: self.tools_list_changed,
-            prompts: self.prompts_list_changed,
-            resources: self.resources_list_changed,
+            prompts: self.prompts_list_changed && may_use_all,
+            resources: self.resources_list_changed && may_use_all,
         }
     }
 }
@@ -149,7 +151,7 @@ impl Honoured {
     fn add(
         &mut self,
         backend: &Backend,
-        filter: &Filter,
+        lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,
     ) -> Result<(), RpcError> {
@@ -160,9 +162,9 @@ impl Honoured {
         let has = |of: fn(&crate::mcp::results::ServerCapabilities) -> bool| {
             about.as_ref().is_none_or(|about| of(&about.capabilities))
         };
-        self.lists.tools |= filter.tools_list_changed && has(|it| it.tools.is_some());
-        self.lists.prompts |= filter.prompts_list_changed && has(|it| it.prompts.is_some());
-        self.lists.resources |= filter.resources_list_changed && has(|it| it.resources.is_some());
+        self.lists.tools |= lists.tools && has(|it| it.tools.is_some());
+        self.lists.prompts |= lists.prompts && has(|it| it.prompts.is_some());
+        self.lists.resources |= lists.resources && has(|it| it.resources.is_some());
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
             self.resources.extend(watched.iter().map(|uri| (backend.id().clone(), uri.clone())));
             subscription.watch_all(watched).map_err(|error| not_watched(&error))?;

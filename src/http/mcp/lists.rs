@@ -18,9 +18,10 @@ use tokio::time::Instant;
 use super::rpc::RpcError;
 use super::{Asking, Scope};
 use crate::backend::Backend;
+use crate::backend::tools::Tool;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
-use crate::http::rest::asked_timeout;
+use crate::http::rest::{asked_timeout, granted};
 use crate::jsonrpc::METHOD_NOT_FOUND;
 use crate::jsonrpc::members::Members;
 use crate::jsonrpc::rewrite::Change;
@@ -105,7 +106,7 @@ pub(super) async fn list(
     let timeout = asked_timeout(asking.headers)?;
     let list = match asking.scope {
         Scope::One(server) => {
-            let backend = asking.front.gateway.server(caller, server)?;
+            let backend = asking.front.gateway.backend(caller, server)?;
             let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
             list_one(asking.front, caller, &backend, kind, deadline).await?
         }
@@ -123,14 +124,14 @@ async fn list_all(
     timeout: Option<Duration>,
 ) -> List {
     let gateway = &asking.front.gateway;
-    let lists = gateway.registry().iter().map(|server| async move {
+    let lists = gateway.servers(caller).map(|server| async move {
         // A process that belongs to a session is started by listing what it has.
-        let backend = gateway.server(caller, server.id().as_str()).ok()?;
+        let backend = gateway.backend(caller, server.id().as_str()).ok()?;
         let deadline = asking.arrived + START_WAIT;
         backend.ready(deadline).await.ok()?;
         let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
         let list = list_one(asking.front, caller, &backend, kind, deadline).await.ok()?;
-        Some(list.exposed(server.id().as_str(), &backend, kind))
+        Some(list.exposed(caller, server.id().as_str(), &backend, kind))
     });
     let lists = join_all(lists).await;
     let caching = match lists.iter().flatten().map(|list| list.caching).reduce(Caching::and) {
@@ -156,13 +157,15 @@ async fn list_one(
         Kind::Prompts => &capabilities.prompts,
         Kind::Resources | Kind::Templates => &capabilities.resources,
     };
-    if capability.is_none() {
+    let is_granted = kind == Kind::Tools || caller.tenant.may_use_all_of(backend.id().as_str());
+    if capability.is_none() || !is_granted {
         let message = format!("this server has no {}", kind.member());
         return Err(RpcError::new(METHOD_NOT_FOUND, message));
     }
     if kind == Kind::Tools {
         backend.refresh_if_stale(&ready);
-        let items = ready.tools.definitions().map(|tool| tool.get().to_owned()).collect();
+        let tools = granted(caller, backend.id().as_str(), &ready);
+        let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
         return Ok(List { items, bytes: 0, caching: ready.tools.caching() });
     }
     let mut list = List::default();
@@ -204,12 +207,14 @@ impl List {
     }
 
     /// The same under names that tell servers apart. What has no name is left out.
-    fn exposed(mut self, server: &str, backend: &Backend, kind: Kind) -> Self {
+    fn exposed(mut self, caller: &Caller, server: &str, backend: &Backend, kind: Kind) -> Self {
         if kind == Kind::Tools
             && let crate::backend::State::Ready(ready) = backend.state()
         {
             let tools = ready.tools.exposed();
-            self.items = tools.filter_map(|(name, tool)| renamed(tool.get(), kind, name)).collect();
+            let granted = tools.filter(|(_, tool)| caller.tenant.may_call(server, tool.name()));
+            let named = |(name, tool): (&str, &Tool)| renamed(tool.definition().get(), kind, name);
+            self.items = granted.filter_map(named).collect();
             return self;
         }
         let exposed = |item: &String| {

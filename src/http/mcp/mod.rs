@@ -78,27 +78,34 @@ struct Asking<'a> {
     arrived: Instant,
 }
 
-/// The path says what is shown: one server if it names one.
-impl FromRequestParts<Arc<Front>> for Scope {
+/// Who asks, and what it is shown.
+pub(super) struct Visit {
+    caller: Caller,
+    scope: Scope,
+}
+
+/// The path says what is shown: one server if it names one that is there for the caller.
+impl FromRequestParts<Arc<Front>> for Visit {
     type Rejection = CallError;
 
     async fn from_request_parts(parts: &mut Parts, front: &Arc<Front>) -> Result<Self, CallError> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, front).await?;
         let path = <Option<Path<String>>>::from_request_parts(parts, front).await;
-        match path.map_err(|error| CallError::InvalidRequest(error.body_text()))? {
-            None => Ok(Self::All),
-            Some(Path(server)) if front.gateway.registry().get(&server).is_some() => {
-                Ok(Self::One(server))
+        let scope = match path.map_err(|error| CallError::InvalidRequest(error.body_text()))? {
+            None => Scope::All,
+            Some(Path(server)) => {
+                front.gateway.server(&caller, &server)?;
+                Scope::One(server)
             }
-            Some(Path(server)) => Err(CallError::ServerNotFound { server }),
-        }
+        };
+        Ok(Self { caller, scope })
     }
 }
 
 /// `POST`: a message of a client's.
 pub(super) async fn post(
     State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    scope: Scope,
+    Visit { caller, scope }: Visit,
     request: Request<Body>,
 ) -> Response<Body> {
     take(&front, caller, &scope, request).await
@@ -107,8 +114,7 @@ pub(super) async fn post(
 /// `GET`: a stream of a session's.
 pub(super) async fn get(
     State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    scope: Scope,
+    Visit { caller, scope }: Visit,
     headers: HeaderMap,
 ) -> Response<Body> {
     legacy::stand(&front, &caller, &scope, &headers)
@@ -117,8 +123,7 @@ pub(super) async fn get(
 /// `DELETE`: the end of a session.
 pub(super) async fn delete(
     State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    scope: Scope,
+    Visit { caller, scope }: Visit,
     headers: HeaderMap,
 ) -> Response<Body> {
     legacy::end(&front, &caller, &scope, &headers)

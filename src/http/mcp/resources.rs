@@ -58,5 +58,9 @@ fn resource(
             RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
         })?,
     };
-    Ok((asking.front.gateway.server(caller, server)?, uri.to_owned()))
+    let backend = asking.front.gateway.backend(caller, server)?;
+    if !caller.tenant.may_use_all_of(server) {
+        return Err(RpcError::method_not_found(asking.method));
+    }
+    Ok((backend, uri.to_owned()))
 }
