@@ -15,6 +15,7 @@
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
+//! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
 //! - [`policy`]: what a tenant may do
 //! - [`ids`]: names, parsed once
 //! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
@@ -27,6 +28,7 @@ pub mod gateway;
 pub mod http;
 pub mod ids;
 pub mod jsonrpc;
+pub mod limits;
 pub mod mcp;
 pub mod policy;
 pub mod registry;

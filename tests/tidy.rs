@@ -27,6 +27,7 @@ const MAY_USE: [(&str, &[&str]); 16] = [
     ("mcp", &["jsonrpc"]),
     ("jsonrpc", &[]),
     ("seal", &["config"]),
+    ("limits", &["config", "ids", "policy", "telemetry"]),
     ("config", &["ids", "policy"]),
     ("policy", &[]),
     ("ids", &[]),

@@ -74,6 +74,10 @@ metrics! {
     refused_requests: IntCounterVec = "trunkline_refused_server_requests_total" ["server"];
     /// Answers withheld because they belonged to another call. Anything but zero is a bug to report.
     identity_alarms: IntCounterVec = "trunkline_identity_alarms_total" ["server"];
+    /// Whether the limits that replicas share can be reached.
+    shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
+    /// Calls that went by this replica's part of the limits, since those that are shared could not be reached.
+    shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
 }
 
 /// One server's share of the metrics.
@@ -101,6 +105,15 @@ pub struct ServerMetrics {
     pub refused_requests: IntCounter,
     /// Answers withheld.
     pub identity_alarms: IntCounter,
+}
+
+/// The metrics of limits that replicas share.
+#[derive(Clone, Debug)]
+pub struct SharedLimitsMetrics {
+    /// 1 when they can be reached.
+    pub up: IntGauge,
+    /// Calls that went without.
+    pub fallbacks: IntCounter,
 }
 
 /// One tool's share of the metrics.
@@ -131,6 +144,14 @@ impl Metrics {
             too_long_lines: dropped("too_long"),
             refused_requests: self.refused_requests.with_label_values(&[server]),
             identity_alarms: self.identity_alarms.with_label_values(&[server]),
+        }
+    }
+
+    /// The handles for limits that replicas share. They are not shown unless somebody asks for them here.
+    pub fn shared_limits(&self) -> SharedLimitsMetrics {
+        SharedLimitsMetrics {
+            up: self.shared_limits_up.with_label_values::<&str>(&[]),
+            fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
         }
     }
 

@@ -1,0 +1,123 @@
+//! One rate of one tenant.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use governor::clock::Clock as _;
+use governor::middleware::StateInformationMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota as GovernorQuota, RateLimiter};
+
+use super::clock::Clock;
+use super::quota::{Left, Quota};
+use super::standing::policy_text;
+use crate::ids::TenantId;
+use crate::policy::{Limit, Pattern};
+
+/// What the limit for all calls of a tenant is called.
+pub(super) const TENANT: &str = "tenant";
+
+type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
+
+/// A rate, what is used of it here, and its names elsewhere.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// The pattern of the calls it is for, or [`TENANT`].
+    pub scope: String,
+    /// As much as there is.
+    pub quota: Quota,
+    /// What stands for it in `RateLimit-Policy`; begins with its name, in quotes.
+    pub policy: String,
+    /// How long the name is.
+    pub name_len: usize,
+    /// Where Valkey keeps it.
+    pub key: String,
+    clock: Clock,
+    whole: Limiter,
+    /// Instead of `whole`, while replicas that cannot share must divide.
+    part: ArcSwapOption<Part>,
+}
+
+/// One replica's part.
+#[derive(Debug)]
+struct Part {
+    /// Of how many.
+    replicas: u32,
+    quota: Quota,
+    limiter: Limiter,
+}
+
+impl Bucket {
+    /// A full one, if the limit has a rate. Without a pattern it is for all calls of the tenant.
+    pub fn new(
+        tenant: &TenantId,
+        pattern: Option<&Pattern>,
+        limit: &Limit,
+        clock: &Clock,
+    ) -> Option<Self> {
+        let quota = Quota::new(limit.rate?, limit.burst);
+        let scope = pattern.map_or_else(|| TENANT.to_owned(), Pattern::to_string);
+        let (policy, name_len) = policy_text(&scope, quota);
+        Some(Self {
+            policy,
+            name_len,
+            key: key(tenant, pattern, quota),
+            whole: limiter(quota, clock),
+            part: ArcSwapOption::empty(),
+            clock: clock.clone(),
+            scope,
+            quota,
+        })
+    }
+
+    /// Takes one call, if there is one; `replicas` take from the bucket, each its part. What is left is what is left of
+    /// the part.
+    pub fn take(&self, replicas: u32) -> Result<Left, Left> {
+        if replicas <= 1 {
+            return take(&self.whole, self.quota, &self.clock);
+        }
+        let part = self.part(replicas);
+        take(&part.limiter, part.quota, &self.clock)
+    }
+
+    /// Made when it is first wanted: it is not as long as replicas can share.
+    fn part(&self, replicas: u32) -> Arc<Part> {
+        let known = self.part.load();
+        if let Some(part) = known.as_ref().filter(|part| part.replicas == replicas) {
+            return part.clone();
+        }
+        let quota = self.quota.divided(replicas);
+        let part = Arc::new(Part { replicas, quota, limiter: limiter(quota, &self.clock) });
+        let before = self.part.compare_and_swap(&*known, Some(part.clone()));
+        // Whoever comes second uses what the first has made: two full buckets would admit twice as much.
+        match before.as_ref().filter(|part| part.replicas == replicas) {
+            Some(first) => first.clone(),
+            None => part,
+        }
+    }
+}
+
+fn limiter(quota: Quota, clock: &Clock) -> Limiter {
+    let quota = GovernorQuota::with_period(quota.interval)
+        .expect("no rate is over one call in a nanosecond")
+        .allow_burst(quota.burst);
+    RateLimiter::direct_with_clock(quota, clock.clone()).with_middleware()
+}
+
+fn take(limiter: &Limiter, quota: Quota, clock: &Clock) -> Result<Left, Left> {
+    match limiter.check() {
+        Ok(state) => Ok(quota.with_calls_left(state.remaining_burst_capacity())),
+        Err(until) => Err(Left { calls: 0, reset: until.wait_time_from(clock.now()) }),
+    }
+}
+
+/// The part in braces is what a cluster goes by: all keys of a tenant are in one place. A rate that changes begins
+/// anew, under another key.
+fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
+    let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);
+    if let Some(pattern) = pattern {
+        write!(key, ":{pattern}").expect("writing to memory does not fail");
+    }
+    key
+}

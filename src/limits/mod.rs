@@ -1,0 +1,199 @@
+//! How much a tenant may do, kept: how many calls it may begin in a time, and how many it may have in flight.
+//!
+//! - `in_flight`: calls in flight, and the [`Admission`] that each of them carries
+//! - `quota`, `bucket`: a rate in numbers, and what is used of one
+//! - `standing`: where the tenant stands, in headers
+//! - [`shared`]: rates that all replicas share, in Valkey or Redis; calls in flight are counted by each replica
+//!
+//! A call asks twice. [`Limits::enter`] comes before anything that costs: it is for the tenant as a whole, and takes a few
+//! nanoseconds. [`Limits::admit`] comes when it is known what is called.
+
+mod bucket;
+mod clock;
+mod in_flight;
+mod quota;
+pub mod shared;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::bucket::{Bucket, TENANT};
+use self::clock::Clock;
+pub use self::in_flight::Admission;
+use self::in_flight::InFlight;
+pub use self::shared::Shared;
+pub use self::standing::Standing;
+use crate::ids::TenantId;
+use crate::policy::{Limit, Pattern, Policy};
+
+/// The limits of one tenant, and what is used of them.
+#[derive(Debug)]
+pub struct Limits {
+    tenant: TenantId,
+    shared: Option<Arc<Shared>>,
+    clock: Clock,
+    in_flight: InFlight,
+    rate: Option<Arc<Bucket>>,
+    /// The narrowest first.
+    scoped: Vec<Scoped>,
+}
+
+/// The limit for calls that a pattern covers.
+#[derive(Debug)]
+struct Scoped {
+    pattern: Pattern,
+    /// The pattern as text.
+    scope: String,
+    in_flight: InFlight,
+    rate: Option<Arc<Bucket>>,
+}
+
+/// Why a call may not begin now. It is the tenant's own limit, never the gateway's.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Too many calls are in flight.
+    #[error(
+        "{limit} calls are in flight, which is all that the limit for `{scope}` allows: wait until one has ended"
+    )]
+    Busy {
+        /// The pattern that the limit is for, or `tenant`.
+        scope: String,
+        /// How many may be in flight.
+        limit: u32,
+    },
+    /// Too many calls were made.
+    #[error("the rate for `{scope}` is used up: try again in {retry_after:?}")]
+    RateLimited {
+        /// The pattern that the rate is for, or `tenant`.
+        scope: String,
+        /// When the call may come again, exactly. It may still be refused if others come before it.
+        retry_after: Duration,
+        /// Where the tenant stands.
+        standing: Standing,
+    },
+}
+
+impl Limits {
+    /// The limits of a tenant that has used nothing of them, unless replicas share what is used.
+    pub fn new(tenant: &TenantId, policy: &Policy, shared: Option<Arc<Shared>>) -> Self {
+        Self::with_clock(tenant, policy, shared, Clock::real())
+    }
+
+    fn with_clock(
+        tenant: &TenantId,
+        policy: &Policy,
+        shared: Option<Arc<Shared>>,
+        clock: Clock,
+    ) -> Self {
+        let nothing = Self {
+            tenant: tenant.clone(),
+            shared,
+            clock,
+            in_flight: InFlight::default(),
+            rate: None,
+            scoped: vec![],
+        };
+        nothing.renewed(policy)
+    }
+
+    /// The limits after a change of the policy. Calls in flight stay counted, and rates that did not change stay used;
+    /// those that did begin anew. A limit for a pattern counts the calls that came since it had one.
+    pub fn renewed(&self, policy: &Policy) -> Self {
+        let mut scoped: Vec<_> =
+            policy.limits.iter().map(|(pattern, limit)| self.scoped(pattern, limit)).collect();
+        scoped.sort_by_key(|scoped| width(&scoped.scope));
+        Self {
+            tenant: self.tenant.clone(),
+            shared: self.shared.clone(),
+            clock: self.clock.clone(),
+            in_flight: self.in_flight.with_max(policy.limit.max_in_flight),
+            rate: self.bucket(None, &policy.limit, self.rate.as_ref()),
+            scoped,
+        }
+    }
+
+    fn scoped(&self, pattern: &Pattern, limit: &Limit) -> Scoped {
+        let before = self.scoped.iter().find(|scoped| scoped.pattern == *pattern);
+        let in_flight = before.map(|before| before.in_flight.clone()).unwrap_or_default();
+        let rate = before.and_then(|before| before.rate.as_ref());
+        Scoped {
+            pattern: pattern.clone(),
+            scope: pattern.to_string(),
+            in_flight: in_flight.with_max(limit.max_in_flight),
+            rate: self.bucket(Some(pattern), limit, rate),
+        }
+    }
+
+    fn bucket(
+        &self,
+        pattern: Option<&Pattern>,
+        limit: &Limit,
+        before: Option<&Arc<Bucket>>,
+    ) -> Option<Arc<Bucket>> {
+        let bucket = Bucket::new(&self.tenant, pattern, limit, &self.clock)?;
+        let unchanged = before.filter(|before| before.quota == bucket.quota);
+        Some(unchanged.cloned().unwrap_or_else(|| Arc::new(bucket)))
+    }
+
+    /// Counts one more call of the tenant, until the admission is dropped.
+    pub fn enter(&self) -> Result<Admission, Refusal> {
+        let tenant = self.in_flight.take(TENANT)?;
+        Ok(Admission { _tenant: tenant, scoped: vec![] })
+    }
+
+    /// Lets a call begin, if all limits that cover it allow it: first those of calls in flight, then the rates, the
+    /// narrowest first. `tool` is `None` for what is no tool. A call that is refused keeps what it came with, and
+    /// nothing more; what it has taken of a narrow rate before a wider one refused is gone, unless rates are shared.
+    pub async fn admit(
+        &self,
+        admission: &mut Admission,
+        server: &str,
+        tool: Option<&str>,
+    ) -> Result<Standing, Refusal> {
+        let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
+        let scoped: Vec<_> = scoped.collect();
+        let limited = scoped.iter().filter(|scoped| scoped.in_flight.is_limited());
+        let permits: Result<Vec<_>, _> =
+            limited.map(|scoped| scoped.in_flight.take(&scoped.scope)).collect();
+        let permits = permits?;
+        let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
+        let standing = self.spend(rates.collect()).await?;
+        admission.scoped.extend(permits);
+        Ok(standing)
+    }
+
+    /// Takes one call from each bucket.
+    async fn spend(&self, buckets: Vec<&Arc<Bucket>>) -> Result<Standing, Refusal> {
+        if buckets.is_empty() {
+            return Ok(Standing::default());
+        }
+        let Some(shared) = &self.shared else { return take_all(&buckets, 1) };
+        match shared.take_all(&buckets).await {
+            Some(answer) => answer,
+            None => take_all(&buckets, shared.replicas()),
+        }
+    }
+}
+
+/// Takes one call from each bucket, each of which is divided among so many replicas.
+fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<Standing, Refusal> {
+    let mut standing = Standing(Vec::with_capacity(buckets.len()));
+    for bucket in buckets {
+        let taken = bucket.take(replicas);
+        let (Ok(left) | Err(left)) = taken;
+        standing.0.push((Arc::clone(bucket), left));
+        if taken.is_err() {
+            let scope = bucket.scope.clone();
+            return Err(Refusal::RateLimited { scope, retry_after: left.reset, standing });
+        }
+    }
+    Ok(standing)
+}
+
+/// Tools before servers, and single ones before many.
+fn width(scope: &str) -> (bool, bool) {
+    (!scope.contains('/'), scope.contains('*'))
+}

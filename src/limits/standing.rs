@@ -1,0 +1,122 @@
+//! Where a tenant stands, as HTTP says it: the fields `RateLimit-Policy` and `RateLimit` of the draft "RateLimit header
+//! fields for HTTP" (draft-ietf-httpapi-ratelimit-headers).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bucket::Bucket;
+use super::quota::{Left, Quota};
+
+/// What is left of each rate that a call went by, the narrowest first. Empty if there is none.
+#[derive(Clone, Debug, Default)]
+pub struct Standing(pub(super) Vec<(Arc<Bucket>, Left)>);
+
+impl Standing {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of `RateLimit-Policy`: how many calls may come at once (`q`), and in how many seconds these are earned
+    /// again (`w`).
+    pub fn policy(&self) -> String {
+        let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.policy.len() + 2).sum());
+        for (bucket, _) in &self.0 {
+            separate(&mut text);
+            text.push_str(&bucket.policy);
+        }
+        text
+    }
+
+    /// The value of `RateLimit`: how many calls may come now (`r`), and in how many seconds the quota is full again or,
+    /// if nothing is left, the next call may come (`t`).
+    pub fn left(&self) -> String {
+        let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.name_len + 32).sum());
+        for (bucket, left) in &self.0 {
+            separate(&mut text);
+            text.push_str(&bucket.policy[..bucket.name_len]);
+            text.push_str(";r=");
+            push_number(&mut text, left.calls.into());
+            text.push_str(";t=");
+            push_number(&mut text, whole_seconds(left.reset));
+        }
+        text
+    }
+}
+
+/// What stands for a quota in `RateLimit-Policy`, and how much of that is its name.
+pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
+    let mut text = quoted(name);
+    let name_len = text.len();
+    text.push_str(";q=");
+    push_number(&mut text, quota.burst.get().into());
+    text.push_str(";w=");
+    push_number(&mut text, whole_seconds(quota.capacity()).max(1));
+    (text, name_len)
+}
+
+/// A name as a header can carry it: printable ASCII in quotes, everything else by its bytes, as in a URL.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+fn separate(text: &mut String) {
+    if !text.is_empty() {
+        text.push_str(", ");
+    }
+}
+
+/// Rounded up: who comes after them is not too early.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// Without the machinery of `format!`, which costs more than all the rest.
+fn push_number(text: &mut String, number: u64) {
+    if number >= 10 {
+        push_number(text, number / 10);
+    }
+    text.push(char::from(b'0' + (number % 10) as u8));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_written_as_they_are(number: u64) {
+            let mut text = String::new();
+            push_number(&mut text, number);
+            prop_assert_eq!(text, number.to_string());
+        }
+
+        #[test]
+        fn any_name_can_be_carried(name: String) {
+            let text = quoted(&name);
+            prop_assert!(axum::http::HeaderValue::from_str(&text).is_ok() && text.is_ascii());
+        }
+    }
+
+    #[test]
+    fn a_policy_says_how_many_may_come_and_when_they_may_again() {
+        let text =
+            |name, rate: &str, burst| policy_text(name, Quota::new(rate.parse().unwrap(), burst)).0;
+        assert_eq!(text("tenant", "100/s", Some(200)), r#""tenant";q=200;w=2"#);
+        assert_eq!(text("search/query", "4/s", Some(10)), r#""search/query";q=10;w=3"#);
+        assert_eq!(text("tenant", "1000000/s", Some(1)), r#""tenant";q=1;w=1"#);
+        assert_eq!(text("tenant", "1/h", None), r#""tenant";q=1;w=3600"#);
+        assert_eq!(text("a/\"\\ü", "1/s", None), r#""a/\"\\%C3%BC";q=1;w=1"#);
+    }
+}
