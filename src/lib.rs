@@ -16,6 +16,8 @@
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
+//! - [`store`]: tenants, keys, usage and the audit log in a database; the only place with SQL
+//! - [`keys`]: API keys and their hashes
 //! - [`policy`]: what a tenant may do
 //! - [`ids`]: names, parsed once
 //! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
@@ -29,6 +31,7 @@ pub mod http;
 pub mod ids;
 pub mod jsonrpc;
 pub mod limits;
+pub mod keys;
 pub mod mcp;
 pub mod policy;
 pub mod registry;

@@ -9,25 +9,41 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 400;
 
 /// Which modules each module may use. What is not listed may not be used: dependencies point downwards.
-const MAY_USE: [(&str, &[&str]); 16] = [
-    ("cli", &["app", "backend", "config", "ids", "shutdown", "std_server", "telemetry"]),
-    ("app", &["backend", "config", "gateway", "http", "registry", "telemetry"]),
+const MAY_USE: &[(&str, &[&str])] = &[
+    (
+        "cli",
+        &[
+            "app", "backend", "config", "ids", "keys", "policy", "shutdown", "std_server", "store",
+            "telemetry",
+        ],
+    ),
+    ("app", &["backend", "config", "gateway", "http", "registry", "telemetry", "tenancy"]),
     (
         "http",
         &[
-            "backend", "config", "gateway", "ids", "jsonrpc", "mcp", "policy", "registry", "seal",
-            "tenant",
+            "backend", "config", "gateway", "ids", "jsonrpc", "keys", "limits", "mcp", "oauth",
+            "policy", "registry", "seal", "store", "tenant",
         ],
     ),
-    ("gateway", &["backend", "ids", "jsonrpc", "mcp", "registry", "telemetry", "tenant"]),
-    ("tenant", &["ids", "policy"]),
+    (
+        "tenancy",
+        &[
+            "backend", "config", "gateway", "limits", "mcp", "oauth", "registry", "store",
+            "telemetry", "tenant",
+        ],
+    ),
+    ("gateway", &["backend", "ids", "jsonrpc", "limits", "mcp", "registry", "telemetry", "tenant"]),
+    ("tenant", &["config", "ids", "keys", "limits", "policy", "store"]),
     ("registry", &["backend", "config", "ids"]),
     ("backend", &["config", "ids", "jsonrpc", "mcp", "telemetry"]),
     ("std_server", &["jsonrpc", "mcp"]),
     ("mcp", &["jsonrpc"]),
     ("jsonrpc", &[]),
-    ("seal", &["config"]),
+    ("store", &["config", "ids", "keys", "policy"]),
+    ("keys", &["config"]),
     ("limits", &["config", "ids", "policy", "telemetry"]),
+    ("oauth", &["config", "ids", "telemetry"]),
+    ("seal", &["config"]),
     ("config", &["ids", "policy"]),
     ("policy", &[]),
     ("ids", &[]),
