@@ -38,5 +38,6 @@ pub mod registry;
 pub mod seal;
 pub mod shutdown;
 pub mod std_server;
+pub mod store;
 pub mod telemetry;
 pub mod tenant;

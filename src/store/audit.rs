@@ -1,0 +1,95 @@
+//! Who changed what.
+
+use std::fmt;
+
+use serde_json::Value;
+use sqlx::{Any, Transaction};
+use uuid::Uuid;
+
+use super::{Store, StoreError, in_time, now};
+use crate::keys::KeyId;
+
+/// Whoever makes a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor(String);
+
+/// One change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditEntry {
+    /// Its id. Later ones are greater.
+    pub id: String,
+    /// When, in milliseconds since 1970.
+    pub at: i64,
+    /// Who, such as `cli:root`.
+    pub actor: String,
+    /// What was done, such as `key.create`.
+    pub action: String,
+    /// To whom, such as `tenant:acme` or `key:0123456789AB`.
+    pub target: String,
+    /// How it is now.
+    pub detail: Value,
+}
+
+impl Actor {
+    /// Somebody at the command line.
+    pub fn cli(user: &str) -> Self {
+        Self(format!("cli:{user}"))
+    }
+
+    /// The holder of a key.
+    pub fn key(id: KeyId) -> Self {
+        Self(format!("key:{id}"))
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Store {
+    /// The last changes, the latest first: at most `limit`, and only those before an id, if one is given.
+    pub async fn audit(
+        &self,
+        limit: u32,
+        before: Option<&str>,
+    ) -> Result<Vec<AuditEntry>, StoreError> {
+        let entries = sqlx::query_as(
+            "SELECT id, at, actor, action, target, detail FROM audit \
+             WHERE $1 IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
+        )
+        .bind(before)
+        .bind(i64::from(limit));
+        let rows: Vec<(String, i64, String, String, String, String)> =
+            in_time(entries.fetch_all(self.pool())).await?;
+        let entry = |(id, at, actor, action, target, detail): (_, _, _, _, _, String)| {
+            let detail = serde_json::from_str(&detail)
+                .map_err(|error| StoreError::Corrupt(format!("audit entry {id}: {error}")))?;
+            Ok(AuditEntry { id, at, actor, action, target, detail })
+        };
+        rows.into_iter().map(entry).collect()
+    }
+}
+
+/// Notes a change in the transaction that makes it.
+pub(super) async fn note(
+    transaction: &mut Transaction<'static, Any>,
+    actor: &Actor,
+    action: &str,
+    target: String,
+    detail: Value,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO audit (id, at, actor, action, target, detail) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(Uuid::now_v7().to_string())
+    .bind(now())
+    .bind(&actor.0)
+    .bind(action)
+    .bind(target)
+    .bind(detail.to_string())
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Hearing of changes: every change of tenants or keys increases a number, and everybody compares it with the one they
+//! have seen. PostgreSQL says when to look; with SQLite, and now and then in any case, one looks unasked.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{Any, Transaction};
+use tokio::time::{sleep, timeout};
+
+use super::open::Kind;
+use super::{PATIENCE, Store, StoreError, in_time};
+
+const CHANNEL: &str = "trunkline_changes";
+/// How often to look when nobody says when. Reading one row of a file is cheap.
+const SQLITE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often to look at PostgreSQL while it is silent: a connection may be dead without showing it, or lead to a pooler
+/// that passes on no notifications.
+const POSTGRES_INTERVAL: Duration = Duration::from_secs(10);
+/// How long to wait before looking again for a database that is away.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Tells of changes of tenants and keys, whoever made them.
+pub struct Changes {
+    store: Store,
+    seen: Option<i64>,
+    listener: Option<PgListener>,
+}
+
+impl Store {
+    /// Changes from now on.
+    pub fn changes(&self) -> Changes {
+        Changes { store: self.clone(), seen: None, listener: None }
+    }
+
+    async fn revision(&self) -> Result<i64, StoreError> {
+        let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = 'policy'");
+        in_time(revision.fetch_one(self.pool())).await
+    }
+}
+
+impl Changes {
+    /// Waits until something has changed since it was last asked; the first time it does not wait. Whoever loads what is
+    /// in the store after each answer misses nothing. Goes on waiting while the database is away.
+    pub async fn next(&mut self) {
+        let mut told = true;
+        loop {
+            if self.has_changed().await {
+                if !told {
+                    // A change without a word: whatever the listener listens to, it is not the database any more.
+                    self.listener = None;
+                }
+                return;
+            }
+            told = self.hint().await;
+        }
+    }
+
+    async fn has_changed(&mut self) -> bool {
+        // Before the number is read: what changes after it is read is announced.
+        if self.store.0.kind == Kind::Postgres && self.listener.is_none() {
+            self.listener = in_time(listen(self.store.0.url.expose())).await.ok();
+        }
+        match self.store.revision().await {
+            Ok(revision) => self.seen.replace(revision) != Some(revision),
+            Err(_) => false,
+        }
+    }
+
+    /// Waits until it is worth while to look. Says whether the database has said so.
+    async fn hint(&mut self) -> bool {
+        let Some(listener) = &mut self.listener else {
+            sleep(self.interval()).await;
+            return false;
+        };
+        match timeout(POSTGRES_INTERVAL, listener.try_recv()).await {
+            Ok(Ok(Some(_))) => true,
+            Err(_) => false,
+            // The connection is lost, and with it what was announced meanwhile: the next look finds it.
+            Ok(Ok(None) | Err(_)) => {
+                self.listener = None;
+                true
+            }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        match self.store.0.kind {
+            Kind::Sqlite => SQLITE_INTERVAL,
+            Kind::Postgres => RETRY_INTERVAL,
+        }
+    }
+}
+
+async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .acquire_timeout(PATIENCE)
+        .connect_lazy_with(PgConnectOptions::from_str(url)?);
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    listener.listen(CHANNEL).await?;
+    Ok(listener)
+}
+
+/// Increases the number, and so waits for whoever else does; tells those who listen when the transaction is done.
+pub(super) async fn announce(
+    kind: Kind,
+    transaction: &mut Transaction<'static, Any>,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE revisions SET value = value + 1 WHERE name = 'policy'")
+        .execute(&mut **transaction)
+        .await?;
+    if kind == Kind::Postgres {
+        sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(&mut **transaction).await?;
+    }
+    Ok(())
+}

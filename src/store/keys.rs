@@ -1,0 +1,276 @@
+//! API keys: whose they are, and until when. Of the keys themselves there are hashes only.
+
+use std::fmt;
+
+use serde_json::json;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+
+use super::{ACTIVE_KEYS_MAX, Actor, Store, StoreError, audit, in_time, now, places};
+use crate::ids::TenantId;
+use crate::keys::{ApiKey, KeyHash, KeyId};
+
+/// Uses that one statement notes.
+const USES_PER_STATEMENT: usize = 1000;
+
+/// Whose a key is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeyOwner {
+    /// A tenant's, for calls.
+    Tenant(TenantId),
+    /// An administrator's.
+    Admin,
+}
+
+/// What is kept of a key. Times are milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// Which.
+    pub id: KeyId,
+    /// Whose.
+    pub owner: KeyOwner,
+    /// What to compare with.
+    pub hash: KeyHash,
+    /// What it is called, if it is.
+    pub name: Option<String>,
+    /// When it was made.
+    pub created: i64,
+    /// From when on it is not valid.
+    pub expires: Option<i64>,
+    /// When it was revoked.
+    pub revoked: Option<i64>,
+    /// When it was last used, as far as it has been noted.
+    pub last_used: Option<i64>,
+}
+
+/// Whether a key is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// It is.
+    Active,
+    /// Not any more.
+    Expired,
+    /// Somebody has taken it back.
+    Revoked,
+}
+
+/// A key that was just made. It cannot be shown again.
+#[derive(Debug)]
+pub struct NewKey {
+    /// The key.
+    pub key: ApiKey,
+    /// What is kept of it.
+    pub record: KeyRecord,
+}
+
+type KeyRow =
+    (String, Option<String>, String, Option<String>, i64, Option<i64>, Option<i64>, Option<i64>);
+
+impl KeyRecord {
+    /// Whether it is valid at a time.
+    pub fn state(&self, now: i64) -> KeyState {
+        match (self.revoked, self.expires) {
+            (Some(_), _) => KeyState::Revoked,
+            (None, Some(expires)) if expires <= now => KeyState::Expired,
+            _ => KeyState::Active,
+        }
+    }
+}
+
+impl KeyOwner {
+    /// As it stands in the table.
+    fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::Tenant(id) => Some(id.as_str()),
+            Self::Admin => None,
+        }
+    }
+}
+
+impl Store {
+    /// One key, also if it is revoked or has expired.
+    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let row = sqlx::query_as(
+            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
+        )
+        .bind(id.as_str());
+        in_time(row.fetch_optional(self.pool())).await?.map(record).transpose()
+    }
+
+    /// All keys of one owner, the oldest first, also those that are not valid any more.
+    pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>, StoreError> {
+        let rows = sqlx::query_as(
+            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
+             WHERE tenant = $1 OR ($1 IS NULL AND tenant IS NULL) ORDER BY created, id",
+        )
+        .bind(owner.tenant());
+        in_time(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
+    }
+
+    /// Makes a key. Whether there is such a tenant, the caller knows: it may stand in a configuration file.
+    pub async fn create_key(
+        &self,
+        actor: &Actor,
+        owner: &KeyOwner,
+        name: Option<&str>,
+        expires: Option<i64>,
+    ) -> Result<NewKey, StoreError> {
+        let key = ApiKey::generate();
+        let record = KeyRecord {
+            id: key.id(),
+            owner: owner.clone(),
+            hash: self.hasher().hash(&key),
+            name: name.map(str::to_owned),
+            created: now(),
+            expires,
+            revoked: None,
+            last_used: None,
+        };
+        in_time(async {
+            let mut change = self.change().await?;
+            if active(&mut change, owner).await? >= ACTIVE_KEYS_MAX {
+                return Err(StoreError::TooManyKeys(owner.to_string()));
+            }
+            write(&mut change, &record).await?;
+            let detail = json!({"tenant": owner.tenant(), "name": name, "expires": expires});
+            audit::note(&mut change, actor, "key.create", target(&record.id), detail).await?;
+            Ok(change.commit().await?)
+        })
+        .await?;
+        Ok(NewKey { key, record })
+    }
+
+    /// Takes a key back. It may have been taken back before.
+    pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<(), StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let owner: Option<(Option<String>,)> = sqlx::query_as(
+                "UPDATE keys SET revoked = COALESCE(revoked, $2) WHERE id = $1 RETURNING tenant",
+            )
+            .bind(id.as_str())
+            .bind(now())
+            .fetch_optional(&mut *change)
+            .await?;
+            let Some((tenant,)) = owner else {
+                return Err(StoreError::NotFound(format!("key `{id}`")));
+            };
+            let detail = json!({"tenant": tenant});
+            audit::note(&mut change, actor, "key.revoke", target(id), detail).await?;
+            Ok(change.commit().await?)
+        })
+        .await
+    }
+
+    /// Notes when keys were last used. Earlier times than those noted are passed over, and so are unknown keys.
+    pub async fn note_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
+        let mut uses = uses.to_vec();
+        // In one order, so that replicas wait for each other and not in a circle; one use of each key, the last.
+        uses.sort_unstable_by(|(a, a_at), (b, b_at)| a.cmp(b).then(b_at.cmp(a_at)));
+        uses.dedup_by_key(|(id, _)| *id);
+        for uses in uses.chunks(USES_PER_STATEMENT) {
+            let text = format!(
+                "WITH uses (id, at) AS (VALUES {}) UPDATE keys SET last_used = uses.at FROM uses \
+                 WHERE keys.id = uses.id AND (keys.last_used IS NULL OR keys.last_used < uses.at)",
+                places(uses.len(), 2)
+            );
+            let mut update = sqlx::query(AssertSqlSafe(text)).persistent(false);
+            for (id, at) in uses {
+                update = update.bind(id.as_str()).bind(*at);
+            }
+            in_time(update.execute(self.pool())).await?;
+        }
+        Ok(())
+    }
+}
+
+fn target(id: &KeyId) -> String {
+    format!("key:{id}")
+}
+
+async fn active(
+    change: &mut Transaction<'static, Any>,
+    owner: &KeyOwner,
+) -> Result<usize, StoreError> {
+    let active: i64 = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM keys WHERE (tenant = $1 OR ($1 IS NULL AND tenant IS NULL)) \
+         AND revoked IS NULL AND (expires IS NULL OR expires > $2)",
+    )
+    .bind(owner.tenant())
+    .bind(now())
+    .fetch_one(&mut **change)
+    .await?;
+    Ok(usize::try_from(active).unwrap_or(usize::MAX))
+}
+
+async fn write(
+    change: &mut Transaction<'static, Any>,
+    record: &KeyRecord,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO keys (id, tenant, hash, name, created, expires) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(record.id.as_str())
+    .bind(record.owner.tenant())
+    .bind(record.hash.to_hex())
+    .bind(record.name.as_deref())
+    .bind(record.created)
+    .bind(record.expires)
+    .execute(&mut **change)
+    .await?;
+    Ok(())
+}
+
+/// Takes back what keys a tenant has; gives how many.
+pub(super) async fn revoke_all(
+    change: &mut Transaction<'static, Any>,
+    tenant: &TenantId,
+) -> Result<u64, StoreError> {
+    let revoked = sqlx::query("UPDATE keys SET revoked = $2 WHERE tenant = $1 AND revoked IS NULL")
+        .bind(tenant.as_str())
+        .bind(now())
+        .execute(&mut **change)
+        .await?;
+    Ok(revoked.rows_affected())
+}
+
+/// All keys that are not revoked.
+pub(super) async fn read_valid(
+    connection: &mut AnyConnection,
+) -> Result<Vec<KeyRecord>, StoreError> {
+    let rows = sqlx::query_as(
+        "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
+         WHERE revoked IS NULL",
+    );
+    rows.fetch_all(connection).await?.into_iter().map(record).collect()
+}
+
+fn record(
+    (id, tenant, hash, name, created, expires, revoked, last_used): KeyRow,
+) -> Result<KeyRecord, StoreError> {
+    let corrupt =
+        |what: &str| StoreError::Corrupt(format!("the {what} of key `{id}` cannot be read"));
+    Ok(KeyRecord {
+        id: KeyId::parse(&id).ok_or_else(|| corrupt("id"))?,
+        owner: owner(tenant)?,
+        hash: KeyHash::from_hex(&hash).ok_or_else(|| corrupt("hash"))?,
+        name,
+        created,
+        expires,
+        revoked,
+        last_used,
+    })
+}
+
+fn owner(tenant: Option<String>) -> Result<KeyOwner, StoreError> {
+    let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
+    let id = TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    Ok(KeyOwner::Tenant(id))
+}
+
+impl fmt::Display for KeyOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant(id) => write!(f, "tenant `{id}`"),
+            Self::Admin => f.write_str("the administrator"),
+        }
+    }
+}

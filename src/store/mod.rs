@@ -1,0 +1,129 @@
+//! Tenants, their keys, what they have used, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
+//!
+//! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
+//!
+//! - `open`: connections and migrations
+//! - `tenants`, `keys`, `usage`, `audit`: one file per kind of row
+//! - `changes`: hearing of what others have changed
+//! - `error`: what can go wrong
+//!
+//! Every method ends within [`PATIENCE`], whatever the database does.
+
+mod audit;
+mod changes;
+mod error;
+mod keys;
+mod open;
+mod tenants;
+mod usage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::{Any, AnyPool, Transaction};
+use tokio::time::timeout;
+
+use self::open::Kind;
+use crate::config::Secret;
+use crate::keys::Hasher;
+
+pub use self::audit::{Actor, AuditEntry};
+pub use self::changes::Changes;
+pub use self::error::{ACTIVE_KEYS_MAX, StoreError};
+pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
+pub use self::tenants::Contents;
+pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
+
+/// How long anything may take. Callers wait for some of it.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An open store. Clones share it.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    url: Secret,
+    pool: AnyPool,
+    hasher: Hasher,
+}
+
+impl Store {
+    /// Opens the store at `sqlite://path` or `postgres://…`; makes it if it is not there, and brings it up to date.
+    /// Without a key to hash with, it has one of its own.
+    pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self, StoreError> {
+        let (kind, pool) = open::open(url).await?;
+        let hasher = match hash_key {
+            Some(key) => Hasher::new(key),
+            None => Hasher::new(&in_time(open::own_hash_key(&pool)).await?),
+        };
+        Ok(Self(Arc::new(Inner { kind, url: url.clone(), pool, hasher })))
+    }
+
+    /// What hashes keys as those of the store are hashed.
+    pub fn hasher(&self) -> &Hasher {
+        &self.0.hasher
+    }
+
+    /// Closes all connections. SQLite then tidies up its files.
+    pub async fn close(&self) {
+        let _ = timeout(PATIENCE, self.0.pool.close()).await;
+    }
+
+    fn pool(&self) -> &AnyPool {
+        &self.0.pool
+    }
+
+    /// Sees the store as it is now, whatever others do meanwhile.
+    async fn snapshot(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
+    }
+
+    /// A transaction that writes.
+    async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
+    }
+
+    /// A transaction that changes tenants or keys: there is one at a time, and all replicas hear of it.
+    async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        let mut transaction = self.write().await?;
+        changes::announce(self.0.kind, &mut transaction).await?;
+        Ok(transaction)
+    }
+}
+
+/// Gives up after [`PATIENCE`]: a database that has stopped answers nothing, not even an error.
+async fn in_time<T, E: Into<StoreError>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, StoreError> {
+    match timeout(PATIENCE, work).await {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(_) => Err(StoreError::Unavailable(format!("it gives no answer in {PATIENCE:?}"))),
+    }
+}
+
+/// `($1, $2), ($3, $4)`: places for the values of so many rows.
+fn places(rows: usize, columns: usize) -> String {
+    let row = |row: usize| {
+        let places: Vec<String> =
+            (1..=columns).map(|at| format!("${}", row * columns + at)).collect();
+        format!("({})", places.join(", "))
+    };
+    (0..rows).map(row).collect::<Vec<_>>().join(", ")
+}
+
+/// Milliseconds since 1970.
+fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_its_place() {
+        assert_eq!(places(1, 1), "($1)");
+        assert_eq!(places(2, 3), "($1, $2, $3), ($4, $5, $6)");
+    }
+}

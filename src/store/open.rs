@@ -1,0 +1,244 @@
+//! Connections: where the database is, how it is opened and brought up to date. What the two databases do not have in
+//! common is here and in `changes`.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rand::distr::{Alphanumeric, SampleString};
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
+use tokio::time::{sleep, timeout};
+
+use super::{StoreError, in_time};
+use crate::config::Secret;
+
+/// PostgreSQL has 100 by default, for all replicas together.
+const POSTGRES_CONNECTIONS_MAX: u32 = 8;
+/// One writes at a time; the others read.
+const SQLITE_CONNECTIONS_MAX: u32 = 4;
+/// Less than [`super::PATIENCE`], so that what waits for a connection says so.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long SQLite waits for another process that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
+const SQLITE_BUSY: u32 = 5;
+/// A connection that gives no sign of life in this time after use is not used again.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Long enough for the migrations of another replica that was first.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// 62^43 is a little more than 2^256.
+const OWN_HASH_KEY_LEN: usize = 43;
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+
+/// PostgreSQL must not go on with what nobody waits for any more, nor let a gateway that has stopped in the middle of a
+/// change hold up the others.
+const POSTGRES_SETTINGS: &str =
+    "SET statement_timeout = '3s'; SET idle_in_transaction_session_timeout = '5s'";
+
+/// Which database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    /// Begins a transaction that writes. SQLite takes the lock at once: it gives none to whoever has read before.
+    pub(super) fn begin_write(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN IMMEDIATE",
+            Self::Postgres => "BEGIN",
+        }
+    }
+
+    /// Begins a transaction in which all is read as of one moment.
+    pub(super) fn begin_snapshot(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN",
+            Self::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        }
+    }
+}
+
+/// Opens a database and brings it up to date.
+pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
+    sqlx::any::install_default_drivers();
+    if url.expose().starts_with("sqlite:") {
+        return Ok((Kind::Sqlite, open_sqlite(url).await?));
+    }
+    Ok((Kind::Postgres, open_postgres(url).await?))
+}
+
+async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
+    let options = file(url.expose())?;
+    let url = options.to_url_lossy();
+    let path = options.get_filename().to_owned();
+    create_private(&path).map_err(|error| {
+        StoreError::Unavailable(format!("cannot create the file {}: {error}", path.display()))
+    })?;
+    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(BUSY_TIMEOUT);
+    let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
+    migrated
+        .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
+        .map_err(|error| at(&format!("cannot use the file {}", path.display()), error.into()))?;
+    let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
+        Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
+    });
+    Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
+}
+
+/// The file that a URL names, by its full path. A relative one is of the working directory.
+fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
+    let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
+    if path.is_empty() || path == ":memory:" || path.contains('?') {
+        return Err(StoreError::InvalidUrl(
+            "write `sqlite://` and the path of a file, such as `sqlite://trunkline.db`, and nothing else"
+                .to_owned(),
+        ));
+    }
+    let options = SqliteConnectOptions::from_str(url).map_err(invalid_url)?;
+    let path = std::path::absolute(options.get_filename());
+    let path = path.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    // By way of its URL, since that is how the pool gets it.
+    let url = SqliteConnectOptions::new().filename(path).to_url_lossy();
+    SqliteConnectOptions::from_url(&url).map_err(invalid_url)
+}
+
+/// Makes the file, if it is not there, so that only its owner can read it.
+fn create_private(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// sqlx has no lock for SQLite: whoever comes first has the file, and the others wait in this transaction.
+async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateError> {
+    // The change to a write-ahead log does not wait for others that open the file at the same time.
+    let mut connection = loop {
+        match options.connect().await {
+            Err(error) if is_busy(&error) => sleep(RETRY_DELAY).await,
+            outcome => break outcome?,
+        }
+    };
+    let mut transaction = connection.begin_with(Kind::Sqlite.begin_write()).await?;
+    migrator().run(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(connection.close().await?)
+}
+
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == SQLITE_BUSY)
+}
+
+async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
+    let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
+    let place = match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    };
+    migrate_postgres(&options)
+        .await
+        .map_err(|error| at(&format!("cannot use the database at {place}"), error))?;
+    let pool = pool(POSTGRES_CONNECTIONS_MAX)
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
+        })
+        .after_release(|connection, _| {
+            // sqlx itself asks without a limit, and a database that has gone silent would keep all connections.
+            Box::pin(async move {
+                let alive = timeout(ALIVE_TIMEOUT, connection.ping()).await;
+                alive.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+            })
+        });
+    Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
+}
+
+async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
+    let mut connection = in_time(options.connect()).await?;
+    // A connection of its own: its end gives back the lock, whatever happens.
+    match timeout(MIGRATION_TIMEOUT, migrator().run(&mut connection)).await {
+        Ok(outcome) => outcome?,
+        Err(_) => {
+            let text = format!("its migrations did not end in {MIGRATION_TIMEOUT:?}");
+            return Err(StoreError::Unavailable(text));
+        }
+    }
+    in_time(connection.close()).await
+}
+
+fn migrator() -> Migrator {
+    let mut migrator = sqlx::migrate!();
+    // A newer version may have been here, and have been taken back.
+    migrator.set_ignore_missing(true);
+    migrator
+}
+
+fn pool(connections_max: u32) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
+}
+
+/// The key that the store hashes with when nobody has given it one. All who ask get the same.
+pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
+    let made = Alphanumeric.sample_string(&mut rand::rng(), OWN_HASH_KEY_LEN);
+    sqlx::query(
+        "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",
+    )
+    .bind(made)
+    .execute(pool)
+    .await?;
+    let key = sqlx::query_scalar("SELECT value FROM secrets WHERE name = 'hash_key'");
+    Ok(Secret::new(key.fetch_one(pool).await?))
+}
+
+/// Says where the trouble is.
+fn at(place: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(cause) => StoreError::Unavailable(format!("{place}: {cause}")),
+        StoreError::Corrupt(cause) => StoreError::Corrupt(format!("{place}: {cause}")),
+        other => other,
+    }
+}
+
+/// What the parsers say repeats nothing of the URL.
+fn invalid_url(error: sqlx::Error) -> StoreError {
+    let hint = "in a password, write `%40` for `@`, `%3A` for `:`, `%2F` for `/`, `%23` for `#`";
+    StoreError::InvalidUrl(format!("{error}; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The compiler notices when a file changes, but not when there is a new one.
+    #[test]
+    fn the_migrations_of_the_directory_are_the_embedded_ones() {
+        let names = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let files = names.filter(|name| name.ends_with(".sql")).count();
+        assert_eq!(migrator().iter().count(), files, "touch src/store/open.rs and build again");
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_full_path() {
+        let dir = std::env::current_dir().unwrap();
+        for (url, path) in [
+            ("sqlite://trunkline.db", dir.join("trunkline.db")),
+            ("sqlite:data/a:1.db", dir.join("data/a:1.db")),
+            ("sqlite:///var/my%20data/x.db", "/var/my data/x.db".into()),
+        ] {
+            assert_eq!(file(url).unwrap().get_filename(), path, "{url}");
+        }
+        for url in ["sqlite:", "sqlite://", "sqlite::memory:", "sqlite://x.db?mode=ro"] {
+            assert!(file(url).is_err(), "{url} was accepted");
+        }
+    }
+}

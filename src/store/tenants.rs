@@ -1,0 +1,265 @@
+//! Tenants and what they may do.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+
+use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places};
+use crate::ids::TenantId;
+use crate::policy::{Grants, Limit, Pattern, Policy};
+
+/// All that decides who may call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The tenants.
+    pub tenants: BTreeMap<TenantId, Policy>,
+    /// The keys that are not revoked; some may have expired, some may be of tenants that stand elsewhere.
+    pub keys: Vec<KeyRecord>,
+}
+
+type TenantRow = (String, Option<String>, Option<i64>, Option<i64>, i64);
+type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
+
+impl Store {
+    /// All tenants and all keys that are not revoked, as of one moment.
+    pub async fn load(&self) -> Result<Contents, StoreError> {
+        in_time(async {
+            let mut snapshot = self.snapshot().await?;
+            let tenants = read_tenants(&mut snapshot, None).await?;
+            let keys = keys::read_valid(&mut snapshot).await?;
+            snapshot.rollback().await?;
+            Ok::<_, StoreError>(Contents { tenants, keys })
+        })
+        .await
+    }
+
+    /// All tenants.
+    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
+        in_time(async {
+            let mut snapshot = self.snapshot().await?;
+            read_tenants(&mut snapshot, None).await
+        })
+        .await
+    }
+
+    /// One tenant.
+    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>, StoreError> {
+        in_time(async {
+            let mut snapshot = self.snapshot().await?;
+            Ok::<_, StoreError>(read_tenants(&mut snapshot, Some(id)).await?.remove(id))
+        })
+        .await
+    }
+
+    /// Adds a tenant.
+    pub async fn add_tenant(
+        &self,
+        actor: &Actor,
+        id: &TenantId,
+        policy: &Policy,
+    ) -> Result<(), StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let row = sqlx::query(
+                "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (id) DO NOTHING",
+            );
+            if write_tenant(&mut change, row, id, policy).await? == 0 {
+                return Err(StoreError::AlreadyExists(format!("tenant `{id}`")));
+            }
+            write_parts(&mut change, id, policy).await?;
+            audit::note(&mut change, actor, "tenant.add", target(id), json!(policy)).await?;
+            Ok(change.commit().await?)
+        })
+        .await
+    }
+
+    /// Gives a tenant another policy.
+    pub async fn set_tenant(
+        &self,
+        actor: &Actor,
+        id: &TenantId,
+        policy: &Policy,
+    ) -> Result<(), StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let row = sqlx::query(
+                "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
+                 WHERE id = $1",
+            );
+            if write_tenant(&mut change, row, id, policy).await? == 0 {
+                return Err(not_found(id));
+            }
+            for table in ["DELETE FROM grants WHERE tenant = $1", "DELETE FROM limits WHERE tenant = $1"] {
+                sqlx::query(table).bind(id.as_str()).execute(&mut *change).await?;
+            }
+            write_parts(&mut change, id, policy).await?;
+            audit::note(&mut change, actor, "tenant.set", target(id), json!(policy)).await?;
+            Ok(change.commit().await?)
+        })
+        .await
+    }
+
+    /// Removes a tenant and revokes its keys; gives how many.
+    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let removed = sqlx::query("DELETE FROM tenants WHERE id = $1").bind(id.as_str());
+            if removed.execute(&mut *change).await?.rows_affected() == 0 {
+                return Err(not_found(id));
+            }
+            let revoked = keys::revoke_all(&mut change, id).await?;
+            let detail = json!({"revoked_keys": revoked});
+            audit::note(&mut change, actor, "tenant.remove", target(id), detail).await?;
+            change.commit().await?;
+            Ok(revoked)
+        })
+        .await
+    }
+}
+
+fn target(id: &TenantId) -> String {
+    format!("tenant:{id}")
+}
+
+fn not_found(id: &TenantId) -> StoreError {
+    StoreError::NotFound(format!("tenant `{id}`"))
+}
+
+async fn write_tenant(
+    change: &mut Transaction<'static, Any>,
+    row: sqlx::query::Query<'_, Any, sqlx::any::AnyArguments>,
+    id: &TenantId,
+    policy: &Policy,
+) -> Result<u64, StoreError> {
+    let Limit { rate, burst, max_in_flight } = &policy.limit;
+    let row = row
+        .bind(id.as_str())
+        .bind(rate.map(|rate| rate.to_string()))
+        .bind(burst.map(i64::from))
+        .bind(max_in_flight.map(i64::from))
+        .bind(i64::from(policy.weight))
+        .bind(now());
+    Ok(row.execute(&mut **change).await?.rows_affected())
+}
+
+/// The rows of a policy in other tables.
+async fn write_parts(
+    change: &mut Transaction<'static, Any>,
+    id: &TenantId,
+    policy: &Policy,
+) -> Result<(), StoreError> {
+    let patterns = policy.servers.patterns();
+    if !patterns.is_empty() {
+        let places = places(patterns.len(), 3);
+        let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {places}");
+        let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
+        for (position, pattern) in (0_i64..).zip(patterns) {
+            rows = rows.bind(id.as_str()).bind(position).bind(pattern.to_string());
+        }
+        rows.execute(&mut **change).await?;
+    }
+    if !policy.limits.is_empty() {
+        let places = places(policy.limits.len(), 5);
+        let text = format!(
+            "INSERT INTO limits (tenant, pattern, rate, burst, max_in_flight) VALUES {places}"
+        );
+        let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
+        for (pattern, Limit { rate, burst, max_in_flight }) in &policy.limits {
+            rows = rows
+                .bind(id.as_str())
+                .bind(pattern.to_string())
+                .bind(rate.map(|rate| rate.to_string()))
+                .bind(burst.map(i64::from))
+                .bind(max_in_flight.map(i64::from));
+        }
+        rows.execute(&mut **change).await?;
+    }
+    Ok(())
+}
+
+/// All tenants, or one.
+async fn read_tenants(
+    connection: &mut AnyConnection,
+    only: Option<&TenantId>,
+) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
+    let only = only.map(TenantId::as_str);
+    let rows: Vec<TenantRow> = sqlx::query_as(
+        "SELECT id, rate, burst, max_in_flight, weight FROM tenants WHERE $1 IS NULL OR id = $1",
+    )
+    .bind(only)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut grants = read_grants(connection, only).await?;
+    let mut limits = read_limits(connection, only).await?;
+    let tenant = |(id, rate, burst, max_in_flight, weight): TenantRow| {
+        let policy = Policy {
+            limit: limit(&id, rate, burst, max_in_flight)?,
+            weight: number(&id, weight)?,
+            servers: Grants::new(grants.remove(&id).unwrap_or_default()),
+            limits: limits.remove(&id).unwrap_or_default(),
+        };
+        Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
+    };
+    rows.into_iter().map(tenant).collect()
+}
+
+async fn read_grants(
+    connection: &mut AnyConnection,
+    only: Option<&str>,
+) -> Result<BTreeMap<String, Vec<Pattern>>, StoreError> {
+    let rows: Vec<(String, String)> = sqlx::query_as(
+        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 ORDER BY tenant, position",
+    )
+    .bind(only)
+    .fetch_all(connection)
+    .await?;
+    let mut grants: BTreeMap<String, Vec<Pattern>> = BTreeMap::new();
+    for (tenant, pattern) in rows {
+        let pattern = Pattern::parse(&pattern).map_err(|error| corrupt(&tenant, error))?;
+        grants.entry(tenant).or_default().push(pattern);
+    }
+    Ok(grants)
+}
+
+async fn read_limits(
+    connection: &mut AnyConnection,
+    only: Option<&str>,
+) -> Result<BTreeMap<String, BTreeMap<Pattern, Limit>>, StoreError> {
+    let rows: Vec<LimitRow> = sqlx::query_as(
+        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits WHERE $1 IS NULL OR tenant = $1",
+    )
+    .bind(only)
+    .fetch_all(connection)
+    .await?;
+    let mut limits: BTreeMap<String, BTreeMap<Pattern, Limit>> = BTreeMap::new();
+    for (tenant, pattern, rate, burst, max_in_flight) in rows {
+        let pattern = Pattern::parse(&pattern).map_err(|error| corrupt(&tenant, error))?;
+        let limit = limit(&tenant, rate, burst, max_in_flight)?;
+        limits.entry(tenant).or_default().insert(pattern, limit);
+    }
+    Ok(limits)
+}
+
+fn limit(
+    tenant: &str,
+    rate: Option<String>,
+    burst: Option<i64>,
+    max_in_flight: Option<i64>,
+) -> Result<Limit, StoreError> {
+    let rate = rate.map(|rate| rate.parse().map_err(|error| corrupt(tenant, error)));
+    Ok(Limit {
+        rate: rate.transpose()?,
+        burst: burst.map(|burst| number(tenant, burst)).transpose()?,
+        max_in_flight: max_in_flight.map(|max| number(tenant, max)).transpose()?,
+    })
+}
+
+fn number(tenant: &str, value: i64) -> Result<u32, StoreError> {
+    u32::try_from(value).map_err(|error| corrupt(tenant, error))
+}
+
+fn corrupt(tenant: &str, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(format!("tenant `{tenant}`: {error}"))
+}

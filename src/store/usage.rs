@@ -1,0 +1,250 @@
+//! What tenants have used, by the minute.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use sqlx::{Any, AssertSqlSafe, Transaction};
+
+use super::{Store, StoreError, in_time, now, places};
+use crate::ids::{ServerId, TenantId};
+
+/// The most rows that are given at once.
+pub const USAGE_ROWS_MAX: usize = 10_000;
+/// Rows that one statement adds: 5,500 values, of which SQLite takes 32,766.
+const ROWS_PER_STATEMENT: usize = 500;
+const COLUMNS: usize = 11;
+/// Rows that one statement deletes, so that it ends in time.
+const DELETED_PER_STATEMENT: i64 = 10_000;
+/// Nobody sends a batch again after such a time, in milliseconds.
+const BATCH_MEMORY: i64 = 24 * 60 * 60 * 1000;
+
+/// What was used of one tool in one minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRow {
+    /// The beginning of the minute, in milliseconds since 1970.
+    pub minute: i64,
+    /// By whom.
+    pub tenant: TenantId,
+    /// Of which server.
+    pub server: ServerId,
+    /// Which tool.
+    pub tool: Arc<str>,
+    /// How much.
+    pub counts: Counts,
+}
+
+/// How much was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls, however they ended.
+    pub calls: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Those whose tool said that it failed.
+    pub tool_errors: u64,
+    /// How long they waited in line.
+    pub queue_ms: u64,
+    /// How long servers worked on them.
+    pub backend_ms: u64,
+    /// Bytes of arguments.
+    pub bytes_in: u64,
+    /// Bytes of results.
+    pub bytes_out: u64,
+}
+
+/// What to look up.
+#[derive(Clone, Debug)]
+pub struct UsageQuery {
+    /// From this time on, in milliseconds since 1970.
+    pub from: i64,
+    /// Before this time.
+    pub to: i64,
+    /// Of one tenant only.
+    pub tenant: Option<TenantId>,
+    /// Each minute for itself, or all together.
+    pub by_minute: bool,
+}
+
+/// What was used of one tool, in one minute or in all the time that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageTotal {
+    /// The beginning of the minute, if each was asked for.
+    pub minute: Option<i64>,
+    /// By whom.
+    pub tenant: TenantId,
+    /// Of which server.
+    pub server: ServerId,
+    /// Which tool.
+    pub tool: String,
+    /// How much.
+    pub counts: Counts,
+}
+
+type TotalRow = (i64, String, String, String, i64, i64, i64, i64, i64, i64, i64);
+type RowKey<'a> = (i64, &'a str, &'a str, &'a str);
+
+impl Store {
+    /// Adds what a replica has counted. A batch that was added before is not added again: whoever does not know whether
+    /// it was may send it again, the same under the same number.
+    pub async fn add_usage(
+        &self,
+        replica: &str,
+        batch: u64,
+        rows: &[UsageRow],
+    ) -> Result<(), StoreError> {
+        // Each row once, since one statement cannot change a row twice; in one order, so that replicas do not wait for
+        // each other in a circle.
+        let mut merged: BTreeMap<RowKey<'_>, Counts> = BTreeMap::new();
+        for row in rows {
+            let key = (row.minute, row.tenant.as_str(), row.server.as_str(), &*row.tool);
+            *merged.entry(key).or_default() += row.counts;
+        }
+        let merged: Vec<_> = merged.into_iter().collect();
+        in_time(async {
+            let mut write = self.write().await?;
+            if !is_new(&mut write, replica, batch).await? {
+                return Ok(());
+            }
+            for rows in merged.chunks(ROWS_PER_STATEMENT) {
+                add(&mut write, rows).await?;
+            }
+            Ok::<_, StoreError>(write.commit().await?)
+        })
+        .await
+    }
+
+    /// What was used, by tenant, server and tool.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>, StoreError> {
+        // Multiplied by 0, all minutes are the same.
+        let rows = sqlx::query_as(
+            "SELECT minute * $1, tenant, server, tool, CAST(SUM(calls) AS BIGINT), \
+             CAST(SUM(errors) AS BIGINT), CAST(SUM(tool_errors) AS BIGINT), \
+             CAST(SUM(queue_ms) AS BIGINT), CAST(SUM(backend_ms) AS BIGINT), \
+             CAST(SUM(bytes_in) AS BIGINT), CAST(SUM(bytes_out) AS BIGINT) \
+             FROM usage WHERE minute >= $2 AND minute < $3 AND ($4 IS NULL OR tenant = $4) \
+             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT $5",
+        )
+        .bind(i64::from(query.by_minute))
+        .bind(query.from)
+        .bind(query.to)
+        .bind(query.tenant.as_ref().map(TenantId::as_str))
+        .bind(i64::try_from(USAGE_ROWS_MAX + 1).unwrap_or(i64::MAX));
+        let rows: Vec<TotalRow> = in_time(rows.fetch_all(self.pool())).await?;
+        if rows.len() > USAGE_ROWS_MAX {
+            return Err(StoreError::TooManyRows(USAGE_ROWS_MAX));
+        }
+        rows.into_iter().map(|row| total(row, query.by_minute)).collect()
+    }
+
+    /// Deletes usage and audit entries from before these times; gives how many.
+    pub async fn delete_old(
+        &self,
+        usage_before: i64,
+        audit_before: i64,
+    ) -> Result<u64, StoreError> {
+        let usage = "DELETE FROM usage WHERE (minute, tenant, server, tool) IN \
+             (SELECT minute, tenant, server, tool FROM usage WHERE minute < $1 LIMIT $2)";
+        let audit = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 LIMIT $2)";
+        let batches = "DELETE FROM usage_batches WHERE (replica, batch) IN \
+             (SELECT replica, batch FROM usage_batches WHERE added < $1 LIMIT $2)";
+        self.delete(batches, now() - BATCH_MEMORY).await?;
+        Ok(self.delete(usage, usage_before).await? + self.delete(audit, audit_before).await?)
+    }
+
+    async fn delete(&self, text: &'static str, before: i64) -> Result<u64, StoreError> {
+        let mut deleted = 0;
+        loop {
+            let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
+            let some = in_time(some.execute(self.pool())).await?.rows_affected();
+            deleted += some;
+            if some < DELETED_PER_STATEMENT.unsigned_abs() {
+                return Ok(deleted);
+            }
+        }
+    }
+}
+
+/// Notes that a batch is being added. Whoever does the same waits until it is.
+async fn is_new(
+    write: &mut Transaction<'static, Any>,
+    replica: &str,
+    batch: u64,
+) -> Result<bool, StoreError> {
+    let noted = sqlx::query(
+        "INSERT INTO usage_batches (replica, batch, added) VALUES ($1, $2, $3) \
+         ON CONFLICT (replica, batch) DO NOTHING",
+    )
+    .bind(replica)
+    .bind(batch.cast_signed())
+    .bind(now())
+    .execute(&mut **write)
+    .await?;
+    Ok(noted.rows_affected() == 1)
+}
+
+async fn add(
+    write: &mut Transaction<'static, Any>,
+    rows: &[(RowKey<'_>, Counts)],
+) -> Result<(), StoreError> {
+    let text = format!(
+        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_ms, backend_ms, \
+         bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
+         calls = usage.calls + excluded.calls, errors = usage.errors + excluded.errors, \
+         tool_errors = usage.tool_errors + excluded.tool_errors, \
+         queue_ms = usage.queue_ms + excluded.queue_ms, \
+         backend_ms = usage.backend_ms + excluded.backend_ms, \
+         bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
+        places(rows.len(), COLUMNS)
+    );
+    let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    for ((minute, tenant, server, tool), counts) in rows {
+        insert = insert.bind(*minute).bind(*tenant).bind(*server).bind(*tool);
+        for count in counts.to_array() {
+            insert = insert.bind(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+    insert.execute(&mut **write).await?;
+    Ok(())
+}
+
+fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
+    let (minute, tenant, server, tool, ..) = &row;
+    let corrupt = |error| StoreError::Corrupt(format!("usage: {error}"));
+    let count = |value: i64| value.unsigned_abs();
+    Ok(UsageTotal {
+        minute: by_minute.then_some(*minute),
+        tenant: TenantId::parse(tenant).map_err(corrupt)?,
+        server: ServerId::parse(server).map_err(corrupt)?,
+        tool: tool.clone(),
+        counts: Counts {
+            calls: count(row.4),
+            errors: count(row.5),
+            tool_errors: count(row.6),
+            queue_ms: count(row.7),
+            backend_ms: count(row.8),
+            bytes_in: count(row.9),
+            bytes_out: count(row.10),
+        },
+    })
+}
+
+impl Counts {
+    /// In the order of the columns.
+    fn to_array(self) -> [u64; 7] {
+        let Self { calls, errors, tool_errors, queue_ms, backend_ms, bytes_in, bytes_out } = self;
+        [calls, errors, tool_errors, queue_ms, backend_ms, bytes_in, bytes_out]
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.errors += other.errors;
+        self.tool_errors += other.tool_errors;
+        self.queue_ms += other.queue_ms;
+        self.backend_ms += other.backend_ms;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+}
