@@ -4,11 +4,12 @@
 //!
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`, `web`, `tenants`: from the tree to the types below
+//! - `read`, `section`, `values`, `web`, `oauth`, `tenants`: from the tree to the types below
 //! - `secret`: what must not be printed, and `${…}`
 
 mod error;
 mod mcp_file;
+mod oauth;
 mod read;
 mod secret;
 mod section;
@@ -32,6 +33,7 @@ use crate::ids::{ServerId, TenantId};
 use crate::policy::Policy;
 
 pub use error::{ConfigError, Place};
+pub use oauth::OAuth;
 pub use secret::Secret;
 pub use web::{Host, WebOrigin};
 
@@ -103,6 +105,8 @@ pub struct Auth {
     pub anonymous_tenant: Option<TenantId>,
     /// What keys are hashed with; without it, one that the store has made.
     pub hash_key: Option<Secret>,
+    /// Whose tokens are as good as keys.
+    pub oauth: Option<OAuth>,
 }
 
 /// A program that speaks MCP over stdio.

@@ -7,7 +7,7 @@ use super::error::{ConfigError, Place};
 use super::secret::{self, Secret, expand};
 use super::section::{Section, into_table};
 use super::tree::{Node, Table, Value, fill};
-use super::{Auth, Config, Origin, Server, Sources, tenants, values, web};
+use super::{Auth, Config, Origin, Server, Sources, oauth, tenants, values, web};
 use crate::ids::ServerId;
 
 const KEYS: &[&str] = &[
@@ -28,7 +28,7 @@ const KEYS: &[&str] = &[
     "servers",
 ];
 
-const AUTH_KEYS: &[&str] = &["anonymous_tenant", "hash_key"];
+const AUTH_KEYS: &[&str] = &["anonymous_tenant", "hash_key", "oauth"];
 
 const STORE_KEYS: &[&str] = &["url"];
 
@@ -64,7 +64,7 @@ pub(super) fn config(
     };
     let (auth, auth_is_built_in) = match top.table("auth") {
         Some(node) => auth(node, sources)?,
-        None => (Auth { anonymous_tenant: None, hash_key: None }, false),
+        None => (Auth { anonymous_tenant: None, hash_key: None, oauth: None }, false),
     };
     let listen = top.required("listen", values::address)?;
     if auth_is_built_in && !listen.ip().to_canonical().is_loopback() {
@@ -114,7 +114,8 @@ fn auth(node: Node, sources: &Sources) -> Result<(Auth, bool), ConfigError> {
     let by_default = built_in && anonymous_tenant.is_some();
     let hash_key =
         auth.optional("hash_key", |node| secret::key(node, &sources.env, &sources.working_dir))?;
-    Ok((Auth { anonymous_tenant, hash_key }, by_default))
+    let oauth = auth.table("oauth").map(oauth::oauth).transpose()?;
+    Ok((Auth { anonymous_tenant, hash_key, oauth }, by_default))
 }
 
 fn servers(

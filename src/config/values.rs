@@ -200,7 +200,8 @@ pub(super) fn sharing(node: Node) -> Result<Sharing, String> {
 }
 
 /// The value, for errors of settings that are never secret.
-fn show(node: &Node) -> String {
+/// A value in a message.
+pub(super) fn show(node: &Node) -> String {
     match &node.value {
         Value::Text(text) => format!("{text:?}"),
         Value::Integer(number) => number.to_string(),

@@ -86,6 +86,10 @@ fn every_key_of_a_file_is_used() {
         [auth]
         anonymous_tenant = "us"
         hash_key = "fedcba9876543210fedcba9876543210"
+        oauth.issuer = "https://id.example"
+        oauth.audience = "https://gateway.example/mcp"
+        oauth.jwks_url = "https://id.example/keys"
+        oauth.tenant_claim = "tenant"
         [store]
         url = "postgres://db/trunkline"
         [limits]
@@ -158,6 +162,12 @@ fn every_key_of_a_file_is_used() {
         auth: Auth {
             anonymous_tenant: Some(TenantId::parse("us").unwrap()),
             hash_key: Some(secret("fedcba9876543210fedcba9876543210")),
+            oauth: Some(OAuth {
+                issuer: "https://id.example".to_owned(),
+                audience: "https://gateway.example/mcp".to_owned(),
+                jwks_url: "https://id.example/keys".parse().unwrap(),
+                tenant_claim: "/tenant".to_owned(),
+            }),
         },
         store_url: secret("postgres://db/trunkline"),
         shared_limits: Some(secret("redis://cache")),

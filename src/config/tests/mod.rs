@@ -3,6 +3,7 @@
 mod environment;
 mod files;
 mod mcp_files;
+mod oauth;
 mod secrets;
 
 use std::fs;
