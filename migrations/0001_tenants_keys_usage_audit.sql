@@ -51,8 +51,8 @@ CREATE TABLE usage (
     calls BIGINT NOT NULL,
     errors BIGINT NOT NULL,
     tool_errors BIGINT NOT NULL,
-    queue_ms BIGINT NOT NULL,
-    backend_ms BIGINT NOT NULL,
+    queue_us BIGINT NOT NULL,
+    backend_us BIGINT NOT NULL,
     bytes_in BIGINT NOT NULL,
     bytes_out BIGINT NOT NULL,
     PRIMARY KEY (minute, tenant, server, tool)

@@ -17,6 +17,7 @@ use crate::gateway::Gateway;
 use crate::http::{self, Front};
 use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
+use crate::tenancy::Tenancy;
 
 /// From the end of the servers until the answers of their calls are written.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct App {
     config: Config,
     front: Arc<Front>,
+    tenancy: Tenancy,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
     servers: TaskTracker,
@@ -40,13 +42,15 @@ impl App {
             None => None,
         };
         let metrics = Metrics::new();
+        let tenancy = Tenancy::open(&config, &metrics).await?;
         let environment = Environment::new(own_program, config.max_response, metrics.clone());
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
         let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics));
-        let front = Front::new(gateway, &config);
-        Ok(Self { config, front: Arc::new(front), listener, ops_listener, servers, stop_servers })
+        let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
+        let front = Arc::new(Front::new(gateway, directory, oauth, &config));
+        Ok(Self { config, front, tenancy, listener, ops_listener, servers, stop_servers })
     }
 
     /// Where callers are served.
@@ -84,6 +88,7 @@ impl App {
 
         let front = self.front.clone();
         let sweeping = tokio::spawn(async move { front.sweep_sessions().await });
+        let tenancy = self.tenancy.start(self.front.gateway().clone());
         shutdown.await;
         sweeping.abort();
         tracing::info!("shutting down");
@@ -103,6 +108,8 @@ impl App {
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;
+        // After the last call: what was used of it is written down too.
+        tenancy.stop().await;
         tracing::info!("shut down");
     }
 }

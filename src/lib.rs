@@ -7,6 +7,7 @@
 //!
 //! - [`cli`]: the command line, one file per subcommand
 //! - [`app`]: the gateway put together: build, serve, shut down
+//! - [`tenancy`]: what knows tenants, put together
 //! - [`http`]: requests in, responses out
 //! - [`gateway`]: the path of a call, and everything that can go wrong with it
 //! - [`tenant`]: whose call it is
@@ -18,6 +19,7 @@
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
 //! - [`store`]: tenants, keys, usage and the audit log in a database; the only place with SQL
 //! - [`keys`]: API keys and their hashes
+//! - [`oauth`]: tokens of an identity provider
 //! - [`policy`]: what a tenant may do
 //! - [`ids`]: names, parsed once
 //! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
@@ -30,9 +32,10 @@ pub mod gateway;
 pub mod http;
 pub mod ids;
 pub mod jsonrpc;
-pub mod limits;
 pub mod keys;
+pub mod limits;
 pub mod mcp;
+pub mod oauth;
 pub mod policy;
 pub mod registry;
 pub mod seal;
@@ -40,4 +43,5 @@ pub mod shutdown;
 pub mod std_server;
 pub mod store;
 pub mod telemetry;
+pub mod tenancy;
 pub mod tenant;

@@ -49,7 +49,7 @@ impl Exchange {
         let serial_at = member.end - 1 - text.len() + serial_at;
         let expected = match target.kind() {
             Kind::Floor => Expected::Body(arguments),
-            Kind::Rest | Kind::Mcp => Expected::Part(member),
+            _ => Expected::Part(member),
         };
         Self { request, serial: Some(serial_at..serial_at + SERIAL_LEN), expected }
     }
@@ -60,7 +60,7 @@ impl Exchange {
         let request = post(target, "sleep", &arguments);
         let expected = match target.kind() {
             Kind::Floor => Expected::Body(position(&request, &arguments)),
-            Kind::Rest | Kind::Mcp => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
+            _ => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
         };
         Self { request, serial: None, expected }
     }
@@ -100,8 +100,10 @@ fn position(request: &[u8], part: &str) -> Range<usize> {
 fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
     let (path, headers, body) = match target.kind() {
         Kind::Floor => ("/echo".to_owned(), String::new(), arguments.to_owned()),
-        Kind::Rest => {
-            (format!("/v1/servers/std/tools/{tool}"), String::new(), arguments.to_owned())
+        Kind::Rest | Kind::Keyed => {
+            let key = target.key().map(|key| format!("authorization: Bearer {key}\r\n"));
+            let path = format!("/v1/servers/std/tools/{tool}");
+            (path, key.unwrap_or_default(), arguments.to_owned())
         }
         Kind::Mcp => ("/mcp/std".to_owned(), mcp_headers(tool), mcp_body(tool, arguments)),
     };

@@ -5,6 +5,7 @@
 //! ```text
 //! cargo run --release --example load                               64 connections, as fast as it goes
 //! cargo run --release --example load -- --front both               REST and MCP, one against the other
+//! cargo run --release --example load -- --front keys               what keys and limits cost
 //! cargo run --release --example load -- --connections 1            the time one call takes
 //! cargo run --release --example load -- --rate 2000                latency at a fixed rate of arrivals
 //! cargo run --release --example load -- --concurrent-sleep 64      64 calls that wait, at the same time
@@ -44,7 +45,7 @@ use crate::target::Target;
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard" | "check" | "call") => return trunkline::cli::run(),
+        Some("serve" | "std" | "guard" | "check" | "call" | "key") => return trunkline::cli::run(),
         Some("floor") => floor::run().map(|()| ExitCode::SUCCESS),
         _ => measure(&Options::parse()),
     };

@@ -72,6 +72,8 @@ enum Front {
     Rest,
     Mcp,
     Both,
+    /// REST with an API key and limits, next to REST without
+    Keys,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -96,6 +98,7 @@ impl Options {
             Front::Rest => &[Kind::Rest],
             Front::Mcp => &[Kind::Mcp],
             Front::Both => &[Kind::Rest, Kind::Mcp],
+            Front::Keys => &[Kind::Rest, Kind::Keyed],
         }
     }
 

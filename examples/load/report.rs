@@ -119,14 +119,17 @@ impl Report {
     }
 
     pub fn print_summary(&self) {
-        for kind in [Kind::Floor, Kind::Rest, Kind::Mcp] {
+        for kind in [Kind::Floor, Kind::Rest, Kind::Mcp, Kind::Keyed] {
             if let Some(measured) = self.median(kind) {
                 print_row("median", &measured);
             }
         }
-        for (kind, with) in
-            [(Kind::Rest, Kind::Floor), (Kind::Mcp, Kind::Floor), (Kind::Mcp, Kind::Rest)]
-        {
+        for (kind, with) in [
+            (Kind::Rest, Kind::Floor),
+            (Kind::Mcp, Kind::Floor),
+            (Kind::Mcp, Kind::Rest),
+            (Kind::Keyed, Kind::Rest),
+        ] {
             self.print_comparison(kind, with);
         }
     }
@@ -143,9 +146,9 @@ impl Report {
         let p50 = median(pairs().map(|(it, with)| it.p50_us - with.p50_us));
         let (kind, with) = (kind.name(), with.name());
         println!();
-        println!("throughput    {kind:>4} / {with:5}   {throughput:8.2}");
-        println!("CPU per call  {kind:>4} / {with:5}   {cpu:8.2}");
-        println!("p50           {kind:>4} - {with:5}   {p50:8.0} µs");
+        println!("throughput    {kind:>5} / {with:5}   {throughput:8.2}");
+        println!("CPU per call  {kind:>5} / {with:5}   {cpu:8.2}");
+        println!("p50           {kind:>5} - {with:5}   {p50:8.0} µs");
     }
 
     pub fn exit_code(&self) -> ExitCode {

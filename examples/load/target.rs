@@ -33,7 +33,21 @@ pub enum Kind {
     Rest,
     /// The gateway, called over MCP.
     Mcp,
+    /// The gateway, called over REST with a key, by a tenant with limits of every kind.
+    Keyed,
 }
+
+/// The configuration for [`Kind::Keyed`]: limits that are checked with every call, and never reached.
+const WITH_LIMITS: &str = r#"
+[tenants.load]
+rate = "1000000/s"
+burst = 1000000
+servers = ["std"]
+limits."std/echo" = { rate = "1000000/s", max_in_flight = 10000 }
+[servers.std]
+command = "trunkline"
+args = ["std", "--max-concurrent", "64"]
+"#;
 
 impl Kind {
     pub fn name(self) -> &'static str {
@@ -41,6 +55,7 @@ impl Kind {
             Self::Floor => "floor",
             Self::Rest => "rest",
             Self::Mcp => "mcp",
+            Self::Keyed => "keyed",
         }
     }
 }
@@ -49,6 +64,8 @@ pub struct Target {
     kind: Kind,
     address: SocketAddr,
     process: Option<Process>,
+    /// What callers show, if they must.
+    key: Option<String>,
 }
 
 struct Process {
@@ -83,10 +100,15 @@ impl Target {
     async fn start(kind: Kind, program: &Path) -> Result<Self> {
         let address = free_address().await?;
         let dir = tempfile::tempdir()?;
-        let mut command = Command::new(std::path::absolute(program)?);
+        let program = std::path::absolute(program)?;
+        let key = match kind {
+            Kind::Keyed => Some(create_key(&program, dir.path()).await?),
+            _ => None,
+        };
+        let mut command = Command::new(program);
         match kind {
             Kind::Floor => command.arg("floor"),
-            Kind::Rest | Kind::Mcp => command.arg("serve").arg("--listen"),
+            _ => command.arg("serve").arg("--listen"),
         };
         command.arg(address.to_string()).current_dir(dir.path()).env("RUST_LOG", "warn");
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn()?;
@@ -95,7 +117,7 @@ impl Target {
         sleep(SETTLE).await;
         let server = usage::find_below(pid, "std");
         let process = Process { child, pid, server, _dir: dir };
-        Ok(Self { kind, address, process: Some(process) })
+        Ok(Self { kind, address, process: Some(process), key })
     }
 
     async fn external(kind: Kind, url: &Url) -> Result<Self> {
@@ -105,7 +127,7 @@ impl Target {
         if url.scheme() != "http" {
             bail!("only http can be measured");
         }
-        Ok(Self { kind, address, process: None })
+        Ok(Self { kind, address, process: None, key: None })
     }
 
     pub fn kind(&self) -> Kind {
@@ -114,6 +136,10 @@ impl Target {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     pub fn memory(&self) -> Option<Memory> {
@@ -142,6 +168,18 @@ impl Target {
     }
 }
 
+/// Writes a configuration with a tenant, and makes a key for it.
+async fn create_key(program: &Path, dir: &Path) -> Result<String> {
+    std::fs::write(dir.join("trunkline.toml"), WITH_LIMITS)?;
+    let mut command = Command::new(program);
+    command.args(["key", "create", "load"]).current_dir(dir);
+    let output = command.output().await?;
+    if !output.status.success() {
+        bail!("no key was made: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
 /// An address that was free a moment ago.
 async fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?)
@@ -152,7 +190,7 @@ async fn wait_until_ready(kind: Kind, address: SocketAddr) -> Result<()> {
         Kind::Floor => {
             format!("POST /echo HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\n\r\n")
         }
-        Kind::Rest | Kind::Mcp => format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n"),
+        _ => format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n"),
     };
     let give_up = Instant::now() + START_TIMEOUT;
     while Instant::now() < give_up {

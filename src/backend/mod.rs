@@ -217,6 +217,16 @@ impl Backend {
         }
     }
 
+    /// The server as soon as it runs, for whatever reason. Starts nothing.
+    pub async fn first_ready(&self) -> Option<Arc<Ready>> {
+        let mut state = self.state.subscribe();
+        let ready = state.wait_for(|state| matches!(state, State::Ready(_) | State::Stopped)).await;
+        match ready.as_deref() {
+            Ok(State::Ready(ready)) => Some(ready.clone()),
+            _ => None,
+        }
+    }
+
     /// Has the tools listed again if they are older than their server wanted, and it does not tell when they change.
     /// Meanwhile the old list is as good as any.
     pub fn refresh_if_stale(&self, ready: &Ready) {

@@ -1,6 +1,7 @@
 //! Everything that can go wrong with a call, as its caller needs to know it: whose fault it is, whether
 //! to try again, and whether the tool may have run.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::backend::NotReady;
@@ -10,6 +11,7 @@ use crate::backend::queue::QueueError;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::raw::RawError;
 use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
+use crate::limits::{Refusal, Standing};
 use crate::mcp::headers::HeaderMismatch;
 use crate::registry::NoProcess;
 
@@ -37,11 +39,17 @@ pub enum CallError {
     /// The arguments are wrong.
     #[error("{0}")]
     InvalidArguments(#[from] RawError),
-    /// Nobody says who calls, and that is needed.
-    #[error(
-        "this gateway serves no anonymous callers: send an API key as `Authorization: Bearer KEY`"
-    )]
-    Unauthenticated,
+    /// Nobody says who calls, or nobody that is known.
+    #[error("{detail}")]
+    Unauthenticated {
+        /// What is missing or wrong.
+        detail: &'static str,
+        /// How to say who calls: the value of `WWW-Authenticate`.
+        challenge: String,
+    },
+    /// Who calls cannot be found out now.
+    #[error("this key or token is not known yet, and it cannot be looked up at the moment")]
+    AuthUnavailable,
     /// Whoever calls must not.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -69,7 +77,17 @@ pub enum CallError {
     },
     /// The tenant has as much as it may have.
     #[error("{0}")]
-    TenantBusy(&'static str),
+    TenantBusy(Cow<'static, str>),
+    /// The tenant has made as many calls as it may for now.
+    #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
+    RateLimited {
+        /// What the rate is for: a pattern, or `tenant`.
+        scope: String,
+        /// When there is room for one again.
+        retry_after: Duration,
+        /// All its rates.
+        standing: Standing,
+    },
     /// Too many calls wait.
     #[error("too many calls are waiting for this server")]
     Overloaded,
@@ -126,12 +144,14 @@ impl CallError {
         match self {
             Self::InvalidRequest(_) | Self::HeaderMismatch(_) => "invalid_request",
             Self::InvalidArguments(_) => "invalid_arguments",
-            Self::Unauthenticated => "unauthenticated",
+            Self::Unauthenticated { .. } => "unauthenticated",
+            Self::AuthUnavailable => "auth_unavailable",
             Self::Forbidden(_) => "forbidden",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::TenantBusy(_) => "tenant_busy",
+            Self::RateLimited { .. } => "rate_limited",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown => "shutting_down",
@@ -163,7 +183,9 @@ impl CallError {
     /// Whether the same call may succeed later, and cannot do harm twice.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::TenantBusy(_)
+            Self::AuthUnavailable
+            | Self::TenantBusy(_)
+            | Self::RateLimited { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
@@ -178,8 +200,11 @@ impl CallError {
     /// When to try again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::ServerUnavailable { retry_after, .. } => Some(*retry_after),
-            Self::TenantBusy(_)
+            Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
+                Some(*retry_after)
+            }
+            Self::AuthUnavailable
+            | Self::TenantBusy(_)
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ShuttingDown => Some(RETRY_SOON),
@@ -236,6 +261,17 @@ impl From<NoProcess> for CallError {
             ),
             NoProcess::TooMany => Self::TooManyProcesses,
             NoProcess::Stopped => Self::ShuttingDown,
+        }
+    }
+}
+
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Busy { .. } => Self::TenantBusy(refusal.to_string().into()),
+            Refusal::RateLimited { scope, retry_after, standing } => {
+                Self::RateLimited { scope, retry_after, standing }
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 pub use self::error::{CallError, Executed};
 use self::record::Record;
@@ -19,6 +20,7 @@ use crate::backend::{Backend, Ready};
 use crate::ids::CallId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
+use crate::limits::Standing;
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
@@ -33,6 +35,16 @@ pub struct Caller {
     pub tenant: Arc<Tenant>,
     /// The MCP session it calls in, if any: servers that are not shared belong to one.
     pub session: Option<Owner>,
+    /// Cancelled when the caller's rights are no longer what they were: what lasts is to be asked for again.
+    pub gone: CancellationToken,
+}
+
+impl Caller {
+    /// Whoever calls for a tenant, in no session.
+    pub fn of(tenant: Arc<Tenant>) -> Self {
+        let gone = tenant.gone.clone();
+        Self { tenant, session: None, gone }
+    }
 }
 
 /// What is called.
@@ -95,6 +107,8 @@ pub struct Reply {
     pub queue: Duration,
     /// How long the server took.
     pub backend: Duration,
+    /// Where the tenant stands with its rates.
+    pub standing: Standing,
 }
 
 /// The gateway proper.
@@ -137,12 +151,9 @@ impl Gateway {
 
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
-        let mut record = Record::new(&self.metrics, call.arrived);
+        let mut record = Record::new(&self.metrics, &caller.tenant, call.arrived, call.size);
         let outcome = self.route(caller, call, &mut record).await;
-        record.finish(match &outcome {
-            Ok(reply) => reply.kind.as_str(),
-            Err(error) => error.code(),
-        });
+        record.finish(&outcome);
         outcome
     }
 
@@ -155,16 +166,22 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
+        let mut admission = caller.tenant.limits.enter()?;
         let server = self.backend(caller, &call.server)?;
         let _in_flight = record.at_server(&server);
 
         let place = server.queue().line_up(call.size)?;
         let mut ready = server.ready(call.deadline).await?;
         let tool = call.find_tool(caller, &ready)?;
-        if let Some(tool) = &tool {
-            record.at_tool(tool);
+        match (&tool, &call.ask) {
+            (Some(tool), _) => record.at_tool(tool),
+            (None, Ask::Method(method)) => record.at_method(method),
+            (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
         }
 
+        let tool_name = tool.as_deref().map(Tool::name);
+        let limits = &caller.tenant.limits;
+        let standing = limits.admit(&mut admission, &call.server, tool_name).await?;
         let permit = place.slot(call.deadline).await?;
         // The server may have ended while the call waited for its slot.
         if ready.connection.is_closed() {
@@ -191,7 +208,15 @@ impl Gateway {
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
-        Ok(Reply { result, kind, is_typed, era: ready.dialect.version().era(), queue, backend })
+        Ok(Reply {
+            result,
+            kind,
+            is_typed,
+            era: ready.dialect.version().era(),
+            queue,
+            backend,
+            standing,
+        })
     }
 }
 

@@ -4,25 +4,45 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::{CallError, Reply};
 use crate::backend::Backend;
 use crate::backend::tools::Tool;
+use crate::mcp::results::ResultKind;
+use crate::store::Counts;
 use crate::telemetry::metrics::Metrics;
+use crate::tenant::Tenant;
 
 /// Follows one call; what it does not learn by [`Record::finish`] it records as cancelled when dropped.
 pub(super) struct Record<'a> {
     metrics: &'a Metrics,
+    tenant: &'a Tenant,
     arrived: Instant,
+    /// Bytes of the request.
+    size: usize,
     server: Option<Arc<Backend>>,
-    tool: Option<Arc<Tool>>,
+    asked: Asked,
     finished: bool,
+}
+
+/// What was asked for, as far as it is known to exist: names that a caller made up are not kept.
+enum Asked {
+    Unknown,
+    Tool(Arc<Tool>),
+    Method(&'static str),
 }
 
 /// Holds the gauge of calls in flight up.
 pub(super) struct InFlight(prometheus::IntGauge);
 
 impl<'a> Record<'a> {
-    pub(super) fn new(metrics: &'a Metrics, arrived: Instant) -> Self {
-        Self { metrics, arrived, server: None, tool: None, finished: false }
+    pub(super) fn new(
+        metrics: &'a Metrics,
+        tenant: &'a Tenant,
+        arrived: Instant,
+        size: usize,
+    ) -> Self {
+        let (server, asked) = (None, Asked::Unknown);
+        Self { metrics, tenant, arrived, size, server, asked, finished: false }
     }
 
     pub(super) fn at_server(&mut self, server: &Arc<Backend>) -> InFlight {
@@ -33,19 +53,45 @@ impl<'a> Record<'a> {
     }
 
     pub(super) fn at_tool(&mut self, tool: &Arc<Tool>) {
-        self.tool = Some(tool.clone());
+        self.asked = Asked::Tool(tool.clone());
     }
 
-    pub(super) fn finish(mut self, outcome: &str) {
+    pub(super) fn at_method(&mut self, method: &'static str) {
+        self.asked = Asked::Method(method);
+    }
+
+    pub(super) fn finish(mut self, outcome: &Result<Reply, CallError>) {
         self.finished = true;
-        self.write(outcome);
+        match outcome {
+            Ok(reply) => self.write(reply.kind.as_str(), Some(reply)),
+            Err(error) => self.write(error.code(), None),
+        }
     }
 
-    fn write(&self, outcome: &str) {
-        match (&self.tool, &self.server) {
-            (Some(tool), _) => tool.metrics.record(outcome, self.arrived.elapsed()),
-            (None, Some(server)) => self.metrics.count_unresolved(server.id().as_str(), outcome),
-            (None, None) => self.metrics.count_unresolved("", outcome),
+    fn write(&self, outcome: &str, reply: Option<&Reply>) {
+        let server = self.server.as_ref().map_or("", |server| server.id().as_str());
+        match &self.asked {
+            Asked::Tool(tool) => tool.metrics.record(outcome, self.arrived.elapsed()),
+            _ => self.metrics.count_unresolved(server, outcome),
+        }
+        let asked = match &self.asked {
+            Asked::Tool(tool) => tool.name(),
+            Asked::Method(method) => method,
+            Asked::Unknown => return,
+        };
+        let Some(server) = &self.server else { return };
+        self.tenant.meter.add(server.id(), asked, self.counts(reply));
+    }
+
+    fn counts(&self, reply: Option<&Reply>) -> Counts {
+        let once = Counts { calls: 1, bytes_in: self.size as u64, ..Counts::default() };
+        let Some(reply) = reply else { return Counts { errors: 1, ..once } };
+        Counts {
+            tool_errors: u64::from(reply.kind == ResultKind::ToolError),
+            queue_us: reply.queue.as_micros() as u64,
+            backend_us: reply.backend.as_micros() as u64,
+            bytes_out: reply.result.len() as u64,
+            ..once
         }
     }
 }
@@ -53,7 +99,7 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.write("cancelled");
+            self.write("cancelled", None);
         }
     }
 }

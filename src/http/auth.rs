@@ -4,19 +4,130 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, header};
 
 use super::Front;
 use crate::gateway::{CallError, Caller};
+use crate::keys::{ApiKey, KeyId};
+use crate::oauth::{TokenError, looks_like_jwt};
+use crate::tenant::{Holder, Key, KeyError};
+
+static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A caller that may call.
 pub(super) struct Authenticated(pub(super) Caller);
+
+/// An administrator, by the key.
+pub(super) struct Administrator(pub(super) KeyId);
 
 impl FromRequestParts<Arc<Front>> for Authenticated {
     type Rejection = CallError;
 
     async fn from_request_parts(parts: &mut Parts, front: &Arc<Front>) -> Result<Self, CallError> {
         front.web.check(parts)?;
-        let tenant = front.anonymous.clone().ok_or(CallError::Unauthenticated)?;
-        Ok(Self(Caller { tenant, session: None }))
+        let caller = match credential(&parts.headers)? {
+            None => anonymous(front)?,
+            Some(text) if front.oauth.is_some() && looks_like_jwt(text) => {
+                by_token(front, text).await?
+            }
+            Some(text) => by_key(front, text).await?,
+        };
+        Ok(Self(caller))
     }
+}
+
+impl FromRequestParts<Arc<Front>> for Administrator {
+    type Rejection = CallError;
+
+    async fn from_request_parts(parts: &mut Parts, front: &Arc<Front>) -> Result<Self, CallError> {
+        front.web.check(parts)?;
+        let text = credential(&parts.headers)?.ok_or_else(|| nobody(front))?;
+        let key = holder(front, text).await?;
+        match key.holder {
+            Holder::Admin => Ok(Self(key.id())),
+            Holder::Tenant(_) => Err(CallError::Forbidden(
+                "this needs the key of an administrator (`trunkline key create --admin`)",
+            )),
+        }
+    }
+}
+
+/// The refusal of those who do not say who they are.
+fn nobody(front: &Front) -> CallError {
+    let detail = "a key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`";
+    CallError::Unauthenticated { detail, challenge: challenge(front, false) }
+}
+
+/// The refusal of unknown, wrong, revoked and expired keys and tokens, the same for all.
+fn unknown(front: &Front) -> CallError {
+    let detail = "the key or token is not valid";
+    CallError::Unauthenticated { detail, challenge: challenge(front, true) }
+}
+
+fn challenge(front: &Front, is_shown: bool) -> String {
+    match &front.resource {
+        Some(resource) => resource.challenge(is_shown).to_str().unwrap_or_default().to_owned(),
+        None if is_shown => "Bearer error=\"invalid_token\"".to_owned(),
+        None => "Bearer".to_owned(),
+    }
+}
+
+/// What a caller shows. Two different things would mean something else to whoever looks at the other.
+fn credential(headers: &HeaderMap) -> Result<Option<&str>, CallError> {
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
+        let value = value.to_str().ok()?;
+        let (scheme, text) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| text.trim_matches(' '))
+    });
+    let keys = headers.get_all(&X_API_KEY).iter().map(|value| value.to_str().ok());
+    let mut shown = shown.by_ref().chain(keys);
+    let Some(first) = shown.next() else { return Ok(None) };
+    if shown.next().is_some() {
+        return Err(CallError::InvalidRequest(
+            "send one key or token, in `Authorization` or in `X-API-Key`".to_owned(),
+        ));
+    }
+    // What is no `Bearer`, or no text, is no key that anybody could have.
+    Ok(Some(first.unwrap_or_default()))
+}
+
+fn anonymous(front: &Front) -> Result<Caller, CallError> {
+    let tenant = front.directory.anonymous().ok_or_else(|| nobody(front))?;
+    Ok(Caller::of(tenant))
+}
+
+async fn by_key(front: &Front, text: &str) -> Result<Caller, CallError> {
+    let key = holder(front, text).await?;
+    match &key.holder {
+        Holder::Tenant(tenant) => {
+            let gone = key.gone.clone();
+            Ok(Caller { gone, ..Caller::of(tenant.clone()) })
+        }
+        Holder::Admin => Err(CallError::Forbidden(
+            "the key of an administrator calls no tools; create one for a tenant (`trunkline key create TENANT`)",
+        )),
+    }
+}
+
+async fn holder(front: &Front, text: &str) -> Result<Arc<Key>, CallError> {
+    let key = ApiKey::parse(text).ok_or_else(|| unknown(front))?;
+    front.directory.holder(&key).await.map_err(|error| match error {
+        KeyError::Invalid => unknown(front),
+        KeyError::Unavailable => CallError::AuthUnavailable,
+    })
+}
+
+async fn by_token(front: &Front, token: &str) -> Result<Caller, CallError> {
+    let verifier = front.oauth.as_ref().expect("asked before");
+    let id = verifier.verify(token).await.map_err(|error| {
+        tracing::debug!(%error, "a token was refused");
+        match error {
+            TokenError::KeysUnavailable => CallError::AuthUnavailable,
+            _ => unknown(front),
+        }
+    })?;
+    let tenant = front.directory.tenant(&id).ok_or(CallError::Forbidden(
+        "the token is valid, and the tenant that it names is not known here",
+    ))?;
+    Ok(Caller::of(tenant))
 }

@@ -13,7 +13,7 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::{Front, rest};
+use super::{Front, error, rest};
 
 /// How long browsers need not ask again.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
@@ -69,6 +69,8 @@ pub(super) fn layer() -> CorsLayer {
             rest::CALL_ID.clone(),
             rest::OUTCOME.clone(),
             rest::SERVER_TIMING.clone(),
+            error::RATE_LIMIT.clone(),
+            error::RATE_LIMIT_POLICY.clone(),
             header::RETRY_AFTER,
             header::WWW_AUTHENTICATE,
         ])

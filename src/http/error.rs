@@ -1,13 +1,18 @@
 //! Errors as HTTP: the one place where codes become statuses.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::rest::text_value;
 use crate::gateway::CallError;
 use crate::ids::CallId;
+use crate::limits::Standing;
+
+pub(super) static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The body of an error, `application/problem+json` (RFC 9457).
 #[derive(Serialize)]
@@ -36,7 +41,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::InvalidRequest(_)
         | CallError::InvalidArguments(_)
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
-        CallError::Unauthenticated => StatusCode::UNAUTHORIZED,
+        CallError::Unauthenticated { .. } => StatusCode::UNAUTHORIZED,
         CallError::Forbidden(_) => StatusCode::FORBIDDEN,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
         CallError::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -45,8 +50,9 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
-        CallError::TenantBusy(_) => StatusCode::TOO_MANY_REQUESTS,
-        CallError::Overloaded
+        CallError::TenantBusy(_) | CallError::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+        CallError::AuthUnavailable
+        | CallError::Overloaded
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -83,11 +89,26 @@ impl IntoResponse for CallError {
             let seconds = retry_after.as_secs_f64().ceil().max(1.0) as u64;
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        match &self {
+            Self::Unauthenticated { challenge, .. } => {
+                headers.extend(
+                    HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),
+                );
+            }
+            Self::RateLimited { standing, .. } => rate_headers(headers, standing),
+            _ => {}
         }
         response
     }
+}
+
+/// Where a tenant stands with its rates.
+pub(super) fn rate_headers(headers: &mut HeaderMap, standing: &Standing) {
+    if standing.is_empty() {
+        return;
+    }
+    headers.insert(RATE_LIMIT_POLICY.clone(), text_value(standing.policy()));
+    headers.insert(RATE_LIMIT.clone(), text_value(standing.left()));
 }
 
 /// An error of a tool call, with the call's id.
@@ -112,7 +133,7 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
     plain_problem(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }
 
-fn plain_problem(status: StatusCode, code: &str, detail: String) -> Response<Body> {
+pub(super) fn plain_problem(status: StatusCode, code: &str, detail: String) -> Response<Body> {
     let title = status.canonical_reason().unwrap_or_default();
     let problem_body = Problem {
         title,

@@ -1,15 +1,18 @@
 //! The HTTP front end. Every route is on this page.
 
+mod admin;
 mod auth;
 mod body;
 mod cors;
 mod error;
 mod mcp;
+mod oauth;
 mod ops;
 mod origin;
 mod patience;
 mod rest;
 pub mod server;
+mod servers;
 mod trace;
 
 use std::sync::Arc;
@@ -21,9 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::policy::Policy;
+use crate::oauth::{Resource, Verifier};
 use crate::seal::Sealer;
-use crate::tenant::Tenant;
+use crate::store::Store;
+use crate::tenant::Directory;
 
 use mcp::{Seats, Sessions};
 use origin::Web;
@@ -33,8 +37,13 @@ pub use cors::Routes;
 /// What the handlers share.
 pub struct Front {
     gateway: Arc<Gateway>,
-    /// Who callers without a key are, if they are anybody.
-    anonymous: Option<Arc<Tenant>>,
+    /// Who there is.
+    directory: Arc<Directory>,
+    store: Store,
+    /// Who else may say who calls.
+    oauth: Option<Arc<Verifier>>,
+    /// What clients are told of tokens, if there are any.
+    resource: Option<Resource>,
     /// Which web pages may call, and by which names.
     web: Web,
     /// The largest request body.
@@ -49,16 +58,20 @@ pub struct Front {
 }
 
 impl Front {
-    /// A front end before `gateway`.
-    pub fn new(gateway: Arc<Gateway>, config: &Config) -> Self {
+    /// A front end before `gateway`, for those whom `directory` knows.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        directory: Arc<Directory>,
+        oauth: Option<Arc<Verifier>>,
+        config: &Config,
+    ) -> Self {
         let sealer = Arc::new(Sealer::new(&config.session_keys));
         Self {
             gateway,
-            anonymous: config
-                .auth
-                .anonymous_tenant
-                .clone()
-                .map(|id| Arc::new(Tenant::new(id, Policy::unlimited()))),
+            store: directory.store().clone(),
+            directory,
+            oauth,
+            resource: config.auth.oauth.as_ref().map(Resource::new),
             web: Web::new(config),
             max_body: config.max_body,
             draining: AtomicBool::new(false),
@@ -67,6 +80,11 @@ impl Front {
             sealer,
             seats: Arc::default(),
         }
+    }
+
+    /// What is before it.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
     }
 
     /// From now on `/readyz` sends new traffic elsewhere.
@@ -91,12 +109,16 @@ impl Front {
 /// The routes for callers, and with them those for operators unless these have a port of their own.
 pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
     let callers = Router::new()
-        .route("/v1/servers", get(rest::list_servers))
-        .route("/v1/servers/{server}", get(rest::show_server))
-        .route("/v1/servers/{server}/tools", get(rest::list_tools))
+        .route("/v1/servers", get(servers::list_servers))
+        .route("/v1/servers/{server}", get(servers::show_server))
+        .route("/v1/servers/{server}/tools", get(servers::list_tools))
         .route("/v1/servers/{server}/tools/{tool}", post(rest::call_tool))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .route("/.well-known/oauth-protected-resource", get(oauth::metadata))
+        .route("/.well-known/oauth-protected-resource/mcp", get(oauth::metadata))
+        .route("/.well-known/oauth-protected-resource/mcp/{server}", get(oauth::metadata))
+        .route("/v1/usage", get(admin::own_usage))
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
         .fallback(error::no_such_path)
@@ -116,5 +138,6 @@ pub fn ops_router(front: Arc<Front>) -> Routes {
 fn ops_routes() -> Router<Arc<Front>> {
     Router::new()
         .route("/metrics", get(ops::metrics))
+        .merge(admin::routes())
         .method_not_allowed_fallback(error::no_such_method)
 }

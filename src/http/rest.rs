@@ -1,4 +1,4 @@
-//! Plain HTTP for tools: `POST /v1/servers/{server}/tools/{tool}`, and what there is to call.
+//! Plain HTTP for tools: `POST /v1/servers/{server}/tools/{tool}`.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -8,23 +8,17 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
-use axum::response::IntoResponse;
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Front;
 use super::auth::Authenticated;
-use super::error::call_failed;
+use super::error::{call_failed, rate_headers};
 use super::{body, trace};
-use crate::backend::tools::Tool;
-use crate::backend::{Ready, State as ServerState};
 use crate::gateway::{Ask, Call, CallError, Caller, Reply, ToolName};
 use crate::ids::CallId;
 use crate::jsonrpc::RawObject;
 use crate::mcp::requests::CallMeta;
-use crate::registry::Server;
 
 pub(super) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
 pub(super) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
@@ -118,6 +112,7 @@ fn answered(reply: Reply, id: CallId) -> Response<Body> {
     headers.insert(CALL_ID.clone(), call_id_value(id));
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
+    rate_headers(headers, &reply.standing);
     response
 }
 
@@ -131,115 +126,6 @@ pub(super) fn call_id_value(id: CallId) -> HeaderValue {
     text_value(id.to_string())
 }
 
-fn text_value(text: String) -> HeaderValue {
+pub(super) fn text_value(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).expect("made of visible ASCII")
-}
-
-/// One server as callers see it.
-#[derive(Serialize)]
-struct ServerView<'a> {
-    id: &'a str,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    protocol_version: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    era: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tools: Option<usize>,
-}
-
-impl<'a> ServerView<'a> {
-    /// As a caller sees it.
-    fn of(server: &'a Server, caller: &Caller) -> Self {
-        let id = server.id().as_str();
-        let view = |state| Self {
-            id,
-            state,
-            reason: None,
-            protocol_version: None,
-            era: None,
-            tools: None,
-        };
-        let backend = match server {
-            Server::Shared(backend) => backend,
-            Server::PerSession(_) => return view("per_session"),
-        };
-        match backend.state() {
-            ServerState::Idle => view("idle"),
-            ServerState::Starting => view("starting"),
-            ServerState::Backoff { reason, .. } => {
-                Self { reason: Some(reason.to_string()), ..view("backoff") }
-            }
-            ServerState::Stopped => view("stopped"),
-            ServerState::Ready(ready) => {
-                let version = ready.dialect.version();
-                Self {
-                    protocol_version: Some(version.as_str()),
-                    era: Some(version.era().to_string()),
-                    tools: Some(granted(caller, id, &ready).count()),
-                    ..view("ready")
-                }
-            }
-        }
-    }
-}
-
-/// Every server the caller may use.
-pub(super) async fn list_servers(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-) -> Result<Response<Body>, CallError> {
-    #[derive(Serialize)]
-    struct List<'a> {
-        servers: Vec<ServerView<'a>>,
-    }
-    let servers = front.gateway.servers(&caller);
-    Ok(json(&List { servers: servers.map(|server| ServerView::of(server, &caller)).collect() }))
-}
-
-/// One server.
-pub(super) async fn show_server(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    path: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, CallError> {
-    let server = front.gateway.server(&caller, &named(path)?)?;
-    Ok(json(&ServerView::of(server, &caller)))
-}
-
-/// One server's tools, as the server defines them.
-pub(super) async fn list_tools(
-    State(front): State<Arc<Front>>,
-    Authenticated(caller): Authenticated,
-    path: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, CallError> {
-    #[derive(Serialize)]
-    struct List<'a> {
-        tools: Vec<&'a RawValue>,
-    }
-    let server = front.gateway.backend(&caller, &named(path)?)?;
-    let ready = server.ready(Instant::now() + server.timeout()).await?;
-    let tools = granted(&caller, server.id().as_str(), &ready);
-    Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
-}
-
-/// The tools of a server that a caller may call.
-pub(super) fn granted<'a>(
-    caller: &'a Caller,
-    server: &'a str,
-    ready: &'a Ready,
-) -> impl Iterator<Item = &'a Tool> {
-    ready.tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
-}
-
-fn named(path: Result<Path<String>, PathRejection>) -> Result<String, CallError> {
-    let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-    Ok(server)
-}
-
-fn json(body: &impl Serialize) -> Response<Body> {
-    let body = serde_json::to_vec(body).expect("views are plain data");
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -19,7 +19,7 @@ const LABEL: &[u8] = b"trunkline key 1\0";
 pub struct Hasher(Hmac<Sha256>);
 
 /// The hash of one key. Compared in a time that does not tell where two differ.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Hash)]
 pub struct KeyHash([u8; LEN]);
 
 impl Hasher {

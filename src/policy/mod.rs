@@ -3,6 +3,7 @@
 
 mod grants;
 mod rate;
+mod text;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,8 @@ pub const SCOPED_MAX: usize = 32;
 pub const GRANTS_MAX: usize = 256;
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "text::PolicyText")]
 pub struct Policy {
     /// For all its calls together.
     #[serde(flatten)]

@@ -76,6 +76,17 @@ impl KeyRecord {
     }
 }
 
+impl KeyState {
+    /// In one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
 impl KeyOwner {
     /// As it stands in the table.
     fn tenant(&self) -> Option<&str> {

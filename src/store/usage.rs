@@ -44,9 +44,9 @@ pub struct Counts {
     /// Those whose tool said that it failed.
     pub tool_errors: u64,
     /// How long they waited in line.
-    pub queue_ms: u64,
+    pub queue_us: u64,
     /// How long servers worked on them.
-    pub backend_ms: u64,
+    pub backend_us: u64,
     /// Bytes of arguments.
     pub bytes_in: u64,
     /// Bytes of results.
@@ -120,7 +120,7 @@ impl Store {
         let rows = sqlx::query_as(
             "SELECT minute * $1, tenant, server, tool, CAST(SUM(calls) AS BIGINT), \
              CAST(SUM(errors) AS BIGINT), CAST(SUM(tool_errors) AS BIGINT), \
-             CAST(SUM(queue_ms) AS BIGINT), CAST(SUM(backend_ms) AS BIGINT), \
+             CAST(SUM(queue_us) AS BIGINT), CAST(SUM(backend_us) AS BIGINT), \
              CAST(SUM(bytes_in) AS BIGINT), CAST(SUM(bytes_out) AS BIGINT) \
              FROM usage WHERE minute >= $2 AND minute < $3 AND ($4 IS NULL OR tenant = $4) \
              GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT $5",
@@ -188,12 +188,12 @@ async fn add(
     rows: &[(RowKey<'_>, Counts)],
 ) -> Result<(), StoreError> {
     let text = format!(
-        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_ms, backend_ms, \
+        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, backend_us, \
          bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
          calls = usage.calls + excluded.calls, errors = usage.errors + excluded.errors, \
          tool_errors = usage.tool_errors + excluded.tool_errors, \
-         queue_ms = usage.queue_ms + excluded.queue_ms, \
-         backend_ms = usage.backend_ms + excluded.backend_ms, \
+         queue_us = usage.queue_us + excluded.queue_us, \
+         backend_us = usage.backend_us + excluded.backend_us, \
          bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
         places(rows.len(), COLUMNS)
     );
@@ -221,8 +221,8 @@ fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
             calls: count(row.4),
             errors: count(row.5),
             tool_errors: count(row.6),
-            queue_ms: count(row.7),
-            backend_ms: count(row.8),
+            queue_us: count(row.7),
+            backend_us: count(row.8),
             bytes_in: count(row.9),
             bytes_out: count(row.10),
         },
@@ -232,8 +232,8 @@ fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
 impl Counts {
     /// In the order of the columns.
     fn to_array(self) -> [u64; 7] {
-        let Self { calls, errors, tool_errors, queue_ms, backend_ms, bytes_in, bytes_out } = self;
-        [calls, errors, tool_errors, queue_ms, backend_ms, bytes_in, bytes_out]
+        let Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } = self;
+        [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out]
     }
 }
 
@@ -242,8 +242,8 @@ impl AddAssign for Counts {
         self.calls += other.calls;
         self.errors += other.errors;
         self.tool_errors += other.tool_errors;
-        self.queue_ms += other.queue_ms;
-        self.backend_ms += other.backend_ms;
+        self.queue_us += other.queue_us;
+        self.backend_us += other.backend_us;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
     }

@@ -1,6 +1,23 @@
 //! Tenants: whoever calls belongs to one, and what it may do is the tenant's.
+//!
+//! - [`directory`]: who there is, and whose key is whose; [`strangers`] bounds what unknown keys cost
+//! - [`usage`]: what was used, and [`books`]: that it is written down
 
+pub mod books;
+pub mod directory;
+mod snapshot;
+mod strangers;
+pub mod usage;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+pub use self::directory::{Directory, Holder, KeyError};
+pub use self::snapshot::Key;
+use self::usage::Meter;
 use crate::ids::TenantId;
+use crate::limits::{Limits, Shared};
 use crate::policy::Policy;
 
 /// One tenant, as of now: a change of its policy makes another one.
@@ -10,12 +27,30 @@ pub struct Tenant {
     pub id: TenantId,
     /// What it may do.
     pub policy: Policy,
+    /// How much of that it has used.
+    pub limits: Limits,
+    /// What it uses, to be written down.
+    pub meter: Arc<Meter>,
+    /// Cancelled when there is another one of the name, or none.
+    pub gone: CancellationToken,
 }
 
 impl Tenant {
     /// A tenant that may do this.
-    pub fn new(id: TenantId, policy: Policy) -> Self {
-        Self { id, policy }
+    pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<Shared>>) -> Self {
+        let limits = Limits::new(&id, &policy, shared_limits);
+        Self { id, policy, limits, meter: Arc::default(), gone: CancellationToken::new() }
+    }
+
+    /// The same after a change of its policy.
+    fn renewed(&self, policy: Policy) -> Self {
+        Self {
+            id: self.id.clone(),
+            limits: self.limits.renewed(&policy),
+            policy,
+            meter: self.meter.clone(),
+            gone: CancellationToken::new(),
+        }
     }
 
     /// Whether a server is there for it. What it may not use is for a tenant as if it did not exist.

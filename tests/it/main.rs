@@ -16,6 +16,7 @@ mod edge;
 mod errors;
 mod failures;
 mod fidelity;
+mod grants;
 mod handshake;
 mod mcp_cancel;
 mod mcp_during;

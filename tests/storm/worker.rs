@@ -58,8 +58,7 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
 
 /// Whoever calls for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    let tenant = Tenant::new(tenant_id(tenant), Policy::unlimited());
-    Caller { tenant: Arc::new(tenant), session: None }
+    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), Policy::unlimited(), None)))
 }
 
 /// The name of a tenant.

@@ -13,8 +13,10 @@ use super::reshape::Reshape;
 use super::{rpc, sse};
 use crate::backend::during::Events;
 use crate::gateway::{CallError, Reply};
+use crate::http::error::rate_headers;
 use crate::http::rest::{CALL_ID, call_id_value};
 use crate::ids::CallId;
+use crate::limits::Standing;
 
 /// How long a request may be silent before its response begins.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -125,7 +127,14 @@ pub(super) fn respond_at_once(
 
 impl Reshape {
     fn respond(&self, outcome: Result<Reply, CallError>) -> Response<Body> {
+        let standing = match &outcome {
+            Ok(reply) => reply.standing.clone(),
+            Err(CallError::RateLimited { standing, .. }) => standing.clone(),
+            Err(_) => Standing::default(),
+        };
         let (status, message): (StatusCode, Bytes) = self.message(outcome);
-        rpc::respond(status, message)
+        let mut response = rpc::respond(status, message);
+        rate_headers(response.headers_mut(), &standing);
+        response
     }
 }

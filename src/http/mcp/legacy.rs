@@ -251,7 +251,8 @@ pub(super) fn stand(
             session.listen_to(backend.changes(), &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;
-        Ok(StandingStream::new(standing, events, scope.clone(), front.closing.clone()))
+        let (scope, gone) = (scope.clone(), caller.gone.clone());
+        Ok(StandingStream::new(standing, events, scope, front.closing.clone(), gone))
     });
     match opened {
         Ok(stream) => sse::respond(stream),

@@ -96,6 +96,7 @@ pub(super) async fn listen(
         first: Some(acknowledged),
         changes: Messages { mailbox, scope, subscription_id: Some(id) },
         closing,
+        gone: caller.gone.clone(),
         _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
         _seat: seat,
         is_over: false,
@@ -199,7 +200,8 @@ pub(super) fn not_watched(error: &WatchError) -> RpcError {
         WatchError::Refused(error) => RpcError::from(CallError::Backend(ErrorObject::clone(error))),
         WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
         WatchError::TooMany => {
-            CallError::TenantBusy("too many resources are watched; unsubscribe from some").into()
+            CallError::TenantBusy("too many resources are watched; unsubscribe from some".into())
+                .into()
         }
         WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),
     }
@@ -251,6 +253,8 @@ struct Listening {
     first: Option<Bytes>,
     changes: Messages,
     closing: CancellationToken,
+    /// Cancelled when the caller's rights have changed.
+    gone: CancellationToken,
     _subscriptions: Vec<Subscription>,
     _seat: Seat,
     is_over: bool,
@@ -266,7 +270,7 @@ impl sse::Source for Listening {
         }
         tokio::select! {
             message = self.changes.next() => Some(message),
-            () = self.closing.cancelled() => {
+            () = either(&self.closing, &self.gone) => {
                 self.is_over = true;
                 let id = self.changes.subscription_id.as_deref()?;
                 Some(rpc::result(id, &format!("{{\"resultType\":\"complete\",{}}}", tag(id))))
@@ -275,11 +279,19 @@ impl sse::Source for Listening {
     }
 }
 
+async fn either(one: &CancellationToken, other: &CancellationToken) {
+    tokio::select! {
+        () = one.cancelled() => {}
+        () = other.cancelled() => {}
+    }
+}
+
 /// The standing stream of a legacy session.
 pub(super) struct StandingStream {
     changes: Messages,
     events: Events,
     closing: CancellationToken,
+    gone: CancellationToken,
     standing: Standing,
 }
 
@@ -289,10 +301,11 @@ impl StandingStream {
         events: Events,
         scope: Scope,
         closing: CancellationToken,
+        gone: CancellationToken,
     ) -> Self {
         let mailbox = standing.session.mailbox.clone();
         let changes = Messages { mailbox, scope, subscription_id: None };
-        Self { changes, events, closing, standing }
+        Self { changes, events, closing, gone, standing }
     }
 }
 
@@ -307,7 +320,7 @@ impl sse::Source for StandingStream {
             },
             message = self.changes.next() => Some(message),
             () = self.standing.session.ended() => None,
-            () = self.closing.cancelled() => None,
+            () = either(&self.closing, &self.gone) => None,
         }
     }
 }

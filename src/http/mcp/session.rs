@@ -3,6 +3,7 @@
 //! Most of a session is in its token ([`super::sessions`]). What is here belongs to this process: requests that
 //! may be cancelled, streams, subscriptions, and questions of servers that wait for the client's answer.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -35,9 +36,9 @@ const RUNNING_MAX: usize = 4096;
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Why nothing more can be remembered.
-pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(
+pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(Cow::Borrowed(
     "too many streams are open, or sessions remembered; end some of them (DELETE)",
-);
+));
 
 /// One session.
 pub(super) struct Session {

@@ -47,8 +47,7 @@ impl Shared {
                 }
                 Err(_) => {}
             }
-            // Not all replicas at once.
-            sleep(wait.mul_f64(rand::rng().random_range(0.5..=1.0))).await;
+            sleep(some_of(wait)).await;
             wait = (wait * 2).min(WAIT_MAX);
         }
     }
@@ -56,7 +55,9 @@ impl Shared {
     /// A connection over which Valkey has answered quickly.
     async fn open(&self) -> Result<Arc<Link>, RedisError> {
         let link = Link::open(&self.client, CONNECT_TIMEOUT).await?;
-        self.beat(&link).await?;
+        let replicas = link.heartbeat(self.replica).await?;
+        // A Valkey that has just started has not heard of all replicas yet.
+        self.replicas.fetch_max(replicas, Ordering::Relaxed);
         Ok(Arc::new(link))
     }
 
@@ -86,4 +87,9 @@ impl Shared {
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Half of a wait or more: replicas that failed together do not all come back together.
+fn some_of(wait: Duration) -> Duration {
+    wait.mul_f64(rand::rng().random_range(0.5..=1.0))
 }

@@ -56,17 +56,13 @@ impl Link {
         }
         let mut connection = self.0.clone();
         let answer: Vec<u64> = soon(call.invoke_async(&mut connection)).await?;
-        let (fits, owed) = match answer.split_first() {
-            Some((fits, owed)) if owed.len() == buckets.len() => (*fits == 1, owed),
-            _ => {
-                return Err((
-                    redis::ErrorKind::UnexpectedReturnType,
-                    "an answer to something else",
-                )
-                    .into());
-            }
+        let Some((fits, owed)) =
+            answer.split_first().filter(|(_, owed)| owed.len() == buckets.len())
+        else {
+            let kind = redis::ErrorKind::UnexpectedReturnType;
+            return Err((kind, "the script has answered something else").into());
         };
-        Ok(judge(buckets, fits, owed))
+        Ok(judge(buckets, *fits == 1, owed))
     }
 
     /// Says that this replica lives, and finds out how many do.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-use super::gateway::client;
+use super::api::client;
 use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes};
 
 /// Runs a command to its end.

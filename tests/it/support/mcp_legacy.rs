@@ -3,7 +3,7 @@
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 
-use super::{Answer, Gateway, in_time};
+use super::{Answer, Api, in_time};
 
 /// What every client of that era says it takes.
 const ACCEPT: &str = "application/json, text/event-stream";
@@ -18,7 +18,7 @@ pub struct Session {
 }
 
 /// A `POST` of any body, in no session.
-pub fn post(gateway: &Gateway, path: &str, body: impl ToString) -> RequestBuilder {
+pub fn post(gateway: &Api, path: &str, body: impl ToString) -> RequestBuilder {
     post_to(&gateway.client, &gateway.url(path), body)
 }
 
@@ -40,12 +40,12 @@ pub fn initialize(version: &str, capabilities: &Value) -> Value {
 
 impl Session {
     /// Opens a session of a client that can do nothing.
-    pub async fn open(gateway: &Gateway, path: &str) -> Self {
+    pub async fn open(gateway: &Api, path: &str) -> Self {
         Self::open_with(gateway, path, json!({})).await
     }
 
     /// The same with capabilities.
-    pub async fn open_with(gateway: &Gateway, path: &str, capabilities: Value) -> Self {
+    pub async fn open_with(gateway: &Api, path: &str, capabilities: Value) -> Self {
         let opened = Self::try_open(gateway, path, capabilities).await;
         assert_eq!(opened.status, 200, "{opened:?}");
         assert!(opened.json()["result"].is_object(), "{opened:?}");
@@ -56,12 +56,12 @@ impl Session {
     }
 
     /// The answer to `initialize`, whatever it is.
-    pub async fn try_open(gateway: &Gateway, path: &str, capabilities: Value) -> Answer {
+    pub async fn try_open(gateway: &Api, path: &str, capabilities: Value) -> Answer {
         Answer::of(post(gateway, path, initialize("2025-11-25", &capabilities))).await
     }
 
     /// The same session, as another gateway or another endpoint sees it.
-    pub fn at(&self, gateway: &Gateway, path: &str) -> Self {
+    pub fn at(&self, gateway: &Api, path: &str) -> Self {
         Self { client: gateway.client.clone(), url: gateway.url(path), id: self.id.clone() }
     }
 

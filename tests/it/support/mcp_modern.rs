@@ -7,10 +7,10 @@ use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
+use super::api::client;
 use super::fake::Fake;
-use super::gateway::client;
 use super::setup::python;
-use super::{Gateway, Setup, eventually, in_time};
+use super::{Api, Setup, eventually, in_time};
 
 pub const VERSION: &str = "2026-07-28";
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -36,10 +36,10 @@ impl Setup {
     }
 }
 
-impl Gateway {
+impl Api {
     /// A client at `/mcp`, or at `/mcp/{server}`.
     pub fn mcp(&self, path: &str) -> Mcp {
-        Mcp::new(self.url(path))
+        Mcp { client: self.new_client(), url: self.url(path) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the tests stand on.
 
 mod answer;
+mod api;
 mod binary;
 mod fake;
 mod gateway;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::answer::{Answer, failed, refused};
+pub use self::api::Api;
 pub use self::binary::{Serving, trunkline};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use tempfile::TempDir;
-use trunkline::config::{self, Config, Sources};
+use trunkline::config::{self, Config, Secret, Sources};
+use trunkline::ids::TenantId;
+use trunkline::store::{Actor, KeyOwner, Store};
 use uuid::Uuid;
 
 use super::fake::{Fake, PROGRAM};
@@ -19,6 +21,7 @@ pub struct Setup {
     pub mark: String,
     top: String,
     auth: String,
+    tenants: String,
     servers: String,
 }
 
@@ -29,6 +32,7 @@ impl Setup {
             mark: Uuid::new_v4().to_string(),
             top: "listen = \"127.0.0.1:0\"\n".to_owned(),
             auth: String::new(),
+            tenants: String::new(),
             servers: String::new(),
         }
         .tenant("local")
@@ -50,6 +54,29 @@ impl Setup {
     pub fn tenant(mut self, id: &str) -> Self {
         self.auth = format!("[auth]\nanonymous_tenant = {id:?}\n");
         self
+    }
+
+    /// A tenant, with what it may do.
+    pub fn with_tenant(mut self, id: &str, policy: &str) -> Self {
+        write!(self.tenants, "[tenants.{id}]\n{policy}\n").unwrap();
+        self
+    }
+
+    /// Where keys and usage are kept.
+    pub fn store_url(&self) -> String {
+        format!("sqlite://{}", self.dir.path().join("trunkline.db").display())
+    }
+
+    /// The store, beside whatever else uses it.
+    pub async fn store(&self) -> Store {
+        Store::open(&Secret::new(self.store_url()), None).await.unwrap()
+    }
+
+    /// A new key of a tenant's.
+    pub async fn new_key(&self, tenant: &str) -> String {
+        let owner = KeyOwner::Tenant(TenantId::parse(tenant).unwrap());
+        let key = self.store().await.create_key(&Actor::cli("test"), &owner, None, None).await;
+        key.unwrap().key.expose().to_owned()
     }
 
     /// The bundled server, as `std`.
@@ -108,7 +135,9 @@ impl Setup {
     /// Writes the configuration file.
     pub fn write(&self) -> PathBuf {
         let path = self.dir.path().join("trunkline.toml");
-        std::fs::write(&path, format!("{}{}{}", self.top, self.auth, self.servers)).unwrap();
+        let store = format!("[store]\nurl = {:?}\n", self.store_url());
+        let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];
+        std::fs::write(&path, parts.map(String::as_str).concat()).unwrap();
         path
     }
 

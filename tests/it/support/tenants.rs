@@ -11,6 +11,7 @@ use trunkline::http::{self, Front};
 use trunkline::ids::TenantId;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
+use trunkline::tenant::Directory;
 
 use super::{Fake, Mcp, Setup, TRUNKLINE, in_time, processes};
 
@@ -28,6 +29,7 @@ impl Setup {
     /// Starts one gateway that is shared by these tenants.
     pub async fn start_for(self, tenants: &[&str]) -> Tenants {
         let mut config = self.config();
+        let store = self.store().await;
         let metrics = Metrics::new();
         let environment = Environment::new(TRUNKLINE.into(), config.max_response, metrics.clone());
         let (servers, stop_servers) = (TaskTracker::new(), CancellationToken::new());
@@ -37,12 +39,13 @@ impl Setup {
         let mut urls = vec![];
         for tenant in tenants {
             config.auth.anonymous_tenant = Some(TenantId::parse(tenant).unwrap());
-            let front = Arc::new(Front::new(gateway.clone(), &config));
+            let directory = Directory::open(store.clone(), &config, None).await.unwrap();
+            let front = Front::new(gateway.clone(), Arc::new(directory), None, &config);
             let listener = TcpListener::bind(config.listen).await.unwrap();
             urls.push(format!("http://{}", listener.local_addr().unwrap()));
             serving.spawn(http::server::serve(
                 listener,
-                http::router(front, false),
+                http::router(Arc::new(front), false),
                 config.header_timeout,
                 stop_serving.clone(),
                 stop_serving.clone(),

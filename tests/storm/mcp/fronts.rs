@@ -7,9 +7,11 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use trunkline::config::{self, Config, Sources};
+use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, Front};
+use trunkline::store::Store;
+use trunkline::tenant::Directory;
 
 use crate::worker::tenant_id;
 
@@ -25,10 +27,15 @@ impl Fronts {
     pub async fn open(gateway: &Arc<Gateway>, tenants: usize, empty_dir: &Path) -> Self {
         let (serving, drain) = (TaskTracker::new(), CancellationToken::new());
         let mut config = defaults(empty_dir);
+        let store = empty_dir.join("trunkline.db");
+        let store = Secret::new(format!("sqlite://{}", store.display()));
+        let store = Store::open(&store, None).await.expect("the directory is ours");
         let mut addresses = Vec::with_capacity(tenants);
         for tenant in 0..tenants {
             config.auth.anonymous_tenant = Some(tenant_id(tenant));
-            let front = Arc::new(Front::new(gateway.clone(), &config));
+            let directory = Directory::open(store.clone(), &config, None).await;
+            let directory = Arc::new(directory.expect("the store is open"));
+            let front = Arc::new(Front::new(gateway.clone(), directory, None, &config));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
             let listener = listener.expect("there are ports enough");
             addresses.push(listener.local_addr().expect("it is bound"));

@@ -1,0 +1,30 @@
+//! `/admin/v1`: tenants, keys, usage, the audit log and servers, for administrators.
+//!
+//! Changes are made in the store. This gateway and all others that use it follow within two seconds.
+
+mod answer;
+mod keys;
+mod reports;
+mod tenants;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{delete, get};
+
+use super::Front;
+
+pub(super) use self::reports::own_usage;
+
+pub(super) fn routes() -> Router<Arc<Front>> {
+    let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);
+    Router::new()
+        .route("/admin/v1/tenants", get(tenants::list).post(tenants::add))
+        .route("/admin/v1/tenants/{tenant}", tenant)
+        .route("/admin/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))
+        .route("/admin/v1/admin-keys", get(keys::list_admin).post(keys::create_admin))
+        .route("/admin/v1/keys/{key}", delete(keys::revoke))
+        .route("/admin/v1/usage", get(reports::usage))
+        .route("/admin/v1/audit", get(reports::audit))
+        .route("/admin/v1/servers", get(reports::servers))
+}

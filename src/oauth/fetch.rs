@@ -1,0 +1,83 @@
+//! One request for the provider's keys.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::header::ACCEPT;
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode, Url};
+
+use super::keys::KeySetError;
+
+/// From the first byte sent to the last one received.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+/// Far more than a hundred keys with their certificates.
+const DOCUMENT_LEN_MAX: usize = 1 << 20;
+
+/// Where the keys are.
+pub(super) struct Source {
+    client: Client,
+    url: Url,
+}
+
+/// Why nothing can be fetched at all.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the keys of `auth.oauth.jwks_url` cannot be fetched, are the system's CA certificates installed? {}", 
+    causes(.0)
+)]
+pub struct SetupError(#[from] reqwest::Error);
+
+/// Why there are no new keys.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error("{}", causes(.0))]
+    Request(#[from] reqwest::Error),
+    #[error("the status is {0}, and it must be 200; redirects are not followed")]
+    Status(StatusCode),
+    #[error("the answer is over {DOCUMENT_LEN_MAX} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    KeySet(#[from] KeySetError),
+}
+
+impl Source {
+    pub(super) fn new(url: &Url) -> Result<Self, SetupError> {
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .timeout(TIMEOUT)
+            // By the next time it would be closed.
+            .pool_max_idle_per_host(0);
+        // A proxy, if the environment names one, is for what is far away.
+        let client = if url.scheme() == "http" { client.no_proxy() } else { client };
+        Ok(Self { client: client.build()?, url: url.clone() })
+    }
+
+    /// The document with the keys.
+    pub(super) async fn get(&self) -> Result<Vec<u8>, FetchError> {
+        let request = self.client.get(self.url.clone()).header(ACCEPT, "application/json");
+        let mut response = request.send().await?;
+        if response.status() != StatusCode::OK {
+            return Err(FetchError::Status(response.status()));
+        }
+        let mut document = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if document.len() + chunk.len() > DOCUMENT_LEN_MAX {
+                return Err(FetchError::TooLarge);
+            }
+            document.extend_from_slice(&chunk);
+        }
+        Ok(document)
+    }
+}
+
+/// An error with what lies behind it, which reqwest keeps to itself.
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,127 @@
+//! The keys that are known, and when they are asked for again: regularly, and when a token names one that is not among
+//! them. The provider is never asked twice at once, however many tokens come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use reqwest::Url;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::TokenError;
+use super::fetch::{FetchError, SetupError, Source};
+use super::keys::{KeySet, Requirements};
+use super::token::Head;
+
+/// How old keys get: one that a provider has withdrawn is good for that long.
+const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
+/// After a fetch that failed; also what callers should wait whom nobody can check.
+pub const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// How often tokens with unknown keys, all together, can have the keys fetched.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
+/// A provider's keys.
+pub(super) struct Jwks {
+    source: Source,
+    requirements: Requirements,
+    /// Those of the last fetch that did not fail; none before the first.
+    known: ArcSwapOption<KeySet>,
+    fetches: Mutex<Fetches>,
+}
+
+/// What is remembered of fetches.
+struct Fetches {
+    /// Cancelled when the last one has ended.
+    last: CancellationToken,
+    /// When a token caused one last.
+    asked_at: Option<Instant>,
+    /// Whether the last one failed.
+    failed: bool,
+}
+
+impl Jwks {
+    pub(super) fn new(url: &Url, requirements: Requirements) -> Result<Self, SetupError> {
+        let last = CancellationToken::new();
+        last.cancel();
+        Ok(Self {
+            source: Source::new(url)?,
+            requirements,
+            known: ArcSwapOption::empty(),
+            fetches: Mutex::new(Fetches { last, asked_at: None, failed: false }),
+        })
+    }
+
+    /// The claims of a token that is as it must be, by the keys that are known now.
+    pub(super) fn check(&self, token: &str, head: &Head) -> Result<Value, TokenError> {
+        self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, head)
+    }
+
+    /// Fetches the keys now and from time to time. Never done.
+    pub(super) async fn keep_up_to_date(self: &Arc<Self>) {
+        loop {
+            let fetch = self.fetch_unless_under_way(&mut self.fetches.lock());
+            fetch.cancelled().await;
+            let failed = self.fetches.lock().failed;
+            sleep(if failed { RETRY_AFTER } else { REFRESH_EVERY }).await;
+        }
+    }
+
+    /// Waits for a fetch: the one under way, or a new one unless a token has caused one lately.
+    pub(super) async fn fetched(self: &Arc<Self>) {
+        let fetch = self.ask();
+        fetch.cancelled().await;
+    }
+
+    fn ask(self: &Arc<Self>) -> CancellationToken {
+        let mut fetches = self.fetches.lock();
+        let recently = fetches.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY);
+        if fetches.last.is_cancelled() && !recently {
+            fetches.asked_at = Some(Instant::now());
+            return self.fetch_unless_under_way(&mut fetches);
+        }
+        fetches.last.clone()
+    }
+
+    /// In a task of its own, so that it ends even if nobody waits any more. The token is cancelled when it has ended.
+    fn fetch_unless_under_way(self: &Arc<Self>, fetches: &mut Fetches) -> CancellationToken {
+        if fetches.last.is_cancelled() {
+            fetches.last = CancellationToken::new();
+            let ended = fetches.last.clone().drop_guard();
+            let jwks = self.clone();
+            tokio::spawn(async move {
+                jwks.fetch().await;
+                drop(ended);
+            });
+        }
+        fetches.last.clone()
+    }
+
+    async fn fetch(&self) {
+        let fetched = self.try_fetch().await;
+        self.fetches.lock().failed = fetched.is_err();
+        match fetched {
+            Ok(keys) if keys.len() == 0 => {
+                tracing::warn!(
+                    "the identity provider has no keys for tokens: none will be accepted"
+                );
+                self.known.store(Some(Arc::new(keys)));
+            }
+            Ok(keys) => {
+                tracing::debug!(keys = keys.len(), "the identity provider's keys were fetched");
+                self.known.store(Some(Arc::new(keys)));
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "the identity provider's keys cannot be fetched; those that are known stay in use"
+            ),
+        }
+    }
+
+    async fn try_fetch(&self) -> Result<KeySet, FetchError> {
+        let document = self.source.get().await?;
+        Ok(KeySet::parse(&document, &self.requirements)?)
+    }
+}

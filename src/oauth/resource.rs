@@ -1,0 +1,107 @@
+//! What clients are told about how to get a token (RFC 9728).
+//!
+//! The whole gateway is one resource, named by `audience`: a token is good at `/mcp`, at `/mcp/{server}` and for REST. All of
+//! its addresses therefore tell of the same resource. MCP clients accept one whose URL is the one they have connected
+//! to or above it, so `…/mcp` serves `…/mcp/{server}` too. Those few that want it to be equal have to connect to `/mcp`.
+
+use reqwest::header::HeaderValue;
+use serde::Serialize;
+
+use crate::config::OAuth;
+
+/// Where metadata of a resource is to be found on its host, before the resource's own path.
+const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
+
+/// This gateway as its callers see it, in the words of OAuth.
+pub struct Resource {
+    metadata: String,
+    challenge: HeaderValue,
+    challenge_for_token: HeaderValue,
+}
+
+impl Resource {
+    /// The resource that a configuration describes.
+    pub fn new(config: &OAuth) -> Self {
+        #[derive(Serialize)]
+        struct Metadata<'a> {
+            resource: &'a str,
+            authorization_servers: [&'a str; 1],
+            bearer_methods_supported: [&'a str; 1],
+        }
+        let metadata = Metadata {
+            resource: &config.audience,
+            authorization_servers: [&config.issuer],
+            bearer_methods_supported: ["header"],
+        };
+        let challenge = format!("Bearer resource_metadata=\"{}\"", metadata_url(&config.audience));
+        let header =
+            |text: &str| HeaderValue::from_str(text).expect("a configured URL is plain text");
+        Self {
+            metadata: serde_json::to_string(&metadata).expect("metadata is plain data"),
+            challenge_for_token: header(&format!("{challenge}, error=\"invalid_token\"")),
+            challenge: header(&challenge),
+        }
+    }
+
+    /// Its metadata, as JSON.
+    pub fn metadata(&self) -> &str {
+        &self.metadata
+    }
+
+    /// `WWW-Authenticate` for a request that was not let in; `with_token` if it had brought a token, or a key.
+    pub fn challenge(&self, with_token: bool) -> HeaderValue {
+        if with_token { self.challenge_for_token.clone() } else { self.challenge.clone() }
+    }
+}
+
+/// `https://host/path` has its metadata at `https://host/.well-known/oauth-protected-resource/path`.
+fn metadata_url(resource: &str) -> String {
+    let host = resource.find("://").map_or(0, |at| at + "://".len());
+    let path = resource[host..].find('/').map_or(resource.len(), |at| host + at);
+    let (site, path) = resource.split_at(path);
+    format!("{site}{WELL_KNOWN}{}", if path == "/" { "" } else { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(audience: &str) -> Resource {
+        Resource::new(&OAuth {
+            issuer: "https://id.example".to_owned(),
+            audience: audience.to_owned(),
+            jwks_url: "https://id.example/keys".parse().unwrap(),
+            tenant_claim: "/tenant".to_owned(),
+        })
+    }
+
+    #[test]
+    fn those_who_are_not_let_in_are_told_where_to_read_on() {
+        let resource = resource("https://gateway.example/mcp");
+        let url = "https://gateway.example/.well-known/oauth-protected-resource/mcp";
+        let challenge = format!("Bearer resource_metadata=\"{url}\"");
+        assert_eq!(resource.challenge(false), challenge);
+        assert_eq!(resource.challenge(true), format!("{challenge}, error=\"invalid_token\""));
+    }
+
+    #[test]
+    fn the_well_known_path_stands_between_host_and_path() {
+        for (resource, url) in [
+            ("https://a.example", "https://a.example/.well-known/oauth-protected-resource"),
+            ("https://a.example/", "https://a.example/.well-known/oauth-protected-resource"),
+            ("http://[::1]:80/b/mcp", "http://[::1]:80/.well-known/oauth-protected-resource/b/mcp"),
+        ] {
+            assert_eq!(metadata_url(resource), url);
+        }
+    }
+
+    #[test]
+    fn the_metadata_are_those_of_rfc_9728() {
+        assert_eq!(
+            resource("https://gateway.example/mcp").metadata(),
+            "{\"resource\":\"https://gateway.example/mcp\",\
+             \"authorization_servers\":[\"https://id.example\"],\
+             \"bearer_methods_supported\":[\"header\"]}"
+        );
+    }
+}

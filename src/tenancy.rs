@@ -1,0 +1,130 @@
+//! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the books.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::Backend;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::limits::Shared;
+use crate::mcp::Era;
+use crate::oauth::Verifier;
+use crate::registry::Server;
+use crate::store::Store;
+use crate::telemetry::metrics::Metrics;
+use crate::tenant::Directory;
+use crate::tenant::books::Books;
+
+/// How long the last entries in the books may take.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What is open, and not followed yet.
+pub struct Tenancy {
+    /// Who there is.
+    pub directory: Arc<Directory>,
+    /// Who else may say who calls.
+    pub oauth: Option<Arc<Verifier>>,
+    shared_limits: Option<Arc<Shared>>,
+}
+
+/// What runs beside the calls.
+pub struct Running {
+    stop: CancellationToken,
+    books: JoinHandle<Books>,
+    others: Vec<JoinHandle<()>>,
+    store: Store,
+}
+
+impl Tenancy {
+    /// Opens the store and reads who there is.
+    pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
+        let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
+        let shared_limits = config.shared_limits.as_ref().map(|url| Shared::connect(url, metrics));
+        let shared_limits = shared_limits.transpose()?;
+        let directory = Directory::open(store, config, shared_limits.clone()).await?;
+        let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
+        let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
+        Ok(Self { directory: Arc::new(directory), oauth, shared_limits })
+    }
+
+    /// Follows changes, and keeps the books.
+    pub fn start(self, gateway: Arc<Gateway>) -> Running {
+        let stop = CancellationToken::new();
+        let store = self.directory.store().clone();
+        let mut books = Books::new(store.clone(), self.directory.clone());
+        let keep = stop.clone();
+        let books = tokio::spawn(async move {
+            keep.run_until_cancelled(books.keep()).await;
+            books
+        });
+        let directory = self.directory.clone();
+        let mut others = vec![
+            spawn(&stop, async move { directory.follow().await }),
+            spawn(&stop, async move { warn_of_state(&gateway, &self.directory).await }),
+        ];
+        others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
+        others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
+        Running { stop, books, others, store }
+    }
+}
+
+fn spawn(
+    stop: &CancellationToken,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        stop.run_until_cancelled(work).await;
+    })
+}
+
+impl Running {
+    /// Ends it, when no call is left.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        if let Ok(mut books) = self.books.await
+            && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
+        {
+            tracing::error!("the store is away: what was used last is lost");
+        }
+        for task in self.others {
+            let _ = task.await;
+        }
+        self.store.close().await;
+    }
+}
+
+/// A server of the legacy era may keep state for its connection, which is that of all tenants. Whoever knows that it
+/// does not says so.
+async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
+    let unsaid = gateway.registry().iter().filter_map(Server::shared);
+    let unsaid: Vec<_> = unsaid.filter(|it| !it.config().sharing_is_explicit).cloned().collect();
+    let warnings = unsaid.iter().map(|backend| warn_of_one(backend, directory));
+    futures_util::future::join_all(warnings).await;
+}
+
+async fn warn_of_one(backend: &Arc<Backend>, directory: &Directory) {
+    let Some(ready) = backend.first_ready().await else { return };
+    if ready.dialect.version().era() != Era::Legacy {
+        return;
+    }
+    let server = backend.id();
+    let tenants = directory.tenants();
+    let sharing: BTreeSet<_> =
+        tenants.iter().filter(|it| it.sees(server.as_str())).map(|it| &it.id).collect();
+    if sharing.len() > 1 {
+        tracing::warn!(
+            %server,
+            tenants = sharing.len(),
+            "server `{server}` is shared by {} tenants, and a server of its protocol version may keep state for its \
+             connection: set `sharing = \"session\"` if it does, `sharing = \"shared\"` if it does not",
+            sharing.len()
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Writes down what tenants have used, and when keys were last used: every few seconds, and never on a call's way. As
+//! long as the store is away all is kept here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::directory::Directory;
+use crate::ids::{ServerId, TenantId};
+use crate::keys::KeyId;
+use crate::store::{Counts, Store, StoreError, UsageRow};
+
+/// How often. A crash loses what came in since.
+const EVERY: Duration = Duration::from_secs(2);
+/// Rows that are kept while the store is away. When there are more, minutes are no longer told apart.
+const ROWS_MAX: usize = 200_000;
+/// Rows that are sent at once.
+const BATCH_MAX: usize = 5_000;
+const MINUTE_MS: i64 = 60_000;
+/// How long usage and the audit log are kept in the store, and how often what is older is taken out.
+const KEPT_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
+const CLEAN_EVERY_MS: i64 = 60 * MINUTE_MS;
+
+/// What is to be written down.
+pub struct Books {
+    store: Store,
+    directory: Arc<Directory>,
+    /// With the number of a batch it names the batch, so that none is added twice.
+    replica: String,
+    batch: u64,
+    /// Sent under that number, and not known to be written: it is sent again as it was.
+    in_doubt: Vec<UsageRow>,
+    rows: HashMap<Subject, Counts>,
+    minute: i64,
+    /// What the store knows of the last uses of keys.
+    noted: HashMap<KeyId, i64>,
+    cleaned: i64,
+}
+
+type Subject = (i64, TenantId, ServerId, String);
+
+impl Books {
+    /// The books of one process.
+    pub fn new(store: Store, directory: Arc<Directory>) -> Self {
+        Self {
+            store,
+            directory,
+            replica: Uuid::new_v4().simple().to_string(),
+            batch: 0,
+            in_doubt: vec![],
+            rows: HashMap::new(),
+            minute: 0,
+            noted: HashMap::new(),
+            cleaned: 0,
+        }
+    }
+
+    /// Keeps the books until the future is dropped, which loses nothing.
+    pub async fn keep(&mut self) {
+        loop {
+            sleep(EVERY).await;
+            // Whether it is away is said by those who ask it all the time; here nothing is lost.
+            if let Err(error) = self.write().await {
+                tracing::debug!(%error, rows = self.rows.len(), "usage is kept until the store is back");
+            }
+        }
+    }
+
+    /// Writes down what there is.
+    pub async fn write(&mut self) -> Result<(), StoreError> {
+        let now = Timestamp::now().as_millisecond();
+        self.collect(now);
+        while !(self.rows.is_empty() && self.in_doubt.is_empty()) {
+            if self.in_doubt.is_empty() {
+                self.batch += 1;
+                self.in_doubt = self.take_batch();
+            }
+            self.store.add_usage(&self.replica, self.batch, &self.in_doubt).await?;
+            self.in_doubt.clear();
+        }
+        self.note_uses().await?;
+        if now - self.cleaned > CLEAN_EVERY_MS {
+            self.store.delete_old(now - KEPT_MS, now - KEPT_MS).await?;
+            self.cleaned = now;
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, now: i64) {
+        if self.rows.len() < ROWS_MAX {
+            self.minute = now - now.rem_euclid(MINUTE_MS);
+        }
+        for (tenant, meter) in self.directory.meters() {
+            for (server, tools) in meter.take() {
+                for (tool, counts) in tools {
+                    let subject = (self.minute, tenant.clone(), server.clone(), tool);
+                    *self.rows.entry(subject).or_default() += counts;
+                }
+            }
+        }
+    }
+
+    fn take_batch(&mut self) -> Vec<UsageRow> {
+        let subjects: Vec<Subject> = self.rows.keys().take(BATCH_MAX).cloned().collect();
+        let rows = subjects.into_iter().filter_map(|subject| {
+            let counts = self.rows.remove(&subject)?;
+            let (minute, tenant, server, tool) = subject;
+            Some(UsageRow { minute, tenant, server, tool: tool.into(), counts })
+        });
+        rows.collect()
+    }
+
+    async fn note_uses(&mut self) -> Result<(), StoreError> {
+        let used = self.directory.key_uses();
+        let news: Vec<(KeyId, i64)> =
+            used.iter().filter(|(id, at)| self.noted.get(id) != Some(at)).copied().collect();
+        if !news.is_empty() {
+            self.store.note_uses(&news).await?;
+        }
+        self.noted = used.into_iter().collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Who there is: all tenants and keys, held in memory and looked up without a lock.
+//!
+//! The whole of it is read from the store at start and again whenever something has changed there, so that a call
+//! never asks the store. When the store is away, whoever was known stays known for [`STALE_MAX`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Tenant;
+use super::snapshot::{Key, Snapshot};
+use super::strangers::Strangers;
+use super::usage::Meter;
+use crate::config::Config;
+use crate::ids::TenantId;
+use crate::keys::{ApiKey, KeyHash, KeyId};
+use crate::limits::Shared;
+use crate::policy::Policy;
+use crate::store::{KeyState, Store, StoreError};
+
+/// How long keys are believed without a word from the store: revoked ones among them would still be let in.
+const STALE_MAX: Duration = Duration::from_secs(60 * 60);
+/// How often all is read again, though nothing is said to have changed.
+const CONFIRM_EVERY: Duration = Duration::from_secs(60);
+/// Between attempts, as long as the store is away.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// How long a caller with a new key waits until the directory has it.
+const RELOAD_WAIT: Duration = Duration::from_secs(2);
+
+/// All tenants and keys.
+pub struct Directory {
+    store: Store,
+    of_file: BTreeMap<TenantId, Policy>,
+    anonymous: Option<TenantId>,
+    shared_limits: Option<Arc<Shared>>,
+    snapshot: ArcSwap<Snapshot>,
+    strangers: Strangers,
+    /// Of tenants that are no longer there, but may still have calls in flight.
+    leaving: Mutex<Vec<(TenantId, Arc<Meter>)>>,
+    /// Asks for a reload.
+    reload: Notify,
+    /// When the snapshot was last known to be what the store has.
+    confirmed: watch::Sender<Instant>,
+}
+
+/// Whose key it is.
+#[derive(Clone)]
+pub enum Holder {
+    /// A tenant's.
+    Tenant(Arc<Tenant>),
+    /// An administrator's.
+    Admin,
+}
+
+/// Why a key does not let anybody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// It is unknown, wrong, revoked or expired.
+    Invalid,
+    /// It is not known, and the store cannot be asked.
+    Unavailable,
+}
+
+impl Holder {
+    /// Whether it is still the very same.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tenant(one), Self::Tenant(other)) => Arc::ptr_eq(one, other),
+            (Self::Admin, Self::Admin) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Directory {
+    /// Reads all of it.
+    pub async fn open(
+        store: Store,
+        config: &Config,
+        shared_limits: Option<Arc<Shared>>,
+    ) -> Result<Self, StoreError> {
+        let directory = Self {
+            store,
+            of_file: config.tenants.clone(),
+            anonymous: config.auth.anonymous_tenant.clone(),
+            shared_limits,
+            snapshot: ArcSwap::default(),
+            strangers: Strangers::default(),
+            leaving: Mutex::default(),
+            reload: Notify::new(),
+            confirmed: watch::Sender::new(Instant::now()),
+        };
+        directory.load().await?;
+        Ok(directory)
+    }
+
+    /// Follows the store. Never done.
+    pub async fn follow(&self) {
+        let mut changes = self.store.changes();
+        loop {
+            tokio::select! {
+                () = changes.next() => {}
+                () = self.reload.notified() => {}
+                () = sleep(CONFIRM_EVERY) => {}
+            }
+            let mut is_away = false;
+            while let Err(error) = self.load().await {
+                if !is_away {
+                    tracing::warn!(%error, "the store is away: known keys go on working, others are refused");
+                    is_away = true;
+                }
+                sleep(RETRY_EVERY).await;
+            }
+            if is_away {
+                tracing::info!("the store is back");
+            }
+        }
+    }
+
+    /// Reads all of it again. Whoever has not changed is the same as before, limits in use included.
+    async fn load(&self) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let contents = self.store.load().await?;
+        let mut policies = contents.tenants;
+        // What the file says cannot be said otherwise.
+        policies.extend(self.of_file.clone());
+        if let Some(anonymous) = &self.anonymous {
+            policies.entry(anonymous.clone()).or_insert_with(Policy::unlimited);
+        }
+        let before = self.snapshot.load_full();
+        let snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
+        let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
+        self.leaving.lock().extend(left);
+        self.snapshot.store(Arc::new(snapshot));
+        self.confirmed.send_replace(began);
+        Ok(())
+    }
+
+    /// Where it is kept.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The tenants of the configuration file, which alone can change them.
+    pub fn file_policies(&self) -> &BTreeMap<TenantId, Policy> {
+        &self.of_file
+    }
+
+    /// What the configuration file says of a tenant.
+    pub fn file_policy(&self, id: &TenantId) -> Option<&Policy> {
+        self.of_file.get(id)
+    }
+
+    /// The tenant of callers without a key, if they may call.
+    pub fn anonymous(&self) -> Option<Arc<Tenant>> {
+        self.tenant(self.anonymous.as_ref()?)
+    }
+
+    /// A tenant by its name.
+    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.snapshot.load().tenants.get(id).cloned()
+    }
+
+    /// All tenants.
+    pub fn tenants(&self) -> Vec<Arc<Tenant>> {
+        self.snapshot.load().tenants.values().cloned().collect()
+    }
+
+    /// What every tenant uses, of those too that were there a moment ago.
+    pub(super) fn meters(&self) -> Vec<(TenantId, Arc<Meter>)> {
+        let tenants = self.tenants();
+        let mut meters: Vec<_> =
+            tenants.iter().map(|tenant| (tenant.id.clone(), tenant.meter.clone())).collect();
+        let mut leaving = self.leaving.lock();
+        meters.extend(leaving.iter().cloned());
+        // Those that only this list and its copy have get nothing more.
+        leaving.retain(|(_, meter)| Arc::strong_count(meter) > 2);
+        meters
+    }
+
+    /// When each key was last used, of those that were.
+    pub(super) fn key_uses(&self) -> Vec<(KeyId, i64)> {
+        let snapshot = self.snapshot.load();
+        let uses = snapshot.keys.values().map(|key| (key.id(), key.used()));
+        uses.filter(|(_, used)| *used > 0).collect()
+    }
+
+    /// Whose key it is. Unknown, wrong, revoked and expired ones go the same way.
+    pub async fn holder(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
+        let hash = self.store.hasher().hash(key);
+        if self.confirmed.borrow().elapsed() > STALE_MAX {
+            return Err(KeyError::Unavailable);
+        }
+        match self.known(key.id(), &hash) {
+            Some(key) => Ok(key),
+            None => self.ask_store(key.id(), hash).await,
+        }
+    }
+
+    fn known(&self, id: KeyId, hash: &KeyHash) -> Option<Arc<Key>> {
+        let snapshot = self.snapshot.load();
+        let key = snapshot.keys.get(&id)?;
+        let now = Timestamp::now().as_millisecond();
+        key.lets_in(hash, now).then(|| key.clone())
+    }
+
+    /// A key that is not in the snapshot may be newer than it.
+    async fn ask_store(&self, id: KeyId, hash: KeyHash) -> Result<Arc<Key>, KeyError> {
+        let _query = self.strangers.may_ask(&hash).await?;
+        let asked = Instant::now();
+        let record = self.store.key(&id).await.map_err(|_| KeyError::Unavailable)?;
+        let now = Timestamp::now().as_millisecond();
+        if !record
+            .is_some_and(|record| record.hash == hash && record.state(now) == KeyState::Active)
+        {
+            self.strangers.remember(hash);
+            return Err(KeyError::Invalid);
+        }
+        let mut confirmed = self.confirmed.subscribe();
+        self.reload.notify_one();
+        let reloaded = confirmed.wait_for(|confirmed| *confirmed >= asked);
+        if !matches!(timeout(RELOAD_WAIT, reloaded).await, Ok(Ok(_))) {
+            return Err(KeyError::Unavailable);
+        }
+        // Of a tenant that the file no longer names, for instance.
+        self.known(id, &hash).ok_or(KeyError::Invalid)
+    }
+}

@@ -1,0 +1,61 @@
+//! Keys that nobody knows. Anybody can send as many as it likes, so what the store is asked about them is bounded.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout};
+
+use super::directory::KeyError;
+use crate::keys::KeyHash;
+
+/// Questions to the store at once.
+const QUERIES_MAX: usize = 4;
+/// How long one may wait for its turn.
+const QUERY_WAIT: Duration = Duration::from_millis(500);
+/// How long an unknown key is remembered as such, and how many are.
+const REMEMBERED_FOR: Duration = Duration::from_secs(10);
+const REMEMBERED_MAX: usize = 10_000;
+
+/// What is known of the unknown.
+pub(super) struct Strangers {
+    queries: Semaphore,
+    seen: Mutex<HashMap<KeyHash, Instant>>,
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Self { queries: Semaphore::new(QUERIES_MAX), seen: Mutex::default() }
+    }
+}
+
+impl Strangers {
+    /// The right to ask the store about a key, unless it was asked a moment ago or too many others ask.
+    pub(super) async fn may_ask(&self, hash: &KeyHash) -> Result<SemaphorePermit<'_>, KeyError> {
+        self.is_new(hash)?;
+        let turn = timeout(QUERY_WAIT, self.queries.acquire()).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
+        // The one before may have been the same key.
+        self.is_new(hash)?;
+        Ok(turn)
+    }
+
+    fn is_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
+        match self.seen.lock().get(hash) {
+            Some(seen) if seen.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
+            _ => Ok(()),
+        }
+    }
+
+    /// The store does not know it.
+    pub(super) fn remember(&self, hash: KeyHash) {
+        let mut seen = self.seen.lock();
+        if seen.len() >= REMEMBERED_MAX {
+            seen.retain(|_, seen| seen.elapsed() < REMEMBERED_FOR);
+        }
+        if seen.len() < REMEMBERED_MAX {
+            seen.insert(hash, Instant::now());
+        }
+    }
+}
