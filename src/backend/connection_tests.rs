@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::backend::queue::Queue;
+use crate::backend::queue::{Queue, QueueError};
 use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, Peer};
 use crate::ids::ServerId;
 use crate::jsonrpc::RawObject;
@@ -17,6 +17,10 @@ fn connect(pipe_len: usize) -> (Arc<Connection>, Peer) {
 
 fn in_secs(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)
+}
+
+async fn enter(queue: &Queue, deadline: Instant) -> Result<Permit, QueueError> {
+    queue.line_up(&TenantId::gateway(), 1, 0).slot(Duration::ZERO, deadline).await
 }
 
 /// Starts a call whose argument marks it.
@@ -95,7 +99,7 @@ async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace
     let (connection, mut peer) = connect(4096);
     let queue = Queue::new(1);
     for answered in [true, false] {
-        let permit = queue.line_up(0).unwrap().slot(in_secs(1)).await.unwrap();
+        let permit = enter(&queue, in_secs(1)).await.unwrap();
         let ticket = connection
             .register(TenantId::gateway(), CallId::new(), in_secs(60), Some(permit))
             .unwrap();
@@ -103,17 +107,14 @@ async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace
         let request = peer.receive().await;
         drop(ticket);
         peer.receive().await; // the cancellation
-        assert!(
-            queue.line_up(0).unwrap().slot(in_secs(1)).await.is_err(),
-            "the permit was free too early"
-        );
+        assert!(enter(&queue, in_secs(1)).await.is_err(), "the permit was free too early");
         let freed_by = if answered {
             peer.answer(&request["id"], json!({})).await;
             Instant::now() + Duration::from_millis(1)
         } else {
             Instant::now() + GRACE
         };
-        let permit = queue.line_up(0).unwrap().slot(freed_by).await;
+        let permit = enter(&queue, freed_by).await;
         assert!(permit.is_ok(), "answered: {answered}: the permit was not freed");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -25,6 +27,9 @@ const NAME_LEN_MAX: usize = 256;
 /// Pages that one list may have.
 const PAGES_MAX: usize = 1_000;
 
+/// What a tool's calls are taken to need before there was one.
+const TYPICAL_MICROS: u64 = 5_000;
+
 /// One tool.
 #[derive(Debug)]
 pub struct Tool {
@@ -35,7 +40,24 @@ pub struct Tool {
     pub metrics: ToolMetrics,
     /// The arguments that modern clients repeat in headers.
     pub header_params: HeaderParams,
+    /// What its calls took lately, in microseconds.
+    typical_micros: AtomicU64,
     definition: Box<RawValue>,
+}
+
+impl Tool {
+    /// What its calls take.
+    pub fn typical(&self) -> Duration {
+        Duration::from_micros(self.typical_micros.load(Ordering::Relaxed))
+    }
+
+    /// Notes what a call took.
+    pub fn note_time(&self, took: Duration) {
+        self.metrics.record_backend(took);
+        let (old, new) = (self.typical_micros.load(Ordering::Relaxed), took.as_micros() as u64);
+        // Each call moves it by an eighth; one that is lost to another does no harm.
+        self.typical_micros.store(old - old / 8 + new / 8, Ordering::Relaxed);
+    }
 }
 
 /// All tools of one server, in the server's order.
@@ -213,8 +235,14 @@ impl ToolSet {
         let metrics = metrics.tool(server.as_str(), &name);
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
-        let tool =
-            Arc::new(Tool { name: name.clone(), name_json, metrics, header_params, definition });
+        let tool = Arc::new(Tool {
+            name: name.clone(),
+            name_json,
+            metrics,
+            header_params,
+            typical_micros: AtomicU64::new(TYPICAL_MICROS),
+            definition,
+        });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);
         Ok(())

@@ -28,6 +28,9 @@ use crate::registry::{Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenant::Tenant;
 
+/// What a request other than a tool call takes, as long as nothing better is known.
+const TYPICAL: Duration = Duration::from_millis(5);
+
 /// Who calls.
 #[derive(Clone)]
 pub struct Caller {
@@ -170,8 +173,9 @@ impl Gateway {
         let server = self.backend(caller, &call.server)?;
         let _in_flight = record.at_server(&server);
 
-        let place = server.queue().line_up(call.size)?;
-        let mut ready = server.ready(call.deadline).await?;
+        let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
+        let mut place = server.queue().line_up(tenant, policy.weight, call.size);
+        let mut ready = place.first(server.ready(call.deadline)).await??;
         let tool = call.find_tool(caller, &ready)?;
         match (&tool, &call.ask) {
             (Some(tool), _) => record.at_tool(tool),
@@ -180,9 +184,11 @@ impl Gateway {
         }
 
         let tool_name = tool.as_deref().map(Tool::name);
-        let limits = &caller.tenant.limits;
         let standing = limits.admit(&mut admission, &call.server, tool_name).await?;
-        let permit = place.slot(call.deadline).await?;
+        let estimate = tool.as_ref().map_or(TYPICAL, |tool| tool.typical());
+        let mut permit = place.slot(estimate, call.deadline).await?;
+        // Both are kept until the server is done with the call, whoever still waits for the answer.
+        permit.carry(admission);
         // The server may have ended while the call waited for its slot.
         if ready.connection.is_closed() {
             ready = server.ready(call.deadline).await?;
@@ -191,8 +197,8 @@ impl Gateway {
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
 
-        let tenant = caller.tenant.id.clone();
-        let ticket = ready.connection.register(tenant, call.id, call.deadline, Some(permit))?;
+        let (tenant, deadline) = (tenant.clone(), call.deadline);
+        let ticket = ready.connection.register(tenant, call.id, deadline, Some(permit))?;
         // Before the frame is sent: what the server says first must be heard too.
         if let Some(listener) = call.listener.take() {
             ticket.listen(listener);
@@ -202,7 +208,7 @@ impl Gateway {
 
         let backend = sent.elapsed();
         if let Some(tool) = &tool {
-            tool.metrics.record_backend(backend);
+            tool.note_time(backend);
         }
         let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {

@@ -51,9 +51,10 @@ pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Ta
             tally.fault(format!("server {id} has {} slots that nobody uses", slots_taken()));
         }
         let mut permits = vec![];
-        for _ in 0..max_in_flight {
-            let place = server.queue().line_up(0).expect("the line is empty");
-            permits.push(place.slot(by).await);
+        // One for each of so many tenants: no tenant may have them all.
+        for tenant in 0..max_in_flight as usize {
+            let place = server.queue().line_up(&worker::tenant_id(tenant), 1, 0);
+            permits.push(place.slot(Duration::ZERO, by).await);
         }
         let missing = permits.iter().filter(|permit| permit.is_err()).count();
         if missing != 0 {

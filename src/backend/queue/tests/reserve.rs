@@ -1,0 +1,121 @@
+//! What is kept for tenants that hold nothing.
+
+use tokio::time::sleep;
+
+use super::*;
+
+/// Another tenant has used the server just now, and `hog` takes whatever it gets.
+async fn hogged(slots: usize) -> (Arc<Queue>, Vec<Permit>) {
+    let queue = Arc::new(Queue::new(slots));
+    drop(enter(&queue, "quiet").await.unwrap());
+    let mut held = vec![];
+    while let Ok(permit) = enter_within(&queue, "hog", MS).await {
+        held.push(permit);
+    }
+    (queue, held)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_tenant_may_hold_the_reserve_where_others_are() {
+    for (slots, expected) in [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (16, 12), (64, 48)] {
+        let (queue, held) = hogged(slots).await;
+        assert_eq!(held.len(), expected, "of {slots}");
+        drop(held);
+        assert_at_rest(&queue, slots as u64);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_holds_none_has_its_slot_at_once_though_another_waits() {
+    let (queue, _held) = hogged(8).await;
+    let hogs = waiting(&queue, "hog", 0).await;
+    for _ in 0..100 {
+        let began = Instant::now();
+        let first = enter(&queue, "quiet").await.unwrap();
+        let other = enter(&queue, "other").await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(enter_within(&queue, "quiet", MS).await.is_err(), "it holds one already");
+        drop((first, other));
+    }
+    assert!(!hogs.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_alone_may_use_all_slots() {
+    let queue = Queue::new(8);
+    drop(enter(&queue, "other").await.unwrap());
+    sleep(60 * SECOND).await;
+    let mut held = vec![];
+    for _ in 0..8 {
+        held.push(enter(&queue, "a").await.unwrap());
+    }
+    assert_eq!(enter(&queue, "a").await.err(), Some(QueueError::Expired));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reserve_is_given_to_those_who_wait_when_the_others_are_gone() {
+    let (queue, _held) = hogged(8).await;
+    let began = Instant::now();
+    let [first, second, third] = [
+        waiting(&queue, "hog", 0).await,
+        waiting(&queue, "hog", 0).await,
+        waiting(&queue, "hog", 0).await,
+    ];
+    let _permits = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    let took = began.elapsed();
+    assert!(took > 9 * SECOND && took < 11 * SECOND, "{took:?}");
+    sleep(SECOND).await;
+    assert!(!third.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_wait_share_the_server_even_if_nobody_came_lately() {
+    let (queue, held) = hogged(8).await;
+    let mut quiet = vec![enter(&queue, "quiet").await.unwrap()];
+    let [hogs, mut quiets] = [waiting(&queue, "hog", 0).await, waiting(&queue, "quiet", 0).await];
+    sleep(60 * SECOND).await;
+    assert!(!hogs.is_finished() && !quiets.is_finished());
+    assert!(enter(&queue, "newcomer").await.is_ok());
+    sleep(60 * SECOND).await;
+    // When one gives up, the other is alone: nobody else has come lately.
+    quiets.abort();
+    assert!((&mut quiets).await.is_err());
+    let began = Instant::now();
+    let _permit = hogs.await.unwrap().unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    quiet.clear();
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_freed_by_the_one_that_holds_most_goes_to_others_first() {
+    let (queue, mut held) = hogged(4).await;
+    let _reserve = enter(&queue, "quiet").await.unwrap();
+    let hogs = waiting(&queue, "hog", 0).await;
+    let others = waiting(&queue, "other", 0).await;
+    held.pop();
+    let other = others.await.unwrap().unwrap();
+    assert!(!hogs.is_finished());
+    drop(other);
+    assert!(hogs.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_tenants_are_those_that_use_nothing() {
+    let (queue, held) = hogged(4).await;
+    let hogs = waiting(&queue, "hog", 0).await;
+    sleep(20 * SECOND).await;
+    drop(hogs.await.unwrap());
+    sleep(20 * SECOND).await;
+    for n in 0..3000 {
+        drop(enter(&queue, &format!("t{n}")).await.unwrap());
+        if n % 700 == 0 {
+            sleep(11 * SECOND).await;
+        }
+    }
+    let shares = queue.inner.shares.all();
+    assert!(shares.len() < 1500, "{} are remembered", shares.len());
+    assert!(enter_within(&queue, "hog", MS).await.is_err(), "what it holds was forgotten");
+    drop(held);
+    assert_at_rest(&queue, 4);
+}
