@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::client::Audience;
@@ -120,20 +121,6 @@ fn render(reports: &[Report]) -> String {
                 }
             }
         }
-    }
-    text
-}
-
-fn align<const N: usize>(rows: &[[String; N]]) -> String {
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text += "\n";
     }
     text
 }

@@ -3,8 +3,12 @@
 mod call;
 mod check;
 mod guard;
+mod key;
+mod policy_args;
 mod serve;
 mod std;
+mod table;
+mod tenant;
 
 use ::std::path::PathBuf;
 use ::std::process::ExitCode;
@@ -12,6 +16,8 @@ use ::std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, Sources};
+use crate::ids::{InvalidId, TenantId};
+use crate::store::{Actor, Store, StoreError};
 
 /// An MCP gateway: many callers' tool calls share a few long-lived MCP servers.
 #[derive(Parser)]
@@ -31,6 +37,10 @@ enum Command {
     Check(check::Args),
     /// Call one tool through a running gateway
     Call(call::Args),
+    /// Tenants and their limits
+    Tenant(tenant::Args),
+    /// API keys
+    Key(key::Args),
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -54,6 +64,8 @@ pub fn run() -> ExitCode {
         Command::Std(args) => std::run(args),
         Command::Check(args) => check::run(args),
         Command::Call(args) => call::run(args),
+        Command::Tenant(args) => tenant::run(args),
+        Command::Key(args) => key::run(args),
         Command::Guard(args) => return guard::run(args),
     };
     outcome.unwrap_or_else(|error| {
@@ -94,4 +106,19 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
         None => config.origin.to_string(),
     };
     Ok(Loaded { config, origin, own_program })
+}
+
+/// Opens the store that a configuration names.
+async fn open_store(config: &Config) -> Result<Store, StoreError> {
+    Store::open(&config.store_url, config.auth.hash_key.as_ref()).await
+}
+
+/// Whoever runs this command, for the audit log.
+fn actor() -> Actor {
+    let user = ::std::env::var("USER").or_else(|_| ::std::env::var("LOGNAME"));
+    Actor::cli(&user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string()))
+}
+
+fn parse_tenant(text: &str) -> Result<TenantId, InvalidId> {
+    TenantId::parse(text)
 }

@@ -10,7 +10,7 @@ use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyHash, KeyId};
 
 /// Uses that one statement notes.
-const USES_PER_STATEMENT: usize = 1000;
+const USES_PER_STATEMENT: usize = 200;
 
 /// Whose a key is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

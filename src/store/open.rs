@@ -129,7 +129,8 @@ async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateErr
         }
     };
     let mut transaction = connection.begin_with(Kind::Sqlite.begin_write()).await?;
-    migrator().run(&mut *transaction).await?;
+    // Not `run`: the compiler would not let it be moved between threads.
+    migrator().run_direct(None, &mut *transaction, false).await?;
     transaction.commit().await?;
     Ok(connection.close().await?)
 }
@@ -165,7 +166,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
 async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
     let mut connection = in_time(options.connect()).await?;
     // A connection of its own: its end gives back the lock, whatever happens.
-    match timeout(MIGRATION_TIMEOUT, migrator().run(&mut connection)).await {
+    match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
         Ok(outcome) => outcome?,
         Err(_) => {
             let text = format!("its migrations did not end in {MIGRATION_TIMEOUT:?}");

@@ -11,8 +11,8 @@ use crate::ids::{ServerId, TenantId};
 
 /// The most rows that are given at once.
 pub const USAGE_ROWS_MAX: usize = 10_000;
-/// Rows that one statement adds: 5,500 values, of which SQLite takes 32,766.
-const ROWS_PER_STATEMENT: usize = 500;
+/// Rows that one statement adds. SQLite looks for each place among all others, so that more at once are slower.
+const ROWS_PER_STATEMENT: usize = 100;
 const COLUMNS: usize = 11;
 /// Rows that one statement deletes, so that it ends in time.
 const DELETED_PER_STATEMENT: i64 = 10_000;
@@ -197,7 +197,8 @@ async fn add(
          bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
         places(rows.len(), COLUMNS)
     );
-    let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    let is_full = rows.len() == ROWS_PER_STATEMENT;
+    let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(is_full);
     for ((minute, tenant, server, tool), counts) in rows {
         insert = insert.bind(*minute).bind(*tenant).bind(*server).bind(*tool);
         for count in counts.to_array() {

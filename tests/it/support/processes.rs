@@ -28,6 +28,16 @@ pub fn is_alive(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
+/// The processes that a process has started.
+pub fn children_of(parent: i32) -> Vec<i32> {
+    let is_child = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        after_name.split(' ').nth(1) == Some(&*parent.to_string())
+    };
+    all().filter(is_child).collect()
+}
+
 /// The variables a process was started with.
 pub fn environment_of(pid: i32) -> Vec<String> {
     words_of(pid, "environ")

@@ -1,0 +1,244 @@
+//! `trunkline key`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::table::align;
+use super::tenant::unknown;
+use super::{ConfigArgs, Loaded, actor, load_config, open_store, parse_tenant};
+use crate::config::Config;
+use crate::ids::TenantId;
+use crate::keys::{ApiKey, KeyId, parse_name};
+use crate::store::{KeyOwner, KeyRecord, KeyState, Store, StoreError};
+use crate::telemetry::logging;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key. It is printed alone on standard output, and cannot be shown again
+    Create {
+        #[command(flatten)]
+        owner: OwnerArgs,
+        /// What to call it in lists
+        #[arg(long, value_parser = parse_name)]
+        name: Option<String>,
+        /// How long it is valid, such as 90d, 12h or 30min [default: until it is revoked]
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        expires_in: Option<Duration>,
+    },
+    /// Show the keys of a tenant
+    List {
+        #[command(flatten)]
+        owner: OwnerArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a key back
+    Revoke {
+        /// The key's id, which is the part between `tl_` and the next `_`
+        #[arg(value_name = "KEY_ID", value_parser = parse_id)]
+        id: KeyId,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+}
+
+#[derive(clap::Args)]
+struct OwnerArgs {
+    /// The tenant's id
+    #[arg(value_parser = parse_tenant, required_unless_present = "admin", conflicts_with = "admin")]
+    tenant: Option<TenantId>,
+    /// Keys of administrators instead, for the admin API
+    #[arg(long)]
+    admin: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    logging::init();
+    match args.command {
+        Command::Create { owner, name, expires_in } => create(owner, name, expires_in).await,
+        Command::List { owner, json } => list(owner, json).await,
+        Command::Revoke { id, config } => revoke(id, config).await,
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(
+    args: OwnerArgs,
+    name: Option<String>,
+    expires_in: Option<Duration>,
+) -> anyhow::Result<()> {
+    let (owner, store) = open(args).await?;
+    let expires = expires_in.map(|time| (Timestamp::now() + time).as_millisecond());
+    let new = match store.create_key(&actor(), &owner, name.as_deref(), expires).await {
+        Err(error @ StoreError::TooManyKeys(_)) => {
+            let active = store.list_keys(&owner).await?;
+            bail!("{error}: {}", revocations(&active));
+        }
+        outcome => outcome?,
+    };
+    store.close().await;
+    println!("{}", new.key.expose());
+    let until =
+        expires.map_or("until it is revoked".to_owned(), |at| format!("until {}", time(at)));
+    eprintln!("key {} of {owner}, valid {until}; it is not shown again", new.record.id);
+    Ok(())
+}
+
+/// How to revoke each of the active keys.
+fn revocations(keys: &[KeyRecord]) -> String {
+    let now = Timestamp::now().as_millisecond();
+    let active = keys.iter().filter(|key| key.state(now) == KeyState::Active);
+    let command = |key: &KeyRecord| match &key.name {
+        Some(name) => format!("`trunkline key revoke {}` ({name})", key.id),
+        None => format!("`trunkline key revoke {}`", key.id),
+    };
+    active.map(command).collect::<Vec<_>>().join(" or ")
+}
+
+async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
+    let (owner, store) = open(args).await?;
+    let keys = store.list_keys(&owner).await?;
+    store.close().await;
+    let now = Timestamp::now().as_millisecond();
+    if json {
+        println!("{:#}", Value::from_iter(keys.iter().map(|key| to_json(key, now))));
+        return Ok(());
+    }
+    let header = ["KEY", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED"];
+    let mut rows = vec![header.map(str::to_owned)];
+    let optional = |at: Option<i64>| at.map_or("-".to_owned(), time);
+    for key in keys {
+        rows.push([
+            key.id.to_string(),
+            key.name.clone().unwrap_or_else(|| "-".to_owned()),
+            state(&key, now).to_owned(),
+            time(key.created),
+            optional(key.expires),
+            optional(key.last_used),
+        ]);
+    }
+    print!("{}", align(&rows));
+    Ok(())
+}
+
+async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
+    let Loaded { config, .. } = load_config(config, None)?;
+    let store = open_store(&config).await?;
+    match store.revoke_key(&actor(), &id).await {
+        Err(error @ StoreError::NotFound(_)) => {
+            bail!("{error}; `trunkline key list TENANT` shows those of a tenant")
+        }
+        outcome => outcome?,
+    }
+    store.close().await;
+    eprintln!("revoked key {id}");
+    Ok(())
+}
+
+/// Opens the store; the tenant must be there or in the configuration.
+async fn open(args: OwnerArgs) -> anyhow::Result<(KeyOwner, Store)> {
+    let Loaded { config, .. } = load_config(args.config, None)?;
+    let store = open_store(&config).await?;
+    let Some(id) = args.tenant else { return Ok((KeyOwner::Admin, store)) };
+    if !exists(&id, &config, &store).await? {
+        bail!(unknown(&id));
+    }
+    Ok((KeyOwner::Tenant(id), store))
+}
+
+async fn exists(id: &TenantId, config: &Config, store: &Store) -> Result<bool, StoreError> {
+    Ok(config.tenants.contains_key(id) || store.tenant(id).await?.is_some())
+}
+
+fn to_json(key: &KeyRecord, now: i64) -> Value {
+    json!({
+        "id": key.id.as_str(),
+        "name": key.name,
+        "state": state(key, now),
+        "created": time(key.created),
+        "expires": key.expires.map(time),
+        "revoked": key.revoked.map(time),
+        "last_used": key.last_used.map(time),
+    })
+}
+
+fn state(key: &KeyRecord, now: i64) -> &'static str {
+    match key.state(now) {
+        KeyState::Active => "active",
+        KeyState::Expired => "expired",
+        KeyState::Revoked => "revoked",
+    }
+}
+
+/// To the second.
+fn time(at: i64) -> String {
+    Timestamp::from_second(at.div_euclid(1000)).map_or("-".to_owned(), |at| at.to_string())
+}
+
+/// An id, or a whole key: whoever has one at hand may well paste it.
+fn parse_id(text: &str) -> Result<KeyId, &'static str> {
+    let id = KeyId::parse(text).or_else(|| ApiKey::parse(text).map(|key| key.id()));
+    id.ok_or("it is not the id of a key, which has 12 letters and digits")
+}
+
+/// At least a minute, at most a hundred years.
+fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    const PROBLEM: &str =
+        "write a whole number and `min`, `h` or `d`, such as `90d`, at most `36500d`";
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or(PROBLEM)?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| PROBLEM)?;
+    let minutes = match unit {
+        "min" => 1,
+        "h" => 60,
+        "d" => 24 * 60,
+        _ => return Err(PROBLEM),
+    };
+    match number.checked_mul(minutes) {
+        Some(minutes @ 1..=52_560_000) => Ok(Duration::from_secs(60 * minutes)),
+        _ => Err(PROBLEM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_minutes_hours_and_days() {
+        for (text, seconds) in [("90d", 7_776_000), ("12h", 43_200), ("1min", 60)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "90", "d", "0d", "-1d", "1.5h", "36501d", "99999999999999999999d", "1 d"] {
+            assert!(parse_time(bad).unwrap_err().contains("such as `90d`"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_named_by_its_id_or_by_itself() {
+        let key = ApiKey::generate();
+        assert_eq!(parse_id(key.id().as_str()), Ok(key.id()));
+        assert_eq!(parse_id(key.expose()), Ok(key.id()));
+        assert!(parse_id("tl_nothing").is_err());
+    }
+
+    #[test]
+    fn times_are_shown_to_the_second() {
+        assert_eq!(time(1_700_000_000_999), "2023-11-14T22:13:20Z");
+    }
+}

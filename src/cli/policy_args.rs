@@ -1,0 +1,153 @@
+//! What a tenant may do, on the command line.
+
+use crate::policy::{Grants, Limit, Pattern, Policy, Rate};
+
+/// What can be said of a tenant.
+#[derive(clap::Args, Default)]
+pub(super) struct PolicyArgs {
+    /// Calls that may begin, such as 100/s, 6000/min or 10/h [default: no limit]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// How many of them at once [default: as many as the rate names]
+    #[arg(long, value_name = "N")]
+    burst: Option<u32>,
+    /// Calls in flight [default: 256]
+    #[arg(long, value_name = "N")]
+    max_in_flight: Option<u32>,
+    /// Its part of a server where there is not enough for all, 1 to 100 [default: 1]
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
+    /// What it may use: servers, or tools of servers, such as 'std,search/*' [default: nothing]
+    #[arg(long, value_name = "PATTERNS", value_parser = parse_servers)]
+    servers: Option<Grants>,
+    /// A further limit, such as 'search/query:rate=5/s,burst=10,max_in_flight=3'; for several, repeat it
+    #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
+    limit: Vec<(Pattern, Limit)>,
+}
+
+/// What can be taken away from a tenant.
+#[derive(clap::Args, Default)]
+pub(super) struct RemovalArgs {
+    /// Limit the rate no more
+    #[arg(long, conflicts_with_all = ["rate", "burst"])]
+    no_rate: bool,
+    /// Let the rate say how many calls may begin at once
+    #[arg(long, conflicts_with = "burst")]
+    no_burst: bool,
+    /// Take the further limit for a pattern away; for several, repeat it
+    #[arg(long, value_name = "PATTERN", value_parser = Pattern::parse)]
+    no_limit: Vec<Pattern>,
+}
+
+impl PolicyArgs {
+    /// Changes what is given, and leaves the rest.
+    pub(super) fn apply(self, policy: &mut Policy) {
+        let limit = &mut policy.limit;
+        limit.rate = self.rate.or(limit.rate);
+        limit.burst = self.burst.or(limit.burst);
+        limit.max_in_flight = self.max_in_flight.or(limit.max_in_flight);
+        policy.weight = self.weight.unwrap_or(policy.weight);
+        if let Some(servers) = self.servers {
+            policy.servers = servers;
+        }
+        policy.limits.extend(self.limit);
+    }
+}
+
+impl RemovalArgs {
+    /// Takes away what is named.
+    pub(super) fn apply(&self, policy: &mut Policy) -> anyhow::Result<()> {
+        if self.no_rate {
+            policy.limit.rate = None;
+        }
+        // Without a rate there is nothing of which a burst could be a part.
+        if self.no_rate || self.no_burst {
+            policy.limit.burst = None;
+        }
+        for pattern in &self.no_limit {
+            if policy.limits.remove(pattern).is_none() {
+                anyhow::bail!("there is no limit for `{pattern}`");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_servers(text: &str) -> Result<Grants, String> {
+    let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
+    let patterns = patterns.map(Pattern::parse).collect::<Result<_, _>>();
+    patterns.map(Grants::new).map_err(|error| error.to_string())
+}
+
+fn parse_limit(text: &str) -> Result<(Pattern, Limit), String> {
+    // The last colon: names of tools may have some.
+    let (pattern, settings) = text
+        .rsplit_once(':')
+        .ok_or("write a pattern, `:` and what is limited, such as `search/query:rate=5/s`")?;
+    let pattern = Pattern::parse(pattern).map_err(|error| error.to_string())?;
+    let mut limit = Limit::default();
+    for setting in settings.split(',') {
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        let number =
+            || value.parse().map_err(|_| format!("`{name}` must be a number, and it is `{value}`"));
+        match name.trim() {
+            "rate" => limit.rate = Some(value.parse().map_err(|error| format!("{error}"))?),
+            "burst" => limit.burst = Some(number()?),
+            "max_in_flight" => limit.max_in_flight = Some(number()?),
+            _ => {
+                return Err(format!(
+                    "`{setting}` is none of `rate=`, `burst=` and `max_in_flight=`"
+                ));
+            }
+        }
+    }
+    Ok((pattern, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_read_by_its_parts() {
+        let (pattern, limit) = parse_limit("search/a:b:rate=5/s,burst=10,max_in_flight=3").unwrap();
+        assert_eq!(pattern.to_string(), "search/a:b");
+        let rate = Some("5/s".parse().unwrap());
+        assert_eq!(limit, Limit { rate, burst: Some(10), max_in_flight: Some(3) });
+        for (text, problem) in [
+            ("search", "write a pattern"),
+            ("a b:rate=5/s", "is not a pattern"),
+            ("search:rate=5", "is not a rate"),
+            ("search:burst=many", "`burst` must be a number"),
+            ("search:speed=5", "`speed=5` is none of"),
+            ("search:", "`` is none of"),
+        ] {
+            let error = parse_limit(text).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn servers_are_separated_by_commas() {
+        assert_eq!(parse_servers("std, search/*").unwrap().patterns().len(), 2);
+        assert_eq!(parse_servers("").unwrap(), Grants::default());
+        assert!(parse_servers("a b").is_err());
+    }
+
+    #[test]
+    fn what_is_not_named_stays() {
+        let mut policy = Policy::new();
+        let limit = vec![parse_limit("std:rate=1/s").unwrap(), parse_limit("a:rate=1/s").unwrap()];
+        let (rate, burst) = (Some("9/s".parse().unwrap()), Some(18));
+        PolicyArgs { rate, burst, limit, ..Default::default() }.apply(&mut policy);
+        PolicyArgs { weight: Some(3), ..Default::default() }.apply(&mut policy);
+        assert_eq!((policy.limit.rate, policy.limit.burst, policy.weight), (rate, burst, 3));
+        assert_eq!((policy.limit.max_in_flight, policy.limits.len()), (Some(256), 2));
+
+        let no_limit = vec![Pattern::parse("std").unwrap()];
+        let removal = RemovalArgs { no_rate: true, no_limit, ..Default::default() };
+        removal.apply(&mut policy).unwrap();
+        assert_eq!((policy.limit.rate, policy.limit.burst, policy.limits.len()), (None, None, 1));
+        assert!(removal.apply(&mut policy).unwrap_err().to_string().contains("no limit for `std`"));
+    }
+}

@@ -1,0 +1,251 @@
+//! `trunkline tenant`
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::policy_args::{PolicyArgs, RemovalArgs};
+use super::table::align;
+use super::{ConfigArgs, Loaded, actor, load_config, open_store, parse_tenant};
+use crate::ids::TenantId;
+use crate::policy::{Limit, Pattern, Policy};
+use crate::store::{Store, StoreError};
+use crate::telemetry::logging;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Add a tenant
+    Add {
+        #[command(flatten)]
+        tenant: TenantArgs,
+        #[command(flatten)]
+        policy: Box<PolicyArgs>,
+    },
+    /// Show all tenants
+    List(ListArgs),
+    /// Show one tenant
+    Show {
+        #[command(flatten)]
+        tenant: TenantArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change what is given of a tenant, and leave the rest
+    Set {
+        #[command(flatten)]
+        tenant: TenantArgs,
+        #[command(flatten)]
+        policy: Box<PolicyArgs>,
+        #[command(flatten)]
+        removal: RemovalArgs,
+    },
+    /// Remove a tenant and revoke its keys
+    Remove(TenantArgs),
+}
+
+#[derive(clap::Args)]
+struct TenantArgs {
+    /// The tenant's id
+    #[arg(value_name = "TENANT", value_parser = parse_tenant)]
+    id: TenantId,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    logging::init();
+    match args.command {
+        Command::Add { tenant, policy } => add(tenant, *policy).await,
+        Command::List(args) => list(args).await,
+        Command::Show { tenant, json } => show(tenant, json).await,
+        Command::Set { tenant, policy, removal } => set(tenant, *policy, removal).await,
+        Command::Remove(tenant) => remove(tenant).await,
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
+    let (id, store) = open_to_change(tenant).await?;
+    let mut policy = Policy::new();
+    args.apply(&mut policy);
+    policy.check()?;
+    match store.add_tenant(&actor(), &id, &policy).await {
+        Err(error @ StoreError::AlreadyExists(_)) => {
+            bail!("{error}; `trunkline tenant set {id}` changes it")
+        }
+        outcome => outcome?,
+    }
+    store.close().await;
+    eprintln!("added tenant `{id}`; `trunkline key create {id}` makes a key for it");
+    if policy.servers.patterns().is_empty() {
+        eprintln!(
+            "it may use nothing yet: `trunkline tenant set {id} --servers '*'` gives it all servers"
+        );
+    }
+    Ok(())
+}
+
+async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyhow::Result<()> {
+    let (id, store) = open_to_change(tenant).await?;
+    let Some(mut policy) = store.tenant(&id).await? else { bail!(unknown(&id)) };
+    removal.apply(&mut policy)?;
+    args.apply(&mut policy);
+    policy.check()?;
+    store.set_tenant(&actor(), &id, &policy).await?;
+    store.close().await;
+    eprintln!("changed tenant `{id}`");
+    Ok(())
+}
+
+async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
+    let (id, store) = open_to_change(tenant).await?;
+    let revoked = match store.remove_tenant(&actor(), &id).await {
+        Err(StoreError::NotFound(_)) => bail!(unknown(&id)),
+        outcome => outcome?,
+    };
+    store.close().await;
+    eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
+    Ok(())
+}
+
+/// What to say of a tenant that nobody knows.
+pub(super) fn unknown(id: &TenantId) -> String {
+    format!(
+        "there is no tenant `{id}`; `trunkline tenant add {id}` adds it, `trunkline tenant list` shows all"
+    )
+}
+
+/// Opens the store to change a tenant, which must not stand in the configuration.
+async fn open_to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Store)> {
+    let Loaded { config, origin, .. } = load_config(tenant.config, None)?;
+    let id = tenant.id;
+    if config.tenants.contains_key(&id) {
+        bail!(
+            "tenant `{id}` stands in the configuration ({origin}); change it there, under `[tenants.{id}]`"
+        );
+    }
+    let store = open_store(&config).await?;
+    Ok((id, store))
+}
+
+/// Where a tenant stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Store,
+    File,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::File => "file",
+        }
+    }
+}
+
+/// All tenants. Of two with the same name the gateway takes the configuration's.
+async fn all(args: ConfigArgs) -> anyhow::Result<BTreeMap<TenantId, (Source, Policy)>> {
+    let Loaded { config, .. } = load_config(args, None)?;
+    let store = open_store(&config).await?;
+    let stored =
+        store.tenants().await?.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
+    let of_file = config.tenants.into_iter().map(|(id, policy)| (id, (Source::File, policy)));
+    store.close().await;
+    Ok(stored.chain(of_file).collect())
+}
+
+async fn list(args: ListArgs) -> anyhow::Result<()> {
+    let tenants = all(args.config).await?;
+    if args.json {
+        let tenants = tenants.iter().map(|(id, (source, policy))| to_json(id, *source, policy));
+        println!("{:#}", Value::from_iter(tenants));
+        return Ok(());
+    }
+    let header = ["TENANT", "RATE", "BURST", "IN FLIGHT", "WEIGHT", "SERVERS", "LIMITS", "FROM"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for (id, (source, policy)) in &tenants {
+        let [rate, burst, in_flight] = cells(&policy.limit);
+        let (weight, servers) = (policy.weight.to_string(), servers(policy));
+        let (limits, source) = (policy.limits.len().to_string(), source.name().to_owned());
+        rows.push([id.to_string(), rate, burst, in_flight, weight, servers, limits, source]);
+    }
+    print!("{}", align(&rows));
+    Ok(())
+}
+
+async fn show(tenant: TenantArgs, json: bool) -> anyhow::Result<()> {
+    let id = tenant.id;
+    let Some((source, policy)) = all(tenant.config).await?.remove(&id) else { bail!(unknown(&id)) };
+    if json {
+        println!("{:#}", to_json(&id, source, &policy));
+    } else {
+        print!("{}", describe(&id, source, &policy));
+    }
+    Ok(())
+}
+
+fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
+    let [rate, burst, in_flight] = cells(&policy.limit);
+    let rows = [
+        ["tenant".to_owned(), id.to_string()],
+        ["from".to_owned(), source.name().to_owned()],
+        ["rate".to_owned(), rate],
+        ["burst".to_owned(), burst],
+        ["in flight".to_owned(), in_flight],
+        ["weight".to_owned(), policy.weight.to_string()],
+        ["servers".to_owned(), servers(policy)],
+    ];
+    let mut text = align(&rows);
+    if !policy.limits.is_empty() {
+        let mut rows = vec![["LIMIT FOR", "RATE", "BURST", "IN FLIGHT"].map(str::to_owned)];
+        for (pattern, limit) in &policy.limits {
+            let [rate, burst, in_flight] = cells(limit);
+            rows.push([pattern.to_string(), rate, burst, in_flight]);
+        }
+        text += &format!("\n{}", align(&rows));
+    }
+    text
+}
+
+fn to_json(id: &TenantId, source: Source, policy: &Policy) -> Value {
+    let mut value = json!(policy);
+    value["id"] = json!(id.as_str());
+    value["from"] = json!(source.name());
+    value
+}
+
+/// Rate, burst and calls in flight.
+fn cells(limit: &Limit) -> [String; 3] {
+    let none = || "-".to_owned();
+    [
+        limit.rate.map_or_else(none, |rate| rate.to_string()),
+        limit.burst.map_or_else(none, |burst| burst.to_string()),
+        limit.max_in_flight.map_or_else(none, |max| max.to_string()),
+    ]
+}
+
+fn servers(policy: &Policy) -> String {
+    let patterns: Vec<String> = policy.servers.patterns().iter().map(Pattern::to_string).collect();
+    if patterns.is_empty() { "-".to_owned() } else { patterns.join(",") }
+}

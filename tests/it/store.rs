@@ -1,0 +1,163 @@
+//! What is stored comes back: tenants and the audit log, on both databases.
+
+use serde_json::json;
+use trunkline::ids::TenantId;
+use trunkline::policy::{Grants, Limit, Pattern, Policy};
+use trunkline::store::{Actor, KeyOwner, Store, StoreError};
+
+use crate::support::on_both;
+
+pub fn tenant(id: &str) -> TenantId {
+    TenantId::parse(id).unwrap()
+}
+
+pub fn root() -> Actor {
+    Actor::cli("root")
+}
+
+/// One that says something of everything.
+fn full() -> Policy {
+    let limit = |rate: Option<&str>, burst, max_in_flight| Limit {
+        rate: rate.map(|rate| rate.parse().unwrap()),
+        burst,
+        max_in_flight,
+    };
+    let pattern = |text| Pattern::parse(text).unwrap();
+    let servers = ["std", "search/*", "a", "git-*/read_*"].map(pattern);
+    Policy {
+        limit: limit(Some("100/s"), Some(200), Some(50)),
+        weight: 7,
+        servers: Grants::new(servers.to_vec()),
+        limits: [
+            (pattern("search/query"), limit(Some("5/min"), None, None)),
+            (pattern("std/ü"), limit(None, None, Some(3))),
+            (pattern("*"), limit(Some("9/h"), Some(2), Some(1))),
+        ]
+        .into(),
+    }
+}
+
+#[tokio::test]
+async fn policies_come_back_as_they_were_given() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let policies = [
+            ("full", full()),
+            ("new", Policy::new()),
+            ("unlimited", Policy::unlimited()),
+            ("A-1_b", full()),
+        ];
+        for (id, policy) in &policies {
+            store.add_tenant(&root(), &tenant(id), policy).await.unwrap();
+        }
+        let expected = policies.map(|(id, policy)| (tenant(id), policy)).into();
+        assert_eq!(store.load().await.unwrap().tenants, expected);
+        assert_eq!(store.tenants().await.unwrap(), expected);
+        assert_eq!(store.tenant(&tenant("full")).await.unwrap(), Some(full()));
+        assert_eq!(store.tenant(&tenant("nobody")).await.unwrap(), None);
+
+        // All of it is replaced, nothing of the old one stays.
+        store.set_tenant(&root(), &tenant("full"), &Policy::new()).await.unwrap();
+        assert_eq!(store.tenant(&tenant("full")).await.unwrap(), Some(Policy::new()));
+        store.set_tenant(&root(), &tenant("new"), &full()).await.unwrap();
+        assert_eq!(database.open().await.tenant(&tenant("new")).await.unwrap(), Some(full()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn there_is_one_tenant_of_a_name() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let acme = tenant("acme");
+        store.add_tenant(&root(), &acme, &full()).await.unwrap();
+        let again = store.add_tenant(&root(), &acme, &Policy::new()).await;
+        assert!(matches!(again, Err(StoreError::AlreadyExists(_))), "{again:?}");
+        assert_eq!(store.tenant(&acme).await.unwrap(), Some(full()));
+        let unknown = store.set_tenant(&root(), &tenant("acme2"), &Policy::new()).await;
+        assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_removed_takes_its_keys_along() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let (acme, other) = (tenant("acme"), tenant("other"));
+        for id in [&acme, &other] {
+            store.add_tenant(&root(), id, &full()).await.unwrap();
+        }
+        let key = async |owner| store.create_key(&root(), &owner, None, None).await.unwrap().key;
+        let gone = key(KeyOwner::Tenant(acme.clone())).await;
+        let stays = [key(KeyOwner::Tenant(other.clone())).await, key(KeyOwner::Admin).await];
+        assert_eq!(store.remove_tenant(&root(), &acme).await.unwrap(), 1);
+
+        let contents = store.load().await.unwrap();
+        assert_eq!(contents.tenants.keys().collect::<Vec<_>>(), [&other]);
+        let mut left: Vec<_> = contents.keys.iter().map(|key| key.id).collect();
+        left.sort();
+        let mut expected = stays.map(|key| key.id());
+        expected.sort();
+        assert_eq!(left, expected);
+        assert!(store.key(&gone.id()).await.unwrap().unwrap().revoked.is_some());
+
+        // Nor do they come back with a tenant of the same name.
+        store.add_tenant(&root(), &acme, &full()).await.unwrap();
+        assert_eq!(store.load().await.unwrap().keys.len(), 2);
+        let unknown = store.remove_tenant(&root(), &tenant("nobody")).await;
+        assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
+    })
+    .await;
+}
+
+/// Actor, action and target of all entries, the oldest first.
+async fn audited(store: &Store) -> Vec<(String, String, String)> {
+    let entries = store.audit(100, None).await.unwrap();
+    entries.into_iter().rev().map(|entry| (entry.actor, entry.action, entry.target)).collect()
+}
+
+#[tokio::test]
+async fn every_change_is_audited_and_nothing_else() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let acme = tenant("acme");
+        let owner = KeyOwner::Tenant(acme.clone());
+        let expires = 4_102_444_800_000;
+        store.add_tenant(&root(), &acme, &Policy::new()).await.unwrap();
+        let admin = store.create_key(&root(), &KeyOwner::Admin, None, None).await.unwrap().key.id();
+        let new =
+            store.create_key(&Actor::key(admin), &owner, Some("ci"), Some(expires)).await.unwrap();
+        let id = new.key.id();
+        store.set_tenant(&root(), &acme, &full()).await.unwrap();
+        store.revoke_key(&root(), &id).await.unwrap();
+        store.remove_tenant(&root(), &acme).await.unwrap();
+        // What fails changes nothing.
+        store.set_tenant(&root(), &acme, &full()).await.unwrap_err();
+        store.remove_tenant(&root(), &acme).await.unwrap_err();
+
+        let entry = |actor: &str, action: &str, target: &str| {
+            (actor.to_owned(), action.to_owned(), target.to_owned())
+        };
+        assert_eq!(
+            audited(&store).await,
+            [
+                entry("cli:root", "tenant.add", "tenant:acme"),
+                entry("cli:root", "key.create", &format!("key:{admin}")),
+                entry(&format!("key:{admin}"), "key.create", &format!("key:{id}")),
+                entry("cli:root", "tenant.set", "tenant:acme"),
+                entry("cli:root", "key.revoke", &format!("key:{id}")),
+                entry("cli:root", "tenant.remove", "tenant:acme"),
+            ]
+        );
+        let entries = store.audit(3, None).await.unwrap();
+        assert_eq!(entries[0].detail, json!({"revoked_keys": 0}));
+        assert_eq!(entries[1].detail, json!({"tenant": "acme"}));
+        assert_eq!(entries[2].detail, json!(full()));
+        let before = store.audit(1, Some(&entries[2].id)).await.unwrap();
+        assert_eq!(before[0].detail, json!({"tenant": "acme", "name": "ci", "expires": expires}));
+        assert!(before[0].at <= entries[0].at && before[0].id < entries[2].id);
+        assert!(!before[0].detail.to_string().contains(new.key.expose()));
+    })
+    .await;
+}

@@ -1,0 +1,92 @@
+//! A PostgreSQL that is gone, or does not answer: an error in time, and no lasting harm.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use trunkline::ids::ServerId;
+use trunkline::policy::Policy;
+use trunkline::store::{Counts, KeyOwner, PATIENCE, Store, StoreError, UsageQuery, UsageRow};
+
+use crate::store::{root, tenant};
+use crate::support::{Database, Postgres, eventually};
+
+/// What a busy machine may add.
+const SLACK: Duration = Duration::from_secs(2);
+
+async fn fails_in_time<T>(what: &str, work: impl Future<Output = Result<T, StoreError>>) {
+    let began = Instant::now();
+    let outcome = work.await;
+    let took = began.elapsed();
+    assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{what}: {:?}", outcome.err());
+    assert!(took < PATIENCE + SLACK, "{what} took {took:?}");
+}
+
+async fn all_fail_in_time(store: &Store) {
+    let rows = [UsageRow {
+        minute: 60_000,
+        tenant: tenant("acme"),
+        server: ServerId::parse("std").unwrap(),
+        tool: "echo".into(),
+        counts: Counts { calls: 1, ..Counts::default() },
+    }];
+    let id = trunkline::keys::ApiKey::generate().id();
+    let (actor, acme, policy) = (root(), tenant("acme"), Policy::new());
+    let uses = [(id, 1)];
+    // All at once, and more of them than there are connections.
+    let loads = async {
+        let loads = (0..20).map(|_| fails_in_time("load", store.load()));
+        futures_util::future::join_all(loads).await
+    };
+    tokio::join!(
+        loads,
+        fails_in_time("key", store.key(&id)),
+        fails_in_time("note_uses", store.note_uses(&uses)),
+        fails_in_time("add_usage", store.add_usage("r1", 1, &rows)),
+        fails_in_time("add_tenant", store.add_tenant(&actor, &acme, &policy)),
+        fails_in_time("create_key", store.create_key(&actor, &KeyOwner::Admin, None, None)),
+        fails_in_time("audit", store.audit(1, None)),
+    );
+}
+
+/// All that failed can be done again, with no more effect than once.
+async fn all_works(store: &Store) {
+    let load = eventually("the store is back", async || store.load().await.ok()).await;
+    assert_eq!(load.tenants.len(), 1);
+    let id = tenant("new");
+    eventually("a tenant is added", async || {
+        store.add_tenant(&root(), &id, &Policy::new()).await.ok()
+    })
+    .await;
+    store.remove_tenant(&root(), &id).await.unwrap();
+    let query = UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false };
+    assert!(store.usage(&query).await.unwrap().len() <= 1);
+}
+
+#[tokio::test]
+async fn a_database_that_is_gone_is_an_error_in_time_and_comes_back() {
+    let Some(server) = Postgres::start() else { return };
+    let database = Database::postgres(&server).await;
+    let store = database.open().await;
+    store.add_tenant(&root(), &tenant("there"), &Policy::new()).await.unwrap();
+    server.down();
+    all_fail_in_time(&store).await;
+    let again = Store::open(&database.url, None);
+    fails_in_time("open", again).await;
+    server.up();
+    all_works(&store).await;
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_an_error_in_time_and_comes_back() {
+    let Some(server) = Postgres::start() else { return };
+    let database = Database::postgres(&server).await;
+    let store = database.open().await;
+    store.add_tenant(&root(), &tenant("there"), &Policy::new()).await.unwrap();
+    server.freeze();
+    all_fail_in_time(&store).await;
+    // Now that each connection was given up: those who come later are not worse off.
+    all_fail_in_time(&store).await;
+    fails_in_time("open", Store::open(&database.url, None)).await;
+    server.thaw();
+    all_works(&store).await;
+}

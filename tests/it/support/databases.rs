@@ -1,0 +1,41 @@
+//! New databases of both kinds.
+
+use tempfile::TempDir;
+use trunkline::config::Secret;
+use trunkline::store::Store;
+
+use super::Postgres;
+
+/// An empty database.
+pub struct Database {
+    pub url: Secret,
+    /// With SQLite, where its file is.
+    _dir: Option<TempDir>,
+}
+
+impl Database {
+    pub fn sqlite() -> Self {
+        let dir = TempDir::new().unwrap();
+        let url = Secret::new(format!("sqlite://{}", dir.path().join("test.db").display()));
+        Self { url, _dir: Some(dir) }
+    }
+
+    pub async fn postgres(server: &Postgres) -> Self {
+        Self { url: server.database().await, _dir: None }
+    }
+
+    /// Opens it, as one replica of several.
+    pub async fn open(&self) -> Store {
+        Store::open(&self.url, None).await.unwrap()
+    }
+}
+
+/// Runs a test on a new database of each kind; on PostgreSQL only where it is installed.
+pub async fn on_both(test: impl AsyncFn(&Database)) {
+    eprintln!("on SQLite");
+    test(&Database::sqlite()).await;
+    if let Some(server) = Postgres::shared() {
+        eprintln!("on PostgreSQL");
+        test(&Database::postgres(server).await).await;
+    }
+}

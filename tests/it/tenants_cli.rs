@@ -1,0 +1,1 @@
+//! `trunkline tenant` and `trunkline key`.
