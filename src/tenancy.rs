@@ -13,6 +13,7 @@ use crate::backend::Backend;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::limits::Shared;
+use crate::limits::shared::ANSWER_TIMEOUT;
 use crate::mcp::Era;
 use crate::oauth::Verifier;
 use crate::registry::Server;
@@ -45,7 +46,8 @@ impl Tenancy {
     /// Opens the store and reads who there is.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
         let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
-        let shared_limits = config.shared_limits.as_ref().map(|url| Shared::connect(url, metrics));
+        let shared_limits =
+            config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();

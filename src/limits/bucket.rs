@@ -6,12 +6,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use governor::clock::Clock as _;
 use governor::middleware::StateInformationMiddleware;
+use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota as GovernorQuota, RateLimiter};
 
 use super::clock::Clock;
 use super::quota::{Left, Quota};
 use super::standing::policy_text;
+use super::untold::Untold;
 use crate::ids::TenantId;
 use crate::policy::{Limit, Pattern};
 
@@ -33,6 +35,8 @@ pub(super) struct Bucket {
     pub name_len: usize,
     /// Where Valkey keeps it.
     pub key: String,
+    /// What has been taken from here and not from there.
+    pub untold: Untold,
     clock: Clock,
     whole: Limiter,
     /// Instead of `whole`, while replicas that cannot share must divide.
@@ -65,6 +69,7 @@ impl Bucket {
             key: key(tenant, pattern, quota),
             whole: limiter(quota, clock),
             part: ArcSwapOption::empty(),
+            untold: Untold::default(),
             clock: clock.clone(),
             scope,
             quota,
@@ -81,7 +86,12 @@ impl Bucket {
         take(&part.limiter, part.quota, &self.clock)
     }
 
-    /// Made when it is first wanted: it is not as long as replicas can share.
+    /// What its clock reads.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Made when it is first wanted: by most tenants, never.
     fn part(&self, replicas: u32) -> Arc<Part> {
         let known = self.part.load();
         if let Some(part) = known.as_ref().filter(|part| part.replicas == replicas) {

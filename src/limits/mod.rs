@@ -2,6 +2,7 @@
 //!
 //! - `in_flight`: calls in flight, and the [`Admission`] that each of them carries
 //! - `quota`, `bucket`: a rate in numbers, and what is used of one
+//! - `untold`: what Valkey must be told of when it is back
 //! - `standing`: where the tenant stands, in headers
 //! - [`shared`]: rates that all replicas share, in Valkey or Redis; calls in flight are counted by each replica
 //!
@@ -16,6 +17,7 @@ pub mod shared;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod untold;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,10 +173,19 @@ impl Limits {
             return Ok(Standing::default());
         }
         let Some(shared) = &self.shared else { return take_all(&buckets, 1) };
-        match shared.take_all(&buckets).await {
-            Some(answer) => answer,
-            None => take_all(&buckets, shared.replicas()),
+        let replicas = shared.replicas();
+        if let Some(answer) = shared.take_all(&buckets).await {
+            if answer.is_ok() {
+                // What is taken there is taken here too: if Valkey goes away now, nobody begins with a full bucket.
+                let _ = take_all(&buckets, replicas);
+            }
+            return answer;
         }
+        let answer = take_all(&buckets, replicas);
+        if answer.is_ok() {
+            buckets.iter().for_each(|bucket| bucket.untold.add(1, bucket.now()));
+        }
+        answer
     }
 }
 

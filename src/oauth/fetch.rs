@@ -23,8 +23,7 @@ pub(super) struct Source {
 /// Why nothing can be fetched at all.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the keys of `auth.oauth.jwks_url` cannot be fetched, are the system's CA certificates installed? {}", 
-    causes(.0)
+    "the identity provider's keys cannot be fetched; are the system's CA certificates installed?"
 )]
 pub struct SetupError(#[from] reqwest::Error);
 

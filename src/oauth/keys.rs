@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const EC: &str = r#""kty":"EC","x":"x","y":"y""#;
+    const EC: &str = r#""kty":"EC","x":"AQAB","y":"AQAB""#;
 
     fn set(keys: &[String]) -> KeySet {
         let json = format!(r#"{{"keys":[{}],"more":1}}"#, keys.join(","));

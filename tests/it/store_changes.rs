@@ -1,14 +1,15 @@
 //! Changes reach whoever waits for them, wherever they are made.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use trunkline::config::Secret;
 use trunkline::policy::Policy;
 use trunkline::store::{Changes, KeyOwner, Store};
 
 use crate::store::{root, tenant};
-use crate::support::{Database, Postgres, in_time, on_both, trunkline};
-use crate::support::{Setup, eventually};
+use crate::support::{Database, Postgres, Setup, eventually, in_time, on_both, trunkline};
 
 /// SQLite is looked at every half second, and PostgreSQL says when to look; the rest is for busy machines.
 const SOON: Duration = Duration::from_secs(5);
@@ -52,6 +53,19 @@ async fn every_change_is_heard_of_by_all() {
 }
 
 #[tokio::test]
+async fn whoever_waits_is_woken() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let mut changes = listening(&database.open().await).await;
+        let mut next = pin!(changes.next());
+        assert!(timeout(A_WHILE, &mut next).await.is_err(), "woken by nothing");
+        store.add_tenant(&root(), &tenant("acme"), &Policy::new()).await.unwrap();
+        timeout(SOON, next).await.expect("did not wake");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_change_between_two_looks_is_not_missed() {
     on_both(async |database| {
         let store = database.open().await;
@@ -83,7 +97,7 @@ async fn a_command_in_another_process_is_heard_of() {
     let setup = Setup::new();
     setup.write();
     let url = format!("sqlite://{}/trunkline.db", setup.dir.path().display());
-    let store = Store::open(&trunkline::config::Secret::new(url), None).await.unwrap();
+    let store = Store::open(&Secret::new(url), None).await.unwrap();
     let mut changes = listening(&store).await;
     let output = trunkline(&setup, &["tenant", "add", "acme"]).await;
     assert!(output.status.success(), "{output:?}");

@@ -1,10 +1,13 @@
 //! Opening: by many at once, by older versions, and what is said when it fails.
 
 use std::os::unix::fs::PermissionsExt;
+use std::pin::pin;
+use std::time::Duration;
 
-use sqlx::{AnyConnection, Connection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AnyConnection, ConnectOptions, Connection};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use trunkline::config::Secret;
 use trunkline::keys::ApiKey;
 use trunkline::policy::Policy;
@@ -33,6 +36,21 @@ async fn many_replicas_open_a_new_database_at_once() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_new_file_that_somebody_reads_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.db");
+    std::fs::write(&path, "").unwrap();
+    let mut reader = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    sqlx::raw_sql("BEGIN; SELECT * FROM sqlite_master").execute(&mut reader).await.unwrap();
+    let url = Secret::new(format!("sqlite://{}", path.display()));
+    let mut opening = pin!(Store::open(&url, None));
+    let a_while = Duration::from_millis(300);
+    assert!(timeout(a_while, &mut opening).await.is_err(), "it did not wait");
+    reader.close().await.unwrap();
+    opening.await.unwrap();
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline::ids::ServerId;
 use trunkline::policy::Policy;
@@ -82,7 +83,17 @@ async fn a_database_that_does_not_answer_is_an_error_in_time_and_comes_back() {
     let database = Database::postgres(&server).await;
     let store = database.open().await;
     store.add_tenant(&root(), &tenant("there"), &Policy::new()).await.unwrap();
+    // Some are under way.
+    let mut busy = JoinSet::new();
+    for _ in 0..8 {
+        let store = store.clone();
+        busy.spawn(async move { while store.load().await.is_ok() {} });
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
     server.freeze();
+    let frozen = Instant::now();
+    busy.join_all().await;
+    assert!(frozen.elapsed() < PATIENCE + SLACK, "loads went on for {:?}", frozen.elapsed());
     all_fail_in_time(&store).await;
     // Now that each connection was given up: those who come later are not worse off.
     all_fail_in_time(&store).await;

@@ -14,8 +14,8 @@ fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> UsageRow {
         calls,
         errors: 2 * calls,
         tool_errors: 3 * calls,
-        queue_ms: 4 * calls,
-        backend_ms: 5 * calls,
+        queue_us: 4 * calls,
+        backend_us: 5 * calls,
         bytes_in: 6 * calls,
         bytes_out: 7 * calls,
     };

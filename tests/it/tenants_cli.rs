@@ -1,1 +1,188 @@
 //! `trunkline tenant` and `trunkline key`.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+use trunkline::config::Secret;
+use trunkline::keys::ApiKey;
+use trunkline::store::{KeyOwner, Store};
+
+use crate::store::tenant;
+use crate::support::{Setup, trunkline};
+
+fn setup() -> Setup {
+    let setup = Setup::new().set("[tenants.of-file]\nrate = \"9/s\"\nservers = [\"std\"]");
+    setup.write();
+    setup
+}
+
+async fn succeeds(setup: &Setup, args: &[&str]) -> String {
+    let output = trunkline(setup, args).await;
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Gives what it says.
+async fn fails(setup: &Setup, args: &[&str]) -> String {
+    let Output { status, stdout, stderr } = trunkline(setup, args).await;
+    let error = String::from_utf8(stderr).unwrap();
+    assert_eq!((status.code(), stdout.len()), (Some(2), 0), "{args:?}: {error}");
+    assert!(error.starts_with("error: "), "{error}");
+    error
+}
+
+async fn shown(setup: &Setup, args: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(setup, args).await).unwrap()
+}
+
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    table.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
+#[tokio::test]
+async fn a_tenant_is_added_changed_and_removed() {
+    let setup = setup();
+    let limit = "search/query:rate=5/s,burst=10,max_in_flight=3";
+    let add = "tenant add acme --rate 100/s --burst 200 --max-in-flight 50 --weight 2";
+    let mut args: Vec<&str> = add.split(' ').collect();
+    args.extend(["--servers", "std,search/*", "--limit", limit, "--limit", "std:rate=9/h"]);
+    assert_eq!(succeeds(&setup, &args).await, "");
+    let mut expected = json!({
+        "id": "acme", "from": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50, "weight": 2,
+        "servers": ["std", "search/*"],
+        "limits": {
+            "search/query": {"rate": "5/s", "burst": 10, "max_in_flight": 3},
+            "std": {"rate": "9/h", "burst": null, "max_in_flight": null},
+        },
+    });
+    let show = ["tenant", "show", "acme", "--json"];
+    assert_eq!(shown(&setup, &show).await, expected);
+
+    // Only what is given changes.
+    succeeds(&setup, &["tenant", "set", "acme", "--weight", "3", "--no-limit", "std"]).await;
+    expected["weight"] = json!(3);
+    expected["limits"].as_object_mut().unwrap().remove("std");
+    assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--no-burst", "--servers", ""]).await;
+    (expected["burst"], expected["servers"]) = (Value::Null, json!([]));
+    assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--no-rate"]).await;
+    expected["rate"] = Value::Null;
+    assert_eq!(shown(&setup, &show).await, expected);
+
+    let table = succeeds(&setup, &["tenant", "show", "acme"]).await;
+    assert!(table.contains("tenant     acme\n") && table.contains("search/query  5/s"), "{table}");
+    succeeds(&setup, &["tenant", "remove", "acme"]).await;
+    assert!(fails(&setup, &show).await.contains("there is no tenant `acme`"));
+}
+
+#[tokio::test]
+async fn tenants_of_the_file_are_listed_and_left_alone() {
+    let setup = setup();
+    succeeds(&setup, &["tenant", "add", "acme"]).await;
+    let table = succeeds(&setup, &["tenant", "list"]).await;
+    assert_eq!(
+        rows(&table)[1..],
+        [
+            vec!["acme", "-", "-", "256", "1", "-", "0", "store"],
+            vec!["of-file", "9/s", "-", "256", "1", "std", "0", "file"],
+        ]
+    );
+    let list = shown(&setup, &["tenant", "list", "--json"]).await;
+    assert_eq!((&list[1]["id"], &list[1]["from"]), (&json!("of-file"), &json!("file")));
+
+    for args in [
+        &["tenant", "add", "of-file"][..],
+        &["tenant", "set", "of-file", "--weight", "2"],
+        &["tenant", "remove", "of-file"],
+    ] {
+        let error = fails(&setup, args).await;
+        assert!(
+            error.contains("trunkline.toml); change it there, under `[tenants.of-file]`"),
+            "{error}"
+        );
+    }
+    // Keys can be made for them all the same.
+    succeeds(&setup, &["key", "create", "of-file"]).await;
+}
+
+#[tokio::test]
+async fn a_mistake_is_named_and_changes_nothing() {
+    let setup = setup();
+    succeeds(&setup, &["tenant", "add", "acme"]).await;
+    for (command, problem) in [
+        ("tenant add acme", "there is a tenant `acme` already; `trunkline tenant set acme`"),
+        ("tenant set absent --weight 2", "`trunkline tenant add absent` adds it"),
+        ("tenant remove absent", "there is no tenant `absent`"),
+        ("tenant show absent", "there is no tenant `absent`"),
+        ("key create absent", "`trunkline tenant add absent` adds it"),
+        ("key list absent", "there is no tenant `absent`"),
+        ("key create", "<TENANT>"),
+        ("key create acme --admin", "cannot be used with"),
+        ("key create acme --expires-in 90", "such as `90d`"),
+        ("key revoke 0123456789AB", "there is no key `0123456789AB`"),
+        ("key revoke nonsense", "12 letters and digits"),
+        ("tenant add a/b", "is not a valid tenant id"),
+        ("tenant add new --burst 5", "there is no `rate`"),
+        ("tenant add new --weight 101", "from 1 to 100"),
+        ("tenant add new --rate fast", "is not a rate"),
+        ("tenant add new --limit std:speed=1", "is none of"),
+        ("tenant set acme --no-limit std", "there is no limit for `std`"),
+        ("tenant list --config absent.toml", "cannot read absent.toml"),
+    ] {
+        let args: Vec<&str> = command.split(' ').collect();
+        let error = fails(&setup, &args).await;
+        assert!(error.contains(problem), "{command}: {error}");
+    }
+    let list = shown(&setup, &["tenant", "list", "--json"]).await;
+    assert_eq!(list.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_key_is_printed_once_and_alone() {
+    let setup = setup();
+    succeeds(&setup, &["tenant", "add", "acme"]).await;
+    let output =
+        trunkline(&setup, &["key", "create", "acme", "--name", "ci", "--expires-in", "90d"]).await;
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let text = stdout.strip_suffix('\n').unwrap();
+    let key = ApiKey::parse(text).expect("a key and nothing else");
+    assert!(!String::from_utf8(output.stderr).unwrap().contains(text));
+
+    // It is the one that the store knows.
+    let url = format!("sqlite://{}/trunkline.db", setup.dir.path().display());
+    let store = Store::open(&Secret::new(url), None).await.unwrap();
+    let record = store.key(&key.id()).await.unwrap().unwrap();
+    assert_eq!(record.hash, store.hasher().hash(&key));
+    assert_eq!(record.owner, KeyOwner::Tenant(tenant("acme")));
+    assert_eq!(record.expires.unwrap() / 1000 - record.created / 1000, 90 * 24 * 60 * 60);
+
+    let table = succeeds(&setup, &["key", "list", "acme"]).await;
+    assert_eq!(rows(&table)[1][..3], [key.id().as_str(), "ci", "active"]);
+    assert!(!table.contains(text), "{table}");
+    let actor = &store.audit(1, None).await.unwrap()[0].actor;
+    assert!(actor.starts_with("cli:") && actor.len() > 4, "{actor}");
+}
+
+#[tokio::test]
+async fn keys_are_rotated_two_at_a_time() {
+    let setup = setup();
+    let create = ["key", "create", "of-file"];
+    let old = succeeds(&setup, &create).await;
+    succeeds(&setup, &create).await;
+    let error = fails(&setup, &create).await;
+    let old = ApiKey::parse(old.trim()).unwrap().id();
+    assert!(error.contains("has 2 active keys already; revoke one first"), "{error}");
+    assert!(error.contains(&format!("`trunkline key revoke {old}`")), "{error}");
+    succeeds(&setup, &["key", "revoke", old.as_str()]).await;
+    succeeds(&setup, &create).await;
+    let list = shown(&setup, &["key", "list", "of-file", "--json"]).await;
+    let states = list.as_array().unwrap().iter().map(|key| key["state"].as_str().unwrap());
+    assert_eq!(states.collect::<Vec<_>>(), ["revoked", "active", "active"]);
+
+    // Those of administrators are apart.
+    let admin = succeeds(&setup, &["key", "create", "--admin"]).await;
+    let admin = ApiKey::parse(admin.trim()).unwrap().id();
+    let list = shown(&setup, &["key", "list", "--admin", "--json"]).await;
+    assert_eq!((list.as_array().unwrap().len(), &list[0]["id"]), (1, &json!(admin.as_str())));
+}

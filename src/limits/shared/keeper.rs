@@ -12,8 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::link::Link;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a replica says that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after the first failure, and at most.
@@ -54,7 +52,7 @@ impl Shared {
 
     /// A connection over which Valkey has answered quickly.
     async fn open(&self) -> Result<Arc<Link>, RedisError> {
-        let link = Link::open(&self.client, CONNECT_TIMEOUT).await?;
+        let link = Link::open(&self.client, self.answer_timeout).await?;
         let replicas = link.heartbeat(self.replica).await?;
         // A Valkey that has just started has not heard of all replicas yet.
         self.replicas.fetch_max(replicas, Ordering::Relaxed);

@@ -10,12 +10,13 @@ use uuid::Uuid;
 
 use super::super::bucket::Bucket;
 use super::super::{Refusal, Standing};
-use super::ANSWER_TIMEOUT;
 
 /// The replicas that live.
 const REPLICAS_KEY: &str = "trunkline:replicas";
 /// Who is silent for so many seconds is gone.
 const REPLICA_GONE_SECS: u32 = 5;
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls that may wait to be written. There is one message for each; more only wait a little longer.
 const WRITE_QUEUE: usize = 1024;
 
@@ -24,11 +25,14 @@ static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("
 
 /// A connection that calls share: many questions are under way at once, and answered in order.
 #[derive(Debug)]
-pub(super) struct Link(MultiplexedConnection);
+pub(super) struct Link {
+    connection: MultiplexedConnection,
+    answer_timeout: Duration,
+}
 
 impl Link {
-    /// Connects, within a time, and brings the scripts.
-    pub async fn open(client: &Client, within: Duration) -> Result<Self, RedisError> {
+    /// Connects and brings the scripts.
+    pub async fn open(client: &Client, answer_timeout: Duration) -> Result<Self, RedisError> {
         // Timeouts are set here, around what may be several questions.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -39,23 +43,38 @@ impl Link {
                 client.get_multiplexed_async_connection_with_config(&config).await?;
             TAKE.load_async(&mut connection).await?;
             HEARTBEAT.load_async(&mut connection).await?;
-            Ok(Self(connection))
+            Ok(Self { connection, answer_timeout })
         };
-        timeout(within, connect).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
+        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
     }
 
-    /// Takes one call from each bucket, or from none.
+    /// Takes one call from each bucket, or from none, and tells of those that were taken here alone.
     pub async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
+        replicas: u32,
     ) -> Result<Result<Standing, Refusal>, RedisError> {
+        let told: Vec<_> = buckets.iter().map(|bucket| bucket.untold.take()).collect();
         let mut call = TAKE.prepare_invoke();
-        for bucket in buckets {
-            let interval = bucket.quota.interval.as_nanos();
-            call.key(&bucket.key).arg(interval.to_string()).arg(bucket.quota.burst.get());
+        for (bucket, told) in buckets.iter().zip(&told) {
+            let (calls, since) = told.unwrap_or_else(|| (0, bucket.now()));
+            let untold = bucket.quota.interval * calls;
+            // All replicas earn together: what one of them has is its part.
+            let earned = Duration::from(bucket.now().saturating_sub(since)) / replicas;
+            call.key(&bucket.key)
+                .arg(nanos(bucket.quota.interval))
+                .arg(bucket.quota.burst.get())
+                .arg(nanos(untold))
+                .arg(nanos(earned));
         }
-        let mut connection = self.0.clone();
-        let answer: Vec<u64> = soon(call.invoke_async(&mut connection)).await?;
+        let mut connection = self.connection.clone();
+        let answer = self.soon(call.invoke_async(&mut connection)).await;
+        if answer.is_err() {
+            for (bucket, told) in buckets.iter().zip(told) {
+                told.into_iter().for_each(|(calls, since)| bucket.untold.add(calls, since));
+            }
+        }
+        let answer: Vec<u64> = answer?;
         let Some((fits, owed)) =
             answer.split_first().filter(|(_, owed)| owed.len() == buckets.len())
         else {
@@ -69,14 +88,22 @@ impl Link {
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
         call.arg(replica.to_string()).arg(REPLICA_GONE_SECS);
-        soon(call.invoke_async(&mut self.0.clone())).await
+        self.soon(call.invoke_async(&mut self.connection.clone())).await
     }
 
     /// Says that this replica is gone.
     pub async fn leave(&self, replica: Uuid) -> Result<(), RedisError> {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
-        soon(leave.query_async(&mut self.0.clone())).await
+        self.soon(leave.query_async(&mut self.connection.clone())).await
+    }
+
+    /// What does not answer soon has failed.
+    async fn soon<T>(
+        &self,
+        answer: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
     }
 }
 
@@ -95,9 +122,8 @@ fn judge(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<Standing,
     }
 }
 
-/// What does not answer soon has failed.
-async fn soon<T>(answer: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
+fn nanos(time: Duration) -> String {
+    time.as_nanos().to_string()
 }
 
 fn too_slow(_: Elapsed) -> RedisError {

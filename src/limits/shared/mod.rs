@@ -5,7 +5,7 @@
 //!
 //! Calls use the connection while there is one. The first that fails or takes too long takes it away from all; from then on
 //! every replica goes by its own part of each rate, and no call notices anything. Only the keeper brings a connection
-//! back, when Valkey answers quickly again.
+//! back, when Valkey answers quickly again; then each rate's next call tells it of those that it has missed.
 
 mod keeper;
 mod link;
@@ -25,13 +25,15 @@ use super::{Refusal, Standing};
 use crate::config::Secret;
 use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 
-/// How long a call waits for Valkey, once. In one data centre it answers in less than one.
+/// How long calls should wait for Valkey. In one data centre it answers in less than one millisecond.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The rates of all tenants in one Valkey or Redis. [`Shared::run`] must run for it to be used at all.
 #[derive(Debug)]
 pub struct Shared {
     client: Client,
+    /// Who takes longer to answer is away.
+    answer_timeout: Duration,
     /// This replica, among those that use the same Valkey.
     replica: Uuid,
     /// Empty while Valkey is away.
@@ -51,12 +53,18 @@ pub struct Shared {
 pub struct InvalidAddress;
 
 impl Shared {
-    /// For the Valkey at an address, which need not be there yet.
-    pub fn connect(url: &Secret, metrics: &Metrics) -> Result<Arc<Self>, InvalidAddress> {
+    /// For the Valkey at an address, which need not be there yet. No call waits for it for longer than
+    /// `answer_timeout`, and in general only one does: see [`ANSWER_TIMEOUT`].
+    pub fn connect(
+        url: &Secret,
+        answer_timeout: Duration,
+        metrics: &Metrics,
+    ) -> Result<Arc<Self>, InvalidAddress> {
         let client = Client::open(url.expose()).map_err(|_| InvalidAddress)?;
         let metrics = metrics.shared_limits();
         Ok(Arc::new(Self {
             client,
+            answer_timeout,
             replica: Uuid::new_v4(),
             link: ArcSwapOption::empty(),
             lost: Notify::new(),
@@ -82,7 +90,7 @@ impl Shared {
     ) -> Option<Result<Standing, Refusal>> {
         let link = self.link.load_full();
         if let Some(link) = link {
-            match link.take_all(buckets).await {
+            match link.take_all(buckets, self.replicas()).await {
                 Ok(answer) => return Some(answer),
                 Err(error) => self.lose(&link, &error),
             }

@@ -62,6 +62,18 @@ impl Serving {
         Self { addr, client: client(), setup, child, log }
     }
 
+    /// What it was started with.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Starts another one with the same configuration, when this one has ended.
+    pub async fn restart(self) -> Self {
+        let again = Self::start(self.setup, &[]).await;
+        again.ready().await;
+        again
+    }
+
     pub async fn ready(&self) {
         eventually("ready", async || (self.get("/readyz").await.status == 200).then_some(())).await;
     }

@@ -30,9 +30,19 @@ impl Gateway {
         Self { api, ops_addr, setup, shutdown, running, stopped: false }
     }
 
+    /// What it was started with.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// A new key of a tenant's.
+    pub async fn new_key(&self, tenant: &str) -> String {
+        self.setup.new_key(tenant).await
+    }
+
     /// The gateway as a tenant sees it.
     pub async fn as_tenant(&self, id: &str) -> Api {
-        self.with_key(&self.setup.new_key(id).await)
+        self.with_key(&self.new_key(id).await)
     }
 
     /// What a misbehaving server has seen.

@@ -7,12 +7,14 @@ mod databases;
 mod fake;
 mod gateway;
 mod http2;
+mod identity_provider;
 pub mod mcp_legacy;
 pub mod mcp_modern;
 mod metrics;
 mod postgres;
 mod processes;
 mod raw_http;
+mod redis;
 mod setup;
 mod tenants;
 
@@ -27,10 +29,14 @@ pub use self::databases::{Database, on_both};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;
 pub use self::http2::Http2;
+pub use self::identity_provider::{
+    AUDIENCE, ISSUER, Provider, SigningKey, claims, now_s, token_of,
+};
 pub use self::mcp_modern::Mcp;
 pub use self::postgres::Postgres;
 pub use self::processes::{arguments_of, environment_of, is_alive, kill};
 pub use self::raw_http::RawHttp;
+pub use self::redis::{Redis, Replica};
 pub use self::setup::Setup;
 pub use self::tenants::Tenants;
 

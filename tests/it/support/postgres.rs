@@ -37,7 +37,7 @@ stop() {
   $as "$bin/pg_ctl" -D "$dir/data" -w -s -m immediate stop >&2
 }
 trap '' INT TERM HUP
-$as "$bin/initdb" -D "$dir/data" -U trunkline --auth=scram-sha-256 --pwfile=password -N -E UTF8 --locale=C >&2
+$as "$bin/initdb" -D "$dir/data" -U trunkline --auth=scram-sha-256 --pwfile=password -N -E UTF8 --locale=C >initdb.log || cat initdb.log >&2
 start
 while read -r order; do
   case $order in

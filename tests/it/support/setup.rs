@@ -21,14 +21,18 @@ pub struct Setup {
     pub mark: String,
     top: String,
     auth: String,
+    store: String,
     tenants: String,
     servers: String,
 }
 
 impl Setup {
     pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = format!("sqlite://{}", dir.path().join("trunkline.db").display());
         Self {
-            dir: tempfile::tempdir().unwrap(),
+            dir,
+            store,
             mark: Uuid::new_v4().to_string(),
             top: "listen = \"127.0.0.1:0\"\n".to_owned(),
             auth: String::new(),
@@ -62,14 +66,14 @@ impl Setup {
         self
     }
 
-    /// Where keys and usage are kept.
-    pub fn store_url(&self) -> String {
-        format!("sqlite://{}", self.dir.path().join("trunkline.db").display())
+    /// Keeps tenants, keys and usage in another store than a file of its own.
+    pub fn with_store(self, url: &Secret) -> Self {
+        Self { store: url.expose().to_owned(), ..self }
     }
 
     /// The store, beside whatever else uses it.
     pub async fn store(&self) -> Store {
-        Store::open(&Secret::new(self.store_url()), None).await.unwrap()
+        Store::open(&Secret::new(self.store.clone()), None).await.unwrap()
     }
 
     /// A new key of a tenant's.
@@ -135,7 +139,7 @@ impl Setup {
     /// Writes the configuration file.
     pub fn write(&self) -> PathBuf {
         let path = self.dir.path().join("trunkline.toml");
-        let store = format!("[store]\nurl = {:?}\n", self.store_url());
+        let store = format!("[store]\nurl = {:?}\n", self.store);
         let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];
         std::fs::write(&path, parts.map(String::as_str).concat()).unwrap();
         path

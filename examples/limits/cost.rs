@@ -1,0 +1,96 @@
+//! How long one look at the limits takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use trunkline::ids::TenantId;
+use trunkline::limits::{Limits, Shared};
+use trunkline::policy::{Limit, Pattern, Policy};
+
+use crate::load::policy;
+
+/// Looks per measurement in memory.
+const LOOKS: u32 = 1_000_000;
+/// Callers that look at shared limits at the same time, and for how long.
+const CALLERS: u32 = 64;
+const SHARED_TIME: Duration = Duration::from_secs(2);
+
+/// Prints the nanoseconds of `enter` and `admit` together and, with shared limits, how many looks there are in a second.
+pub async fn print(shared: Option<&Arc<Shared>>) {
+    let scoped = ["std/echo", "std/*", "std"].map(|text| {
+        let pattern = Pattern::parse(text).expect("it is a pattern");
+        (pattern, Limit { max_in_flight: Some(10), ..rate() })
+    });
+    let scoped = Policy { limits: scoped.into_iter().collect(), ..with_rate() };
+    println!("look, no limit      {:>8.1}ns", look(&Policy::unlimited()).await);
+    println!("look, one rate      {:>8.1}ns", look(&with_rate()).await);
+    println!("look, 4 rates       {:>8.1}ns", look(&scoped).await);
+    println!("headers, 4 rates    {:>8.1}ns", headers(&scoped).await);
+    if let Some(shared) = shared {
+        println!("shared looks        {:>8.0}/s", shared_looks(shared).await);
+    }
+}
+
+/// A rate that is not used up here.
+fn rate() -> Limit {
+    policy(1_000_000).limit
+}
+
+fn with_rate() -> Policy {
+    policy(1_000_000)
+}
+
+fn limits(policy: &Policy, shared: Option<&Arc<Shared>>) -> Limits {
+    Limits::new(&TenantId::parse("cost").expect("it is a name"), policy, shared.cloned())
+}
+
+async fn look(policy: &Policy) -> f64 {
+    let limits = limits(policy, None);
+    let started = Instant::now();
+    for _ in 0..LOOKS {
+        look_once(&limits).await;
+    }
+    nanos_each(started)
+}
+
+async fn headers(policy: &Policy) -> f64 {
+    let limits = limits(policy, None);
+    let mut admission = limits.enter().expect("there is a place");
+    let standing = limits.admit(&mut admission, "std", Some("echo")).await.expect("there is one");
+    let started = Instant::now();
+    for _ in 0..LOOKS {
+        std::hint::black_box((standing.policy(), standing.left()));
+    }
+    nanos_each(started)
+}
+
+async fn look_once(limits: &Limits) {
+    let mut admission = limits.enter().expect("there is a place");
+    // Whether it is admitted costs about the same.
+    let _ = std::hint::black_box(limits.admit(&mut admission, "std", Some("echo")).await);
+}
+
+fn nanos_each(started: Instant) -> f64 {
+    started.elapsed().as_nanos() as f64 / f64::from(LOOKS)
+}
+
+async fn shared_looks(shared: &Arc<Shared>) -> f64 {
+    let limits = Arc::new(limits(&with_rate(), Some(shared)));
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let limits = limits.clone();
+        callers.spawn(async move {
+            let mut looks = 0_u32;
+            while started.elapsed() < SHARED_TIME {
+                look_once(&limits).await;
+                looks += 1;
+            }
+            looks
+        });
+    }
+    let looks: u32 = callers.join_all().await.into_iter().sum();
+    f64::from(looks) / started.elapsed().as_secs_f64()
+}

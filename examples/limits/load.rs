@@ -1,0 +1,80 @@
+//! Tenants with different rates, each of which calls as often as it can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use trunkline::ids::TenantId;
+use trunkline::limits::{Limits, Refusal, Shared};
+use trunkline::policy::{Limit, Policy};
+
+/// What all of them got.
+#[derive(Default)]
+pub struct Load {
+    /// Calls that might begin.
+    pub admitted: u64,
+    /// Calls that might not.
+    pub refused: u64,
+    /// By how much the worst tenant was off its limit, in hundredths.
+    pub deviation_worst: f64,
+    /// The longest that a call was held up.
+    pub slowest: Duration,
+}
+
+/// Has so many tenants call at all replicas for a while; without shared limits there is one replica.
+pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, time: Duration) -> Load {
+    // One run, one set of tenants: what a run before it has used must not count.
+    let run = std::process::id();
+    let mut tasks = JoinSet::new();
+    for n in 0..tenants {
+        let id = TenantId::parse(&format!("load-{run}-{n}")).expect("it is a name");
+        let rate = 5 + n % 20;
+        let limits = replicas.iter().map(|shared| Limits::new(&id, &policy(rate), shared.clone()));
+        tasks.spawn(tenant(limits.collect(), rate, time));
+    }
+    let mut all = Load::default();
+    while let Some(one) = tasks.join_next().await {
+        let one = one.expect("no tenant panics");
+        all.admitted += one.admitted;
+        all.refused += one.refused;
+        all.deviation_worst = all.deviation_worst.max(one.deviation_worst);
+        all.slowest = all.slowest.max(one.slowest);
+    }
+    all
+}
+
+/// So many a second.
+pub fn policy(rate: u32) -> Policy {
+    let rate = format!("{rate}/s").parse().expect("it is a rate");
+    Policy { limit: Limit { rate: Some(rate), ..Limit::default() }, ..Policy::unlimited() }
+}
+
+/// One tenant, at each replica in turn.
+async fn tenant(limits: Vec<Limits>, rate: u32, time: Duration) -> Load {
+    let mut load = Load::default();
+    let started = Instant::now();
+    let mut turn = limits.iter().cycle();
+    let empty_at = loop {
+        let limits = turn.next().expect("there is a replica");
+        let called = Instant::now();
+        let mut admission = limits.enter().expect("calls in flight are not limited");
+        let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
+        load.slowest = load.slowest.max(called.elapsed());
+        match outcome {
+            Ok(_) => load.admitted += 1,
+            // All that was earned until now is used.
+            Err(_) if started.elapsed() > time => break called,
+            Err(Refusal::RateLimited { retry_after, .. }) => {
+                load.refused += 1;
+                sleep(retry_after).await;
+            }
+            Err(busy) => panic!("{busy}"),
+        }
+    };
+    let earned = f64::from(rate) * (1.0 + (empty_at - started).as_secs_f64());
+    // There are no parts of calls: one more or less is exact.
+    let off = ((load.admitted as f64 - earned).abs() - 1.0).max(0.0);
+    load.deviation_worst = 100.0 * off / earned;
+    load
+}

@@ -1,0 +1,88 @@
+//! Measures the limits of tenants: whether each tenant gets what it may, no more and no less, and what a look at the
+//! limits costs.
+//!
+//! ```text
+//! cargo run --release --example limits                                         in memory
+//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379      two replicas and one Valkey
+//! cargo run --release --example limits -- --tenants 1000 --seconds 10
+//! ```
+//!
+//! Exit code 1 if a tenant was admitted one in a hundred more or less than its limit.
+//!
+//! - `load`: many tenants that call as often as they can
+//! - `cost`: how long one look takes
+
+mod cost;
+mod load;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use trunkline::config::Secret;
+use trunkline::limits::Shared;
+use trunkline::limits::shared::ANSWER_TIMEOUT;
+use trunkline::telemetry::metrics::Metrics;
+
+/// The most that a tenant may be off its limit, in hundredths.
+const DEVIATION_MAX: f64 = 1.0;
+/// How long the replicas may take to find Valkey and each other.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Parser)]
+struct Options {
+    /// How many tenants call.
+    #[arg(long, default_value_t = 1000)]
+    tenants: u32,
+    /// For how long.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// A Valkey or Redis: two replicas share the limits in it.
+    #[arg(long, value_name = "URL")]
+    shared: Option<String>,
+}
+
+fn main() -> ExitCode {
+    run(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+#[tokio::main]
+async fn run(options: &Options) -> Result<ExitCode> {
+    let replicas = match &options.shared {
+        Some(url) => replicas(url).await?.map(Some).to_vec(),
+        None => vec![None],
+    };
+    let load = load::run(&replicas, options.tenants, Duration::from_secs(options.seconds)).await;
+    println!("tenants             {:>10}", options.tenants);
+    println!("replicas            {:>10}", replicas.len());
+    println!("admitted            {:>10}", load.admitted);
+    println!("refused             {:>10}", load.refused);
+    println!("worst deviation     {:>9.2}%", load.deviation_worst);
+    println!("slowest look        {:>8.1}ms", load.slowest.as_secs_f64() * 1000.0);
+    cost::print(replicas[0].as_ref()).await;
+    let is_exact = load.deviation_worst <= DEVIATION_MAX;
+    Ok(if is_exact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Two that share, and know of each other.
+async fn replicas(url: &str) -> Result<[Arc<Shared>; 2]> {
+    let url = Secret::new(url.to_owned());
+    let replica = || Shared::connect(&url, ANSWER_TIMEOUT, &Metrics::new());
+    let replicas = [replica()?, replica()?];
+    for replica in &replicas {
+        tokio::spawn(replica.clone().run(CancellationToken::new()));
+    }
+    let give_up = Instant::now() + START_TIMEOUT;
+    while replicas.iter().any(|replica| !replica.is_up() || replica.replicas() < 2) {
+        ensure!(Instant::now() < give_up, "Valkey does not answer there");
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok(replicas)
+}

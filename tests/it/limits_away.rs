@@ -1,0 +1,221 @@
+//! Shared rates while Valkey is away: nobody notices, and the rates are kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use trunkline::limits::shared::ANSWER_TIMEOUT;
+use trunkline::limits::{Limits, Refusal};
+use trunkline::policy::{Limit, Policy};
+
+use crate::support::{LIMIT, Redis, Replica, eventually};
+
+const RATE: f64 = 200.0;
+const BURST: u32 = 20;
+/// Callers at each of the two replicas.
+const CALLERS: u64 = 4;
+/// What a machine that is busy with other things adds to any wait.
+const MARGIN: Duration = Duration::from_millis(150);
+
+fn policy(rate: &str, burst: u32) -> Policy {
+    let limit =
+        Limit { rate: Some(rate.parse().unwrap()), burst: Some(burst), max_in_flight: None };
+    Policy { limit, ..Policy::unlimited() }
+}
+
+/// Callers at two replicas, that go on until they are told to stop.
+struct Load {
+    admitted: Arc<AtomicU64>,
+    /// Calls that waited for Valkey in vain.
+    slow: Arc<AtomicU64>,
+    stop: CancellationToken,
+    callers: JoinSet<()>,
+}
+
+impl Load {
+    fn start(replicas: &[Replica; 2], burst: u32) -> Self {
+        let (admitted, slow) = (Arc::default(), Arc::default());
+        let mut load =
+            Self { admitted, slow, stop: CancellationToken::new(), callers: JoinSet::new() };
+        for replica in replicas {
+            let limits = Arc::new(replica.limits("acme", &policy("200/s", burst)));
+            for _ in 0..CALLERS {
+                load.callers.spawn(caller(
+                    limits.clone(),
+                    load.admitted.clone(),
+                    load.slow.clone(),
+                    load.stop.clone(),
+                ));
+            }
+        }
+        load
+    }
+
+    /// How many calls of those that may come in a time were admitted in it.
+    async fn part_of(&self, time: Duration) -> f64 {
+        let (before, started) = (self.admitted.load(Ordering::Relaxed), Instant::now());
+        sleep(time).await;
+        let admitted = self.admitted.load(Ordering::Relaxed) - before;
+        admitted as f64 / (RATE * started.elapsed().as_secs_f64())
+    }
+
+    /// Ends it; how many calls were slow.
+    async fn end(mut self) -> u64 {
+        self.stop.cancel();
+        while let Some(caller) = self.callers.join_next().await {
+            caller.unwrap();
+        }
+        self.slow.load(Ordering::Relaxed)
+    }
+}
+
+async fn caller(
+    limits: Arc<Limits>,
+    admitted: Arc<AtomicU64>,
+    slow: Arc<AtomicU64>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let called = Instant::now();
+        let mut admission = limits.enter().unwrap();
+        let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
+        let took = called.elapsed();
+        assert!(took < ANSWER_TIMEOUT + MARGIN, "a call was held up for {took:?}");
+        slow.fetch_add(u64::from(took >= ANSWER_TIMEOUT), Ordering::Relaxed);
+        match outcome {
+            Ok(_) => drop(admitted.fetch_add(1, Ordering::Relaxed)),
+            Err(Refusal::RateLimited { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn valkey_may_be_killed_and_come_back() {
+    let Some(mut redis) = Redis::start().await else { return };
+    without_valkey(&mut redis, Redis::kill, async |redis| assert!(redis.begin().await)).await;
+}
+
+#[tokio::test]
+async fn valkey_may_hang_and_go_on() {
+    let Some(mut redis) = Redis::start().await else { return };
+    without_valkey(&mut redis, |redis| redis.pause(), async |redis| redis.resume()).await;
+}
+
+/// Takes Valkey away under load for three seconds, and brings it back.
+async fn without_valkey(
+    redis: &mut Redis,
+    away: impl FnOnce(&mut Redis),
+    back: impl AsyncFnOnce(&mut Redis),
+) {
+    let replicas = Replica::two(redis, ANSWER_TIMEOUT).await;
+    let load = Load::start(&replicas, BURST);
+    load.part_of(Duration::from_millis(500)).await;
+    let shared = load.part_of(Duration::from_secs(1)).await;
+    assert!((0.9..=1.1).contains(&shared), "{shared} of the rate while it is shared");
+
+    away(redis);
+    let time = Duration::from_secs(3);
+    let alone = load.part_of(time).await;
+    // What may come at once may do so once more: nobody knows what was left.
+    let at_most = 1.1 + f64::from(BURST) / (RATE * time.as_secs_f64());
+    assert!(alone >= 0.9 && alone <= at_most && at_most < 1.5, "{alone} of the rate while away");
+    for replica in &replicas {
+        assert_eq!(replica.metric("trunkline_shared_limits_up"), 0.0);
+        assert!(replica.metric("trunkline_shared_limits_fallbacks_total") > 0.0);
+        assert_eq!(replica.shared.replicas(), 2);
+    }
+
+    back(redis).await;
+    for replica in &replicas {
+        replica.up().await;
+    }
+    load.part_of(Duration::from_millis(500)).await;
+    let shared = load.part_of(Duration::from_secs(1)).await;
+    assert!((0.9..=1.1).contains(&shared), "{shared} of the rate when it is shared again");
+    assert_eq!(replicas[0].metric("trunkline_shared_limits_up"), 1.0);
+    // Each caller may have been waiting for an answer when Valkey went away, and that is all; as many again for a machine
+    // that stalls.
+    let slow = load.end().await;
+    assert!(slow <= 4 * CALLERS, "{slow} calls have waited in vain");
+}
+
+#[tokio::test]
+async fn a_valkey_that_comes_and_goes_does_not_let_more_through() {
+    let Some(redis) = Redis::start().await else { return };
+    let replicas = Replica::two(&redis, ANSWER_TIMEOUT).await;
+    // What is saved while one side is not asked would be worth a second each time.
+    let load = Load::start(&replicas, 200);
+    load.part_of(Duration::from_millis(1500)).await;
+    let (before, started) = (load.admitted.load(Ordering::Relaxed), Instant::now());
+    for _ in 0..4 {
+        redis.pause();
+        load.part_of(Duration::from_millis(700)).await;
+        redis.resume();
+        for replica in &replicas {
+            replica.up().await;
+        }
+        load.part_of(Duration::from_millis(300)).await;
+    }
+    let admitted = (load.admitted.load(Ordering::Relaxed) - before) as f64;
+    let part = admitted / (RATE * started.elapsed().as_secs_f64());
+    assert!((0.85..=1.15).contains(&part), "{part} of the rate");
+    load.end().await;
+}
+
+#[tokio::test]
+async fn valkey_need_not_be_there_at_the_start() {
+    let mut redis = Redis::new();
+    let replica = Replica::start(&redis);
+    let limits = replica.limits("acme", &policy("1/h", 2));
+    for expected in [true, true, false] {
+        let mut admission = limits.enter().unwrap();
+        assert_eq!(limits.admit(&mut admission, "std", None).await.is_ok(), expected);
+    }
+    assert_eq!(replica.metric("trunkline_shared_limits_fallbacks_total"), 3.0);
+    if redis.begin().await {
+        replica.up().await;
+        // It is told of the calls that came before it, and does not count them again.
+        assert!(limits.admit(&mut limits.enter().unwrap(), "std", None).await.is_err());
+        assert_eq!(replica.metric("trunkline_shared_limits_fallbacks_total"), 3.0);
+        let key: String = redis.ask(&["GET", "trunkline:{acme}:3600000000000ns:2"]).await;
+        let owed: u64 = key.split_once(' ').unwrap().1.parse().unwrap();
+        assert!((7190..=7200).contains(&(owed / 1_000_000_000)), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn each_replica_has_its_part_while_valkey_is_away() {
+    let Some(mut redis) = Redis::start().await else { return };
+    let replicas = Replica::two(&redis, LIMIT).await;
+    redis.kill();
+    for replica in &replicas {
+        let limits = replica.limits("acme", &policy("1/h", 5));
+        let mut admission = limits.enter().unwrap();
+        let first = limits.admit(&mut admission, "std", None).await.unwrap();
+        assert_eq!(first.policy(), r#""tenant";q=5;w=18000"#);
+        assert_eq!(first.left(), r#""tenant";r=1;t=7200"#);
+        limits.admit(&mut admission, "std", None).await.unwrap();
+        let refused = limits.admit(&mut admission, "std", None).await;
+        let Err(Refusal::RateLimited { retry_after, .. }) = refused else { panic!("{refused:?}") };
+        // One call of two in two hours.
+        assert!(retry_after > Duration::from_secs(7190), "{retry_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_valkey_that_starts_anew_does_not_make_a_replica_believe_to_be_alone() {
+    let Some(mut redis) = Redis::start().await else { return };
+    let [one, other] = Replica::two(&redis, LIMIT).await;
+    other.vanish().await;
+    redis.kill();
+    eventually("it is noticed", async || (!one.shared.is_up()).then_some(())).await;
+    assert!(redis.begin().await);
+    one.up().await;
+    assert_eq!(one.shared.replicas(), 2);
+    one.sees(1).await;
+}
