@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -90,11 +91,13 @@ async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) 
         tasks.spawn(async move {
             let tenant = tenant(&format!("quiet{n}"));
             let every = SECOND * QUIET_TENANTS as u32 / calls_per_s;
-            // All at different times.
-            sleep(every * n as u32 / QUIET_TENANTS as u32).await;
-            let mut due = interval(every);
+            let mut random = StdRng::seed_from_u64(n as u64);
             let end = Instant::now() + 30 * SECOND;
-            while due.tick().await < end {
+            loop {
+                sleep(every.mul_f64(random.random_range(0.0..2.0))).await;
+                if Instant::now() >= end {
+                    return;
+                }
                 let (came, begun_before) = (Instant::now(), begun.load(Ordering::Relaxed));
                 let permit = door.enter(&tenant, 1).await;
                 let overtaken_by = begun.load(Ordering::Relaxed) - begun_before;

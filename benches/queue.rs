@@ -1,0 +1,82 @@
+//! What the queue before a server costs a call.
+
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use trunkline::backend::queue::{Permit, Queue};
+use trunkline::ids::TenantId;
+
+const TIMEOUT: Duration = Duration::from_secs(600);
+const ESTIMATE: Duration = Duration::from_millis(5);
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a name")
+}
+
+async fn enter(queue: &Queue, tenant: &TenantId, deadline: Instant) -> Permit {
+    queue.line_up(tenant, 1, 100).slot(ESTIMATE, deadline).await.expect("a slot")
+}
+
+fn alone(criterion: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let _entered = runtime.enter();
+    let deadline = Instant::now() + TIMEOUT;
+    let mut group = criterion.benchmark_group("queue");
+    group.bench_function("a semaphore", |bencher| {
+        let slots = std::sync::Arc::new(Semaphore::new(64));
+        bencher.iter(|| runtime.block_on(timeout_at(deadline, slots.clone().acquire_owned())));
+    });
+    for tenants in [1, 100] {
+        group.bench_function(format!("nobody waits, {tenants} tenants"), |bencher| {
+            let queue = Queue::new(64);
+            let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
+            let mut turn = tenants.iter().cycle();
+            bencher.iter(|| {
+                let tenant = turn.next().expect("there is always one more");
+                runtime.block_on(enter(&queue, tenant, deadline))
+            });
+        });
+    }
+    group.finish();
+}
+
+/// One slot, for which so many tenants wait: each gets it, gives it back, and waits again.
+fn contended(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("queue");
+    for tenants in [2, 1000] {
+        group.bench_function(format!("{tenants} tenants wait"), |bencher| {
+            bencher.iter_custom(|calls| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.expect("a runtime").block_on(take_turns(tenants, calls))
+            });
+        });
+    }
+    group.finish();
+}
+
+async fn take_turns(tenants: usize, calls: u64) -> Duration {
+    let queue = std::sync::Arc::new(Queue::new(1));
+    let deadline = Instant::now() + TIMEOUT;
+    let mut tasks = tokio::task::JoinSet::new();
+    let begin = Instant::now();
+    for n in 0..tenants {
+        let queue = queue.clone();
+        tasks.spawn(async move {
+            let tenant = tenant(&format!("t{n}"));
+            for _ in 0..calls.div_ceil(tenants as u64) {
+                let permit = enter(&queue, &tenant, deadline).await;
+                tokio::task::yield_now().await;
+                drop(permit);
+            }
+        });
+    }
+    tasks.join_all().await;
+    begin.elapsed()
+}
+
+criterion_group!(benches, alone, contended);
+criterion_main!(benches);

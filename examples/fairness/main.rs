@@ -1,0 +1,57 @@
+//! Measures what tenants of one server can do to each other: quiet tenants' latency alone and next to one that
+//! floods, is slow, hangs, or cancels; and how the server is divided among tenants that all want more.
+//!
+//! ```text
+//! cargo run --release --example fairness                 ten seconds for each row
+//! cargo run --release --example fairness -- --seconds 60
+//! ```
+//!
+//! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable, run several times.
+//! One row is one gateway of its own, with a server of 16 slots and 100 tenants.
+//!
+//! - `gateway`: the process that is measured; `target` starts it
+//! - `load`: what the tenants do
+//! - `rows`: the rows, and what is expected of them
+
+#[path = "../load/client.rs"]
+mod client;
+mod gateway;
+mod load;
+mod rows;
+mod target;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// Measures what tenants of one server can do to each other
+#[derive(Parser)]
+struct Options {
+    /// How long to measure for each row
+    #[arg(long, default_value = "10")]
+    seconds: u32,
+}
+
+fn main() -> ExitCode {
+    let outcome = match std::env::args().nth(1).as_deref() {
+        // The gateway runs its own executable again for its guards and for the bundled server.
+        Some("std" | "guard") => return trunkline::cli::run(),
+        Some("gateway") => gateway::run().map(|()| true),
+        _ => measure(Duration::from_secs(Options::parse().seconds.into())),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn measure(time: Duration) -> Result<bool> {
+    rows::all(time).await
+}
