@@ -1,5 +1,8 @@
 //! What the queue before a server costs a call.
 
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -23,32 +26,49 @@ async fn enter(queue: &Queue, tenant: &TenantId, deadline: Instant) -> Permit {
 fn alone(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let _entered = runtime.enter();
-    let deadline = Instant::now() + TIMEOUT;
     let mut group = criterion.benchmark_group("queue");
-    group.bench_function("a semaphore", |bencher| {
-        let slots = std::sync::Arc::new(Semaphore::new(64));
-        bencher.iter(|| runtime.block_on(timeout_at(deadline, slots.clone().acquire_owned())));
+    group.bench_function("a semaphore, to compare", |bencher| {
+        bencher.iter_custom(|calls| runtime.block_on(semaphore(calls)));
     });
     for tenants in [1, 100] {
-        group.bench_function(format!("nobody waits, {tenants} tenants"), |bencher| {
-            let queue = Queue::new(64);
-            let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
-            let mut turn = tenants.iter().cycle();
-            bencher.iter(|| {
-                let tenant = turn.next().expect("there is always one more");
-                runtime.block_on(enter(&queue, tenant, deadline))
-            });
+        group.bench_function(format!("nobody waits, tenants: {tenants}"), |bencher| {
+            bencher.iter_custom(|calls| runtime.block_on(one_by_one(tenants, calls)));
         });
     }
     group.finish();
+}
+
+/// What stood before the servers once: two counters and a semaphore.
+async fn semaphore(calls: u64) -> Duration {
+    let slots = Arc::new(Semaphore::new(64));
+    let (waiting, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let begin = Instant::now();
+    for _ in 0..calls {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        bytes.fetch_add(100, Ordering::Relaxed);
+        let permit = timeout_at(begin + TIMEOUT, slots.clone().acquire_owned()).await;
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        bytes.fetch_sub(100, Ordering::Relaxed);
+        drop(black_box(permit));
+    }
+    begin.elapsed()
+}
+
+async fn one_by_one(tenants: usize, calls: u64) -> Duration {
+    let queue = Queue::new(64);
+    let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
+    let begin = Instant::now();
+    for tenant in tenants.iter().cycle().take(calls as usize) {
+        drop(black_box(enter(&queue, tenant, begin + TIMEOUT).await));
+    }
+    begin.elapsed()
 }
 
 /// One slot, for which so many tenants wait: each gets it, gives it back, and waits again.
 fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     for tenants in [2, 1000] {
-        group.bench_function(format!("{tenants} tenants wait"), |bencher| {
+        group.bench_function(format!("tenants that wait: {tenants}"), |bencher| {
             bencher.iter_custom(|calls| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 runtime.expect("a runtime").block_on(take_turns(tenants, calls))
@@ -59,7 +79,7 @@ fn contended(criterion: &mut Criterion) {
 }
 
 async fn take_turns(tenants: usize, calls: u64) -> Duration {
-    let queue = std::sync::Arc::new(Queue::new(1));
+    let queue = Arc::new(Queue::new(1));
     let deadline = Instant::now() + TIMEOUT;
     let mut tasks = tokio::task::JoinSet::new();
     let begin = Instant::now();

@@ -83,7 +83,7 @@ struct Nuisance {
 
 /// Quiet tenants, each with a call now and then, and one nuisance, for a while.
 async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) -> Quiet {
-    let (begun, quiet) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Quiet::default())));
+    let (begun, quiet) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(Quiet::default())));
     let mut tasks = JoinSet::new();
     let nuisances = tokio::spawn(disturb(door.clone(), nuisance, begun.clone()));
     for n in 0..QUIET_TENANTS {
@@ -98,9 +98,11 @@ async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) 
                 if Instant::now() >= end {
                     return;
                 }
-                let (came, begun_before) = (Instant::now(), begun.load(Ordering::Relaxed));
+                let came = Instant::now();
                 let permit = door.enter(&tenant, 1).await;
-                let overtaken_by = begun.load(Ordering::Relaxed) - begun_before;
+                let served = Instant::now();
+                let is_between = |&&begun: &&Instant| came < begun && begun < served;
+                let overtaken_by = begun.lock().iter().rev().take(5000).filter(is_between).count();
                 {
                     let mut quiet = quiet.lock();
                     quiet.calls += 1;
@@ -119,7 +121,7 @@ async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) 
 }
 
 /// Calls whether or not there are answers. A slot is held though nobody waits for the answer any more.
-async fn disturb<D: Door>(door: Arc<D>, nuisance: Nuisance, begun: Arc<AtomicUsize>) {
+async fn disturb<D: Door>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex<Vec<Instant>>>) {
     let (tenant, mut due) = (tenant("nuisance"), interval(nuisance.every));
     let mut calls = JoinSet::new();
     loop {
@@ -128,7 +130,7 @@ async fn disturb<D: Door>(door: Arc<D>, nuisance: Nuisance, begun: Arc<AtomicUsi
         calls.spawn(async move {
             let permit = door.enter(&tenant, 1).await;
             if permit.is_ok() {
-                begun.fetch_add(1, Ordering::Relaxed);
+                begun.lock().push(Instant::now());
                 sleep(nuisance.takes).await;
             }
         });
@@ -150,7 +152,7 @@ const CANCELLED: Nuisance = Nuisance { every: MS, takes: SECOND.saturating_mul(5
 fn is_undisturbed(quiet: &Quiet, longest_wait: Duration) -> bool {
     let Quiet { calls, refused, longest_wait: longest, overtaken_by } = quiet;
     println!("{calls} calls, {refused} refused, waited {longest:?}, overtaken by {overtaken_by}");
-    *calls > 1000 && *refused == 0 && *longest <= longest_wait && *overtaken_by <= 1
+    *calls > 500 && *refused == 0 && *longest <= longest_wait && *overtaken_by <= 1
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,8 +170,8 @@ async fn a_flood_of_slow_calls_is_not_noticed_by_the_quiet() {
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_hangs_every_slot_it_can_get_is_not_noticed_by_the_quiet() {
     for nuisance in [HANG, CANCELLED] {
-        assert!(is_undisturbed(&disturbed(fair(), 100, nuisance).await, Duration::ZERO));
-        assert!(!is_undisturbed(&disturbed(fifo(), 100, nuisance).await, Duration::ZERO));
+        assert!(is_undisturbed(&disturbed(fair(), 20, nuisance).await, Duration::ZERO));
+        assert!(!is_undisturbed(&disturbed(fifo(), 20, nuisance).await, Duration::ZERO));
     }
 }
 

@@ -76,6 +76,14 @@ async fn a_tenant_that_comes_later_is_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_that_comes_later_does_not_make_up_for_the_time_it_was_away() {
+    let queue = Arc::new(Queue::new(1));
+    let calls = ["early"; 40].into_iter().chain(["b"; 20]);
+    assert_eq!(order_of(&queue, calls).await, "eb".repeat(20) + &"e".repeat(20));
+    assert_eq!(order_of(&queue, ["early", "new", "early", "new"].into_iter()).await, "enen");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_took_longer_than_expected_is_paid_for_by_its_tenant() {
     let queue = Arc::new(Queue::new(1));
     let permit = enter(&queue, "slow").await.unwrap();
