@@ -121,3 +121,19 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_a_free_slot_while_somebody_waits_for_it() {
+        let slots = Slots::new(2);
+        slots.wait();
+        assert_eq!(slots.take_at_once(0, false), None);
+        slots.give_up();
+        assert_eq!(slots.take_at_once(0, false), Some(Slot::Open));
+        assert_eq!(slots.take_at_once(0, false), Some(Slot::Reserved));
+        assert_eq!(slots.take_at_once(0, false), None);
+    }
+}

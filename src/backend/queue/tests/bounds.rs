@@ -24,9 +24,7 @@ async fn crowd(
             place.slot(MS, Instant::now() + 3600 * SECOND).await.map(drop)
         });
     }
-    while in_line(queue) < before + calls {
-        tokio::task::yield_now().await;
-    }
+    until(|| in_line(queue) == before + calls).await;
     tasks
 }
 
@@ -134,9 +132,7 @@ async fn those_who_wait_for_the_servers_start_give_way_too() {
             async move { queue.line_up(&tenant("flood"), 1, 0).first(pending::<()>()).await },
         );
     }
-    while in_line(&queue) < WAITING_MAX {
-        tokio::task::yield_now().await;
-    }
+    until(|| in_line(&queue) == WAITING_MAX).await;
     let starting = tokio::time::sleep(SECOND);
     let mut quiet = queue.line_up(&tenant("quiet"), 1, 0);
     assert_eq!(quiet.first(starting).await, Ok(()));

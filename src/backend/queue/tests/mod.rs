@@ -38,10 +38,19 @@ async fn waiting(
             queue.line_up(&tenant(name), 1, bytes).slot(MS, Instant::now() + 3600 * SECOND).await
         }
     });
-    while in_line_of(queue, name) == before && !task.is_finished() {
+    until(|| in_line_of(queue, name) != before || task.is_finished()).await;
+    task
+}
+
+/// Lets others go on until something is true.
+async fn until(is_true: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if is_true() {
+            return;
+        }
         tokio::task::yield_now().await;
     }
-    task
+    panic!("it never came true");
 }
 
 fn in_line(queue: &Queue) -> usize {

@@ -41,6 +41,22 @@ async fn a_tenant_that_holds_none_has_its_slot_at_once_though_another_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slot_of_the_reserve_counts_for_what_a_tenant_may_hold() {
+    let queue = Queue::new(4);
+    let others = [
+        enter(&queue, "a").await.unwrap(),
+        enter(&queue, "b").await.unwrap(),
+        enter(&queue, "c").await.unwrap(),
+    ];
+    let mut held = vec![enter(&queue, "hog").await.unwrap()];
+    drop(others);
+    while let Ok(permit) = enter_within(&queue, "hog", MS).await {
+        held.push(permit);
+    }
+    assert_eq!(held.len(), 3, "all but a quarter");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenant_alone_may_use_all_slots() {
     let queue = Queue::new(8);
     drop(enter(&queue, "other").await.unwrap());

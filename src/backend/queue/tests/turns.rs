@@ -161,9 +161,7 @@ async fn a_hundred_times_the_weight_is_a_hundred_times_the_turns() {
             sleep(10 * MS).await;
         });
     }
-    while in_line(&queue) < 1010 {
-        tokio::task::yield_now().await;
-    }
+    until(|| in_line(&queue) == 1010).await;
     drop(first);
     tasks.join_all().await;
     let light = order.lock()[..505].iter().filter(|&&weight| weight == 1).count();
