@@ -9,13 +9,12 @@
 //! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable, run several times.
 //! One row is one gateway of its own, with a server of 16 slots and 100 tenants.
 //!
-//! - `gateway`: the process that is measured; `target` starts it
+//! - `target`: the gateway that is measured, in a process of its own
 //! - `load`: what the tenants do
 //! - `rows`: the rows, and what is expected of them
 
 #[path = "../load/client.rs"]
 mod client;
-mod gateway;
 mod load;
 mod rows;
 mod target;
@@ -37,8 +36,7 @@ struct Options {
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("std" | "guard") => return trunkline::cli::run(),
-        Some("gateway") => gateway::run().map(|()| true),
+        Some("serve" | "std" | "guard") => return trunkline::cli::run(),
         _ => measure(Duration::from_secs(Options::parse().seconds.into())),
     };
     match outcome {

@@ -1,15 +1,19 @@
 //! Starts a gateway in a process of its own.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
-use std::process::Stdio;
+use std::iter::repeat;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
+use trunkline::config::Secret;
+use trunkline::ids::TenantId;
+use trunkline::store::{Actor, KeyOwner, Store};
 
 use crate::client::Client;
 
@@ -24,7 +28,6 @@ const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py
 pub struct Target {
     pub tenants: Vec<Tenant>,
     process: Child,
-    input: ChildStdin,
     _dir: TempDir,
 }
 
@@ -32,6 +35,7 @@ pub struct Target {
 #[derive(Clone)]
 pub struct Tenant {
     pub address: SocketAddr,
+    key: String,
 }
 
 /// Whom to call.
@@ -47,29 +51,19 @@ impl Target {
     /// One with so many tenants, the first of which have these weights, the others 1.
     pub async fn start(tenants: usize, weights: &[u32]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let names: Vec<_> = (0..tenants).map(|n| format!("t{n}")).collect();
+        let weights = weights.iter().copied().chain(repeat(1)).take(tenants);
+        let names: Vec<_> = weights.enumerate().map(|(n, it)| (format!("t{n}"), it)).collect();
         let file = dir.path().join("trunkline.toml");
-        std::fs::write(&file, configuration(&dir, &names, weights)?)?;
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg("gateway")
-            .arg(&file)
-            .args(&names)
+        std::fs::write(&file, configuration(&dir, &names)?)?;
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?;
+        let tenants = create_keys(&dir, &names, address).await?;
+        let process = Command::new(std::env::current_exe()?)
+            .args(["serve", "--listen", &address.to_string()])
             .current_dir(dir.path())
-            .env("RUST_LOG", "warn")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .env("RUST_LOG", "error")
             .kill_on_drop(true)
             .spawn()?;
-        let input = process.stdin.take().context("its input is a pipe")?;
-        let mut lines =
-            BufReader::new(process.stdout.take().context("its output is a pipe")?).lines();
-        let mut tenants = vec![];
-        for _ in &names {
-            let line = timeout(PATIENCE, lines.next_line()).await??;
-            let address = line.context("the gateway has ended")?.parse()?;
-            tenants.push(Tenant { address });
-        }
-        let target = Self { tenants, process, input, _dir: dir };
+        let target = Self { tenants, process, _dir: dir };
         target.wait_until_ready().await?;
         Ok(target)
     }
@@ -79,8 +73,9 @@ impl Target {
         let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n");
         let give_up = Instant::now() + PATIENCE;
         while Instant::now() < give_up {
-            let mut client = Client::connect(address).await?;
-            if client.call(request.as_bytes()).await?.status == 200 {
+            if let Ok(mut client) = Client::connect(address).await
+                && client.call(request.as_bytes()).await.is_ok_and(|answer| answer.status == 200)
+            {
                 return Ok(());
             }
             sleep(Duration::from_millis(20)).await;
@@ -90,7 +85,8 @@ impl Target {
 
     /// Ends it.
     pub async fn stop(mut self) {
-        drop(self.input);
+        let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        pid.map(|pid| kill_process(pid, Signal::TERM));
         if timeout(PATIENCE, self.process.wait()).await.is_err() {
             let _ = self.process.kill().await;
         }
@@ -104,22 +100,36 @@ impl Tenant {
             Server::Std => "std",
             Server::Fake => "fake",
         };
-        let (address, body) = (self.address, format!("{{\"ms\":{ms}}}"));
+        let (Self { address, key }, body) = (self, format!("{{\"ms\":{ms}}}"));
         format!(
-            "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .into_bytes()
     }
 }
 
-fn configuration(dir: &TempDir, names: &[String], weights: &[u32]) -> Result<String> {
+async fn create_keys(
+    dir: &TempDir,
+    names: &[(String, u32)],
+    address: SocketAddr,
+) -> Result<Vec<Tenant>> {
+    let url = format!("sqlite://{}", dir.path().join("trunkline.db").display());
+    let store = Store::open(&Secret::new(url), None).await?;
+    let mut tenants = vec![];
+    for (name, _) in names {
+        let owner = KeyOwner::Tenant(TenantId::parse(name)?);
+        let key = store.create_key(&Actor::cli("fairness"), &owner, None, None).await?.key;
+        tenants.push(Tenant { address, key: key.expose().to_owned() });
+    }
+    store.close().await;
+    Ok(tenants)
+}
+
+fn configuration(dir: &TempDir, names: &[(String, u32)]) -> Result<String> {
     let log = format!("log={}", dir.path().join("fake.log").display());
     let mut text = format!(
-        r#"listen = "127.0.0.1:0"
-[auth]
-anonymous_tenant = "t0"
-[servers.std]
+        r#"[servers.std]
 command = "trunkline"
 args = ["std", "--max-concurrent", "64"]
 max_in_flight = {SLOTS}
@@ -131,8 +141,12 @@ max_in_flight = {SLOTS}
 timeout = "60s"
 "#
     );
-    for (name, weight) in names.iter().zip(weights) {
-        write!(text, "[tenants.{name}]\nservers = [\"*\"]\nweight = {weight}\n")?;
+    for (name, weight) in names {
+        // More than any of them has in flight: it is the queue that is measured.
+        write!(
+            text,
+            "[tenants.{name}]\nservers = [\"*\"]\nmax_in_flight = 10000\nweight = {weight}\n"
+        )?;
     }
     Ok(text)
 }
