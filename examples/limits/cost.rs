@@ -21,7 +21,7 @@ const SHARED_TIME: Duration = Duration::from_secs(2);
 pub async fn print(shared: Option<&Arc<Shared>>) {
     let scoped = ["std/echo", "std/*", "std"].map(|text| {
         let pattern = Pattern::parse(text).expect("it is a pattern");
-        (pattern, Limit { max_in_flight: Some(10), ..rate() })
+        (pattern, Limit { max_in_flight: Some(10), ..with_rate().limit })
     });
     let scoped = Policy { limits: scoped.into_iter().collect(), ..with_rate() };
     println!("look, no limit      {:>8.1}ns", look(&Policy::unlimited()).await);
@@ -33,13 +33,9 @@ pub async fn print(shared: Option<&Arc<Shared>>) {
     }
 }
 
-/// A rate that is not used up here.
-fn rate() -> Limit {
-    policy(1_000_000).limit
-}
-
+/// A rate that is hardly used up here.
 fn with_rate() -> Policy {
-    policy(1_000_000)
+    policy("1000000/s", 1_000_000)
 }
 
 fn limits(policy: &Policy, shared: Option<&Arc<Shared>>) -> Limits {

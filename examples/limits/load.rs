@@ -9,6 +9,11 @@ use trunkline::ids::TenantId;
 use trunkline::limits::{Limits, Refusal, Shared};
 use trunkline::policy::{Limit, Policy};
 
+/// What each tenant may do at once.
+const BURST: u32 = 5;
+/// The time in which all tenants begin.
+const STAGGER: Duration = Duration::from_secs(1);
+
 /// What all of them got.
 #[derive(Default)]
 pub struct Load {
@@ -29,9 +34,16 @@ pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, time: Duration)
     let mut tasks = JoinSet::new();
     for n in 0..tenants {
         let id = TenantId::parse(&format!("load-{run}-{n}")).expect("it is a name");
-        let rate = 5 + n % 20;
-        let limits = replicas.iter().map(|shared| Limits::new(&id, &policy(rate), shared.clone()));
-        tasks.spawn(tenant(limits.collect(), rate, time));
+        // From one to ten calls a second, each tenant another rate.
+        let rate = 60 + n * 540 / tenants;
+        let policy = policy(&format!("{rate}/min"), BURST);
+        let limits = replicas.iter().map(|shared| Limits::new(&id, &policy, shared.clone()));
+        let limits: Vec<_> = limits.collect();
+        tasks.spawn(async move {
+            // One after the other: what all may do at once is more than one Valkey can.
+            sleep(STAGGER * n / tenants).await;
+            tenant(limits, f64::from(rate) / 60.0, time).await
+        });
     }
     let mut all = Load::default();
     while let Some(one) = tasks.join_next().await {
@@ -44,14 +56,15 @@ pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, time: Duration)
     all
 }
 
-/// So many a second.
-pub fn policy(rate: u32) -> Policy {
-    let rate = format!("{rate}/s").parse().expect("it is a rate");
-    Policy { limit: Limit { rate: Some(rate), ..Limit::default() }, ..Policy::unlimited() }
+/// A rate for everything.
+pub fn policy(rate: &str, burst: u32) -> Policy {
+    let rate = rate.parse().expect("it is a rate");
+    let limit = Limit { rate: Some(rate), burst: Some(burst), max_in_flight: None };
+    Policy { limit, ..Policy::unlimited() }
 }
 
-/// One tenant, at each replica in turn.
-async fn tenant(limits: Vec<Limits>, rate: u32, time: Duration) -> Load {
+/// One tenant with so many calls a second, at each replica in turn.
+async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let mut load = Load::default();
     let started = Instant::now();
     let mut turn = limits.iter().cycle();
@@ -72,7 +85,7 @@ async fn tenant(limits: Vec<Limits>, rate: u32, time: Duration) -> Load {
             Err(busy) => panic!("{busy}"),
         }
     };
-    let earned = f64::from(rate) * (1.0 + (empty_at - started).as_secs_f64());
+    let earned = f64::from(BURST) + rate * (empty_at - started).as_secs_f64();
     // There are no parts of calls: one more or less is exact.
     let off = ((load.admitted as f64 - earned).abs() - 1.0).max(0.0);
     load.deviation_worst = 100.0 * off / earned;
