@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, Store, StoreError};
-use crate::telemetry::logging;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -68,7 +67,6 @@ struct OwnerArgs {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    logging::init();
     match args.command {
         Command::Create { owner, name, expires_in } => create(owner, name, expires_in).await,
         Command::List { owner, json } => list(owner, json).await,

@@ -108,7 +108,7 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
     Ok(Loaded { config, origin, own_program })
 }
 
-/// Opens the store that a configuration names.
+/// Opens the store that a configuration names. Commands that only work on it keep no log.
 async fn open_store(config: &Config) -> Result<Store, StoreError> {
     Store::open(&config.store_url, config.auth.hash_key.as_ref()).await
 }

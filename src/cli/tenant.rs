@@ -13,7 +13,6 @@ use super::{ConfigArgs, Loaded, actor, load_config, open_store, parse_tenant};
 use crate::ids::TenantId;
 use crate::policy::{Limit, Pattern, Policy};
 use crate::store::{Store, StoreError};
-use crate::telemetry::logging;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -73,7 +72,6 @@ struct ListArgs {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    logging::init();
     match args.command {
         Command::Add { tenant, policy } => add(tenant, *policy).await,
         Command::List(args) => list(args).await,

@@ -42,6 +42,7 @@ impl Store {
 impl Changes {
     /// Waits until something has changed since it was last asked; the first time it does not wait. Whoever loads what is
     /// in the store after each answer misses nothing. Goes on waiting while the database is away.
+    /// May be dropped and asked again.
     pub async fn next(&mut self) {
         let mut told = true;
         loop {

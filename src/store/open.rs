@@ -25,8 +25,9 @@ const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 const SQLITE_CONNECTIONS_MAX: u32 = 4;
 /// Less than [`super::PATIENCE`], so that what waits for a connection says so.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long SQLite waits for another process that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it waits when it is opened: whoever is before may have migrations to run, or much to write.
+const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long SQLite waits for another process that writes: less than [`super::PATIENCE`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
 /// A connection that gives no sign of life in this time after use is not used again.
@@ -83,7 +84,7 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
     create_private(&path).map_err(|error| {
         StoreError::Unavailable(format!("cannot create the file {}: {error}", path.display()))
     })?;
-    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(BUSY_TIMEOUT);
+    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))

@@ -12,7 +12,7 @@ use crate::ids::{ServerId, TenantId};
 /// The most rows that are given at once.
 pub const USAGE_ROWS_MAX: usize = 10_000;
 /// Rows that one statement adds. SQLite looks for each place among all others, so that more at once are slower.
-const ROWS_PER_STATEMENT: usize = 100;
+const ROWS_PER_STATEMENT: usize = 50;
 const COLUMNS: usize = 11;
 /// Rows that one statement deletes, so that it ends in time.
 const DELETED_PER_STATEMENT: i64 = 10_000;
