@@ -39,17 +39,17 @@ async fn many_replicas_open_a_new_database_at_once() {
 }
 
 #[tokio::test]
-async fn a_new_file_that_somebody_reads_is_waited_for() {
+async fn a_new_file_that_somebody_else_is_at_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.db");
     std::fs::write(&path, "").unwrap();
-    let mut reader = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
-    sqlx::raw_sql("BEGIN; SELECT * FROM sqlite_master").execute(&mut reader).await.unwrap();
+    let mut other = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
     let url = Secret::new(format!("sqlite://{}", path.display()));
     let mut opening = pin!(Store::open(&url, None));
     let a_while = Duration::from_millis(300);
     assert!(timeout(a_while, &mut opening).await.is_err(), "it did not wait");
-    reader.close().await.unwrap();
+    other.close().await.unwrap();
     opening.await.unwrap();
 }
 
