@@ -7,7 +7,7 @@
 //! which nobody would be served are not gone through one by one. Hence an account is what a tenant has used for each
 //! unit of its weight, its round is that divided by the quantum, and the tenant in the earliest round is next.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque, hash_map};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -109,13 +109,11 @@ impl<W> Line<W> {
     /// retired.
     pub(super) fn push(&mut self, entry: Entry<'_, W>) -> Option<u64> {
         let number = entry.share.number;
-        if !self.tenants.contains_key(&number) {
-            if !entry.share.pin() {
-                return None;
-            }
-            self.tenants.insert(number, Waiting::new(entry.share.clone()));
-        }
-        let waiting = self.tenants.get_mut(&number)?;
+        let waiting = match self.tenants.entry(number) {
+            hash_map::Entry::Occupied(waiting) => waiting.into_mut(),
+            hash_map::Entry::Vacant(_) if !entry.share.pin() => return None,
+            hash_map::Entry::Vacant(empty) => empty.insert(Waiting::new(entry.share.clone())),
+        };
         let key = self.next;
         self.next += 1;
         self.calls += 1;
