@@ -27,7 +27,7 @@ async fn a_rate_is_kept_and_its_state_is_told() {
     let acme = gateway.as_tenant("acme").await;
     let first = echo(&acme).await;
     assert_eq!(first.status, 200);
-    assert_eq!(first.header("ratelimit-policy"), r#""std/echo";q=1;w=3600, "tenant";q=2;w=7200"#);
+    assert_eq!(first.header("ratelimit-policy"), r#""std/echo";q=1;w=3600, "tenant";q=2;w=3600"#);
     assert_eq!(first.header("ratelimit"), r#""std/echo";r=0;t=3600, "tenant";r=1;t=1800"#);
 
     let refusal = echo(&acme).await;
@@ -64,14 +64,14 @@ async fn calls_in_flight_are_counted_until_the_server_is_done_with_them() {
         .await;
     let [acme, other] = [gateway.as_tenant("acme").await, gateway.as_tenant("other").await];
     // It is given up by its caller, and the server goes on with it.
-    let given_up = acme.call_within_ms(50, "fake", "silent", "").await;
+    let given_up = acme.call_within_ms(50, "fake", "hold", "").await;
     assert_eq!(given_up.status, 504);
-    let refusal = acme.call("fake", "echo", "").await;
+    let refusal = acme.call("fake", "pid", "").await;
     assert_eq!(refusal.problem(), refused(429, "tenant_busy").for_now());
     assert_eq!(refusal.retry_after(), Some(1));
-    assert_eq!(other.call("fake", "echo", "").await.status, 200);
+    assert_eq!(other.call("fake", "pid", "").await.status, 200);
     within(SOON, "free again", async || {
-        (acme.call("fake", "echo", "").await.status == 200).then_some(())
+        (acme.call("fake", "pid", "").await.status == 200).then_some(())
     })
     .await;
     gateway.stop().await;
