@@ -39,6 +39,7 @@ mod mcp_streams;
 mod mcp_subscriptions;
 mod mcp_together;
 mod oauth;
+mod oauth_callers;
 mod oauth_keys;
 mod ops;
 mod outage;
