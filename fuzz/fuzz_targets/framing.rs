@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trunkline::jsonrpc::{Line, LineSplitter};
+use trunkline_fuzz::jsonrpc::{Line, LineSplitter};
 
 const LINE_LEN_MAX: usize = 64;
 
