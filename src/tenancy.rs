@@ -50,6 +50,11 @@ impl Tenancy {
             config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
+        if directory.lets_nobody_in() && config.auth.oauth.is_none() {
+            tracing::warn!(
+                "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
+            );
+        }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
         let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
         Ok(Self { directory: Arc::new(directory), oauth, shared_limits })

@@ -62,8 +62,10 @@ type Answer = Result<(), Arc<ErrorObject>>;
 /// Why a resource cannot be watched.
 #[derive(Debug)]
 pub enum WatchError {
-    /// Too many are watched already.
+    /// The tenant watches too many already.
     TooMany,
+    /// All tenants together do.
+    Full,
     /// Its name is too long.
     TooLong,
     /// The server refused.
@@ -263,8 +265,11 @@ impl Subscription {
             let is_new = !entry.resources.contains(uri);
             let of_tenant = table.of_tenant.get(&entry.tenant).copied().unwrap_or_default();
             let is_full = !table.watched.contains_key(uri) && table.watched.len() >= WATCHED_MAX;
-            if is_new && (is_full || of_tenant >= WATCHED_BY_TENANT_MAX) {
+            if is_new && of_tenant >= WATCHED_BY_TENANT_MAX {
                 return Err(WatchError::TooMany);
+            }
+            if is_new && is_full {
+                return Err(WatchError::Full);
             }
             let watched = table.watched.entry(uri.to_owned()).or_insert_with(Watched::new);
             if is_new {
@@ -331,6 +336,8 @@ impl Drop for Subscription {
             if entry.resources.is_empty() {
                 return;
             }
+            // What it would have told of them is not wanted either.
+            entry.mailbox.forget(&self.changes.server);
         }
         self.changes.note_move();
     }

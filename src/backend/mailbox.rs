@@ -103,6 +103,11 @@ impl Mailbox {
         self.news.lock().resources.remove(resource);
     }
 
+    /// Forgets all resources of a server.
+    pub(super) fn forget(&self, server: &ServerId) {
+        self.news.lock().resources.retain(|(of, _)| of != server);
+    }
+
     pub(super) fn put(&self, change: impl FnOnce(&mut News)) {
         change(&mut self.news.lock());
         self.arrived.notify_one();

@@ -224,6 +224,9 @@ impl ToolSet {
                 "a tool's name is over {NAME_LEN_MAX} bytes long"
             )));
         }
+        if name.contains(char::is_control) {
+            return Err(ListError::Malformed("a tool's name has control characters".into()));
+        }
         if self.in_order.len() + self.duplicates == TOOLS_MAX {
             return Err(ListError::Endless("too many tools"));
         }

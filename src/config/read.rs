@@ -70,6 +70,13 @@ pub(super) fn config(
     if auth_is_built_in && !listen.ip().to_canonical().is_loopback() {
         return Err(ConfigError::OpenByDefault { listen });
     }
+    let ops_listen = top.optional("ops_listen", values::address)?;
+    if ops_listen.is_none() && !listen.ip().to_canonical().is_loopback() {
+        warnings.push(
+            "`ops_listen` is not set: whoever reaches `listen` can read /metrics, with the names of all servers and tools"
+                .to_owned(),
+        );
+    }
     if servers.is_empty() {
         warnings.push("no servers are configured".to_owned());
     }
@@ -87,7 +94,7 @@ pub(super) fn config(
     };
     Ok(Config {
         listen,
-        ops_listen: top.optional("ops_listen", values::address)?,
+        ops_listen,
         allowed_origins: top.required("allowed_origins", web::origins)?,
         allowed_hosts: top.required("allowed_hosts", web::hosts)?,
         session_keys: top.required("session_keys", |node| secret::keys(node, env, dir))?,

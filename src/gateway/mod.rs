@@ -4,11 +4,12 @@
 mod error;
 mod record;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use self::error::{CallError, Executed};
@@ -38,15 +39,40 @@ pub struct Caller {
     pub tenant: Arc<Tenant>,
     /// The MCP session it calls in, if any: servers that are not shared belong to one.
     pub session: Option<Owner>,
-    /// Cancelled when the caller's rights are no longer what they were: what lasts is to be asked for again.
+    /// How long what it asks for may last.
+    pub rights: Rights,
+}
+
+/// How long a caller's rights are what they were. Whatever lasts longer is to be asked for again.
+#[derive(Clone)]
+pub struct Rights {
+    /// Cancelled when they have changed.
     pub gone: CancellationToken,
+    /// When they end by themselves.
+    pub until: Option<Instant>,
+}
+
+impl Rights {
+    /// Waits until they are no longer what they were.
+    pub async fn over(&self) {
+        let ended = async {
+            match self.until {
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.gone.cancelled() => {}
+            () = ended => {}
+        }
+    }
 }
 
 impl Caller {
     /// Whoever calls for a tenant, in no session.
     pub fn of(tenant: Arc<Tenant>) -> Self {
-        let gone = tenant.gone.clone();
-        Self { tenant, session: None, gone }
+        let rights = Rights { gone: tenant.gone.clone(), until: None };
+        Self { tenant, session: None, rights }
     }
 }
 

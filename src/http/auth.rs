@@ -1,13 +1,16 @@
 //! Who calls, as a parameter of the handlers: none can forget to ask.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
+use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::Front;
-use crate::gateway::{CallError, Caller};
+use crate::gateway::{CallError, Caller, Rights};
 use crate::keys::{ApiKey, KeyId};
 use crate::oauth::{TokenError, looks_like_jwt};
 use crate::tenant::{Holder, Key, KeyError};
@@ -73,7 +76,7 @@ fn challenge(front: &Front, is_shown: bool) -> String {
 }
 
 /// What a caller shows. Two different things would mean something else to whoever looks at the other.
-fn credential(headers: &HeaderMap) -> Result<Option<&str>, CallError> {
+pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, CallError> {
     let mut shown = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
         let value = value.to_str().ok()?;
         let (scheme, text) = value.split_once(' ')?;
@@ -100,8 +103,8 @@ async fn by_key(front: &Front, text: &str) -> Result<Caller, CallError> {
     let key = holder(front, text).await?;
     match &key.holder {
         Holder::Tenant(tenant) => {
-            let gone = key.gone.clone();
-            Ok(Caller { gone, ..Caller::of(tenant.clone()) })
+            let rights = Rights { gone: key.gone.clone(), until: key.expires().map(instant) };
+            Ok(Caller { rights, ..Caller::of(tenant.clone()) })
         }
         Holder::Admin => Err(CallError::Forbidden(
             "the key of an administrator calls no tools; create one for a tenant (`trunkline key create TENANT`)",
@@ -119,15 +122,23 @@ async fn holder(front: &Front, text: &str) -> Result<Arc<Key>, CallError> {
 
 async fn by_token(front: &Front, token: &str) -> Result<Caller, CallError> {
     let verifier = front.oauth.as_ref().expect("asked before");
-    let id = verifier.verify(token).await.map_err(|error| {
+    let verified = verifier.verify(token).await.map_err(|error| {
         tracing::debug!(%error, "a token was refused");
         match error {
             TokenError::KeysUnavailable => CallError::AuthUnavailable,
             _ => unknown(front),
         }
     })?;
-    let tenant = front.directory.tenant(&id).ok_or(CallError::Forbidden(
+    let tenant = front.directory.tenant(&verified.tenant).ok_or(CallError::Forbidden(
         "the token is valid, and the tenant that it names is not known here",
     ))?;
-    Ok(Caller::of(tenant))
+    let caller = Caller::of(tenant);
+    let rights = Rights { until: Some(instant(verified.expires)), ..caller.rights };
+    Ok(Caller { rights, ..caller })
+}
+
+/// A time in milliseconds since 1970, by the clock that deadlines have.
+fn instant(ms: i64) -> Instant {
+    let left = ms.saturating_sub(Timestamp::now().as_millisecond());
+    Instant::now() + Duration::from_millis(left.max(0).unsigned_abs())
 }

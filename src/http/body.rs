@@ -8,10 +8,23 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
-use crate::gateway::{CallError, Executed};
+use crate::gateway::{CallError, Caller, Executed};
 
 /// How long a body may take to arrive, whatever the deadline.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The whole body of a tenant's request, of which only so many are read at once.
+pub(super) async fn read_of(
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    deadline: Instant,
+) -> Result<Bytes, CallError> {
+    let busy = "too many requests are being sent at once: wait until some are complete";
+    let _reading = caller.tenant.read().ok_or(CallError::TenantBusy(busy.into()))?;
+    read(headers, body, limit, deadline).await
+}
 
 /// The whole body, of at most `limit` bytes, by `deadline`.
 pub(super) async fn read(

@@ -134,17 +134,32 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
 }
 
 pub(super) fn plain_problem(status: StatusCode, code: &str, detail: String) -> Response<Body> {
+    problem_of(status, code, detail, "no")
+}
+
+/// What is over the gateway's own limits for now may be tried again.
+pub(super) fn problem_of(
+    status: StatusCode,
+    code: &str,
+    detail: String,
+    executed: &str,
+) -> Response<Body> {
     let title = status.canonical_reason().unwrap_or_default();
+    let retryable = status == StatusCode::SERVICE_UNAVAILABLE && executed == "no";
     let problem_body = Problem {
         title,
         status: status.as_u16(),
         code,
         detail,
-        retryable: false,
-        executed: "no",
+        retryable,
+        executed,
         backend: None,
     };
-    problem(status, &problem_body)
+    let mut response = problem(status, &problem_body);
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, 1.into());
+    }
+    response
 }
 
 fn problem(status: StatusCode, body: &Problem<'_>) -> Response<Body> {

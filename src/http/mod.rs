@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::routing::{get, post};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -40,6 +41,8 @@ pub struct Front {
     /// Who there is.
     directory: Arc<Directory>,
     store: Store,
+    /// Turns to have a report made.
+    reports: Semaphore,
     /// Who else may say who calls.
     oauth: Option<Arc<Verifier>>,
     /// What clients are told of tokens, if there are any.
@@ -69,6 +72,7 @@ impl Front {
         Self {
             gateway,
             store: directory.store().clone(),
+            reports: Semaphore::new(admin::REPORTS_MAX),
             directory,
             oauth,
             resource: config.auth.oauth.as_ref().map(Resource::new),

@@ -78,7 +78,8 @@ async fn read_call(
     let configured = front.gateway.server(caller, &server)?.config();
     let deadline = arrived + asked.unwrap_or(configured.timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
-    let body = body::read(&parts.headers, request_body, front.max_body, body_deadline).await?;
+    let body =
+        body::read_of(caller, &parts.headers, request_body, front.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() { RawObject::empty() } else { RawObject::parse(body)? };
     let size = arguments.as_str().len();

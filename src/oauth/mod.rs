@@ -38,6 +38,15 @@ pub struct Verifier {
     tenant_claim: String,
 }
 
+/// What a token that is right says.
+#[derive(Debug)]
+pub struct Verified {
+    /// Whom it is for.
+    pub tenant: TenantId,
+    /// Until when, in milliseconds since 1970.
+    pub expires: i64,
+}
+
 /// Why a token is not accepted. For logs and metrics: callers are told no more than `invalid_token`, except
 /// for [`TokenError::KeysUnavailable`], which says nothing about their token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,24 +83,6 @@ pub enum TokenError {
     KeysUnavailable,
 }
 
-impl TokenError {
-    /// A short name for metrics.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Algorithm => "algorithm",
-            Self::UnknownKey => "unknown_key",
-            Self::Signature => "signature",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not_yet_valid",
-            Self::Issuer => "issuer",
-            Self::Audience => "audience",
-            Self::Tenant => "tenant",
-            Self::KeysUnavailable => "keys_unavailable",
-        }
-    }
-}
-
 impl Verifier {
     /// A verifier that knows no keys yet: [`Verifier::run`] gets them, or else the first token does.
     pub fn new(config: &OAuth) -> Result<Arc<Self>, SetupError> {
@@ -110,7 +101,7 @@ impl Verifier {
 
     /// The tenant that a token is for, if all of it is right. Waits only for a token whose key is not known, while the
     /// keys are being fetched, and no longer than that may take.
-    pub async fn verify(&self, token: &str) -> Result<TenantId, TokenError> {
+    pub async fn verify(&self, token: &str) -> Result<Verified, TokenError> {
         let head = Head::parse(token)?;
         let claims = match self.jwks.check(token, &head) {
             Err(TokenError::UnknownKey | TokenError::KeysUnavailable) => {
@@ -119,7 +110,9 @@ impl Verifier {
             }
             checked => checked?,
         };
-        self.tenant(&claims)
+        let tenant = self.tenant(&claims)?;
+        let expires = claims.get("exp").and_then(Value::as_f64).ok_or(TokenError::Expired)?;
+        Ok(Verified { tenant, expires: (expires * 1000.0) as i64 })
     }
 
     fn tenant(&self, claims: &Value) -> Result<TenantId, TokenError> {

@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// Rows that are kept while the store is away. When there are more, minutes are no longer told apart.
 const ROWS_MAX: usize = 200_000;
 /// Rows that are sent at once.
-const BATCH_MAX: usize = 5_000;
+const BATCH_MAX: usize = 1_000;
 const MINUTE_MS: i64 = 60_000;
 /// How long usage and the audit log are kept in the store, and how often what is older is taken out.
 const KEPT_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
@@ -34,6 +34,8 @@ pub struct Books {
     batch: u64,
     /// Sent under that number, and not known to be written: it is sent again as it was.
     in_doubt: Vec<UsageRow>,
+    /// How many rows to send at once: fewer after some that the store refused.
+    batch_len: usize,
     rows: HashMap<Subject, Counts>,
     minute: i64,
     /// What the store knows of the last uses of keys.
@@ -52,6 +54,7 @@ impl Books {
             replica: Uuid::new_v4().simple().to_string(),
             batch: 0,
             in_doubt: vec![],
+            batch_len: BATCH_MAX,
             rows: HashMap::new(),
             minute: 0,
             noted: HashMap::new(),
@@ -79,8 +82,14 @@ impl Books {
                 self.batch += 1;
                 self.in_doubt = self.take_batch();
             }
-            self.store.add_usage(&self.replica, self.batch, &self.in_doubt).await?;
-            self.in_doubt.clear();
+            match self.store.add_usage(&self.replica, self.batch, &self.in_doubt).await {
+                Ok(()) => {
+                    self.in_doubt.clear();
+                    self.batch_len = (self.batch_len * 2).min(BATCH_MAX);
+                }
+                Err(error @ StoreError::Unavailable(_)) => return Err(error),
+                Err(error) => self.set_apart(&error),
+            }
         }
         self.note_uses().await?;
         if now - self.cleaned > CLEAN_EVERY_MS {
@@ -104,8 +113,22 @@ impl Books {
         }
     }
 
+    /// The store will never take this batch. Smaller ones follow, until only the row is left that it does not like:
+    /// one row must not keep all others from being written.
+    fn set_apart(&mut self, error: &StoreError) {
+        let refused = std::mem::take(&mut self.in_doubt);
+        if let [row] = &refused[..] {
+            tracing::error!(%error, ?row, "what was used could not be written, and is lost");
+            return;
+        }
+        self.batch_len = (refused.len() / 2).max(1);
+        for UsageRow { minute, tenant, server, tool, counts } in refused {
+            *self.rows.entry((minute, tenant, server, tool.to_string())).or_default() += counts;
+        }
+    }
+
     fn take_batch(&mut self) -> Vec<UsageRow> {
-        let subjects: Vec<Subject> = self.rows.keys().take(BATCH_MAX).cloned().collect();
+        let subjects: Vec<Subject> = self.rows.keys().take(self.batch_len).cloned().collect();
         let rows = subjects.into_iter().filter_map(|subject| {
             let counts = self.rows.remove(&subject)?;
             let (minute, tenant, server, tool) = subject;

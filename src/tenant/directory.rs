@@ -112,13 +112,13 @@ impl Directory {
             let mut is_away = false;
             while let Err(error) = self.load().await {
                 if !is_away {
-                    tracing::warn!(%error, "the store is away: known keys go on working, others are refused");
+                    tracing::warn!(%error, "the store cannot be read: known keys go on working, others are refused");
                     is_away = true;
                 }
                 sleep(RETRY_EVERY).await;
             }
             if is_away {
-                tracing::info!("the store is back");
+                tracing::info!("the store can be read again");
             }
         }
     }
@@ -161,6 +161,11 @@ impl Directory {
     /// The tenant of callers without a key, if they may call.
     pub fn anonymous(&self) -> Option<Arc<Tenant>> {
         self.tenant(self.anonymous.as_ref()?)
+    }
+
+    /// Whether no caller has a way in.
+    pub fn lets_nobody_in(&self) -> bool {
+        self.anonymous.is_none() && self.snapshot.load().keys.is_empty()
     }
 
     /// A tenant by its name.
@@ -229,7 +234,10 @@ impl Directory {
         if !matches!(timeout(RELOAD_WAIT, reloaded).await, Ok(Ok(_))) {
             return Err(KeyError::Unavailable);
         }
-        // Of a tenant that the file no longer names, for instance.
-        self.known(id, &hash).ok_or(KeyError::Invalid)
+        self.known(id, &hash).ok_or_else(|| {
+            // Of a tenant that the file no longer names, for instance.
+            self.strangers.remember(hash);
+            KeyError::Invalid
+        })
     }
 }

@@ -10,6 +10,7 @@ mod strangers;
 pub mod usage;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,9 @@ use self::usage::Meter;
 use crate::ids::TenantId;
 use crate::limits::{Limits, Shared};
 use crate::policy::Policy;
+
+/// Requests that a tenant may be sending at once, beyond the calls that it may have in flight.
+const READING_EXTRA: u32 = 64;
 
 /// One tenant, as of now: a change of its policy makes another one.
 #[derive(Debug)]
@@ -31,15 +35,27 @@ pub struct Tenant {
     pub limits: Limits,
     /// What it uses, to be written down.
     pub meter: Arc<Meter>,
+    /// Requests whose bodies are being read.
+    reading: Arc<AtomicU32>,
     /// Cancelled when there is another one of the name, or none.
     pub gone: CancellationToken,
+}
+
+/// A request whose body is being read.
+pub struct Reading(Arc<AtomicU32>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Tenant {
     /// A tenant that may do this.
     pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<Shared>>) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
-        Self { id, policy, limits, meter: Arc::default(), gone: CancellationToken::new() }
+        let (meter, reading) = (Arc::default(), Arc::default());
+        Self { id, policy, limits, meter, reading, gone: CancellationToken::new() }
     }
 
     /// The same after a change of its policy.
@@ -49,8 +65,17 @@ impl Tenant {
             limits: self.limits.renewed(&policy),
             policy,
             meter: self.meter.clone(),
+            reading: self.reading.clone(),
             gone: CancellationToken::new(),
         }
+    }
+
+    /// Lets it send one more request. Calls are limited when they are known, which is when they have been read; until
+    /// then they take memory too, and those that only say "cancel" must get through.
+    pub fn read(&self) -> Option<Reading> {
+        let max = self.policy.limit.max_in_flight.map_or(u32::MAX, |max| max + READING_EXTRA);
+        let reading = Reading(self.reading.clone());
+        (self.reading.fetch_add(1, Ordering::Relaxed) < max).then_some(reading)
     }
 
     /// Whether a server is there for it. What it may not use is for a tenant as if it did not exist.

@@ -38,6 +38,11 @@ impl Key {
         self.record.id
     }
 
+    /// When it ends by itself, in milliseconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        self.record.expires
+    }
+
     /// Whether it is the key with this hash, and notes the use.
     pub(super) fn lets_in(&self, hash: &KeyHash, now: i64) -> bool {
         let lets_in = self.record.hash == *hash && self.record.state(now) == KeyState::Active;

@@ -17,11 +17,18 @@ const QUERY_WAIT: Duration = Duration::from_millis(500);
 /// How long an unknown key is remembered as such, and how many are.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 const REMEMBERED_MAX: usize = 10_000;
+const PURGE_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the unknown.
 pub(super) struct Strangers {
     queries: Semaphore,
-    seen: Mutex<HashMap<KeyHash, Instant>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    at: HashMap<KeyHash, Instant>,
+    purged: Option<Instant>,
 }
 
 impl Default for Strangers {
@@ -42,7 +49,7 @@ impl Strangers {
     }
 
     fn is_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
-        match self.seen.lock().get(hash) {
+        match self.seen.lock().at.get(hash) {
             Some(seen) if seen.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
             _ => Ok(()),
         }
@@ -50,12 +57,15 @@ impl Strangers {
 
     /// The store does not know it.
     pub(super) fn remember(&self, hash: KeyHash) {
+        let now = Instant::now();
         let mut seen = self.seen.lock();
-        if seen.len() >= REMEMBERED_MAX {
-            seen.retain(|_, seen| seen.elapsed() < REMEMBERED_FOR);
+        // Not for each that comes: a flood of them must not make us busy.
+        if seen.at.len() >= REMEMBERED_MAX && seen.purged.is_none_or(|at| now - at > PURGE_EVERY) {
+            seen.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
+            seen.purged = Some(now);
         }
-        if seen.len() < REMEMBERED_MAX {
-            seen.insert(hash, Instant::now());
+        if seen.at.len() < REMEMBERED_MAX {
+            seen.at.insert(hash, now);
         }
     }
 }

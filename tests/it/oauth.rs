@@ -13,7 +13,7 @@ type Change = (&'static str, fn(&mut Value), TokenError);
 
 async fn verify(keys: &[&SigningKey], token: &str) -> Result<String, TokenError> {
     let provider = Provider::start(keys).await;
-    provider.verifier().verify(token).await.map(|tenant| tenant.to_string())
+    provider.verifier().verify(token).await.map(|it| it.tenant.to_string())
 }
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn tokens_of_each_kind_of_key_are_accepted() {
     let verifier = provider.verifier();
     for key in &keys {
         let tenant = verifier.verify(&key.token(&claims(|_| ()))).await;
-        assert_eq!(tenant.unwrap().as_str(), "acme", "{}", key.algorithm());
+        assert_eq!(tenant.unwrap().tenant.as_str(), "acme", "{}", key.algorithm());
         // None of the three is like another: no name is needed.
         let nameless = key.token_with(&json!({"alg": key.algorithm()}), &claims(|_| ()));
         assert!(verifier.verify(&nameless).await.is_ok(), "{}", key.algorithm());
@@ -47,7 +47,7 @@ async fn claims_may_say_more_and_clocks_may_differ() {
     ];
     for change in changes {
         let token = key.token(&claims(change));
-        assert_eq!(verifier.verify(&token).await.unwrap().as_str(), "acme");
+        assert_eq!(verifier.verify(&token).await.unwrap().tenant.as_str(), "acme");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::{Provider, SigningKey, claims, eventually, in_time};
 
 async fn verify(verifier: &Verifier, key: &SigningKey) -> Result<String, TokenError> {
     let verified = in_time("verified", verifier.verify(&key.token(&claims(|_| ())))).await;
-    verified.map(|tenant| tenant.to_string())
+    verified.map(|it| it.tenant.to_string())
 }
 
 /// Lets time pass for timers, but not for the network.

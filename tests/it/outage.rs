@@ -87,6 +87,9 @@ async fn is_not_noticed(stop: fn(&Postgres), start: fn(&Postgres)) {
 /// At the same time, since most of it is waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_down_or_hangs_is_not_noticed_by_those_who_are_known() {
-    let (down, hung) = (is_not_noticed(Postgres::down, Postgres::up), is_not_noticed(Postgres::freeze, Postgres::thaw));
+    let (down, hung) = (
+        is_not_noticed(Postgres::down, Postgres::up),
+        is_not_noticed(Postgres::freeze, Postgres::thaw),
+    );
     tokio::join!(down, hung);
 }

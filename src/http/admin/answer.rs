@@ -1,7 +1,5 @@
 //! What administrators get to read, and what they send.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
@@ -10,13 +8,10 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::gateway::CallError;
-use crate::http::error::plain_problem;
+use crate::http::error::{plain_problem, problem_of};
 use crate::http::{Front, body};
 use crate::ids::TenantId;
 use crate::store::StoreError;
-
-/// When to try again what the store could not do now.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why an administrator does not get what was asked for.
 pub(in crate::http) enum AdminError {
@@ -50,6 +45,7 @@ impl IntoResponse for AdminError {
     fn into_response(self) -> Response<Body> {
         let (status, code, detail) = match self {
             Self::Call(error) => return error.into_response(),
+            Self::Store(error) => return of_store(&error),
             Self::Invalid(detail) => (StatusCode::BAD_REQUEST, "invalid_request", detail),
             Self::OfFile(id) => {
                 let detail =
@@ -59,30 +55,32 @@ impl IntoResponse for AdminError {
             Self::NotFound(what) => {
                 (StatusCode::NOT_FOUND, "not_found", format!("there is no {what}"))
             }
-            Self::Store(error) => of_store(&error),
         };
-        let mut response = plain_problem(status, code, detail);
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.as_secs().into());
-        }
-        response
+        plain_problem(status, code, detail)
     }
 }
 
-fn of_store(error: &StoreError) -> (StatusCode, &'static str, String) {
+/// Why the store did not do it. What a database says about itself is for the log.
+fn of_store(error: &StoreError) -> Response<Body> {
     let (status, code) = match error {
         StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
         StoreError::AlreadyExists(_) => (StatusCode::CONFLICT, "already_exists"),
         StoreError::TooManyKeys(_) => (StatusCode::CONFLICT, "too_many_keys"),
         StoreError::TooManyRows(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
-        StoreError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        StoreError::Unavailable(_) => {
+            tracing::warn!(%error, "the store could not be asked");
+            let detail = "the store cannot be reached now; a change may or may not have been made";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return problem_of(status, "store_unavailable", detail.to_owned(), "unknown");
+        }
         StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
-            tracing::error!(%error, "the store failed an administrator");
-            let detail = "the store failed; its reason is in the gateway's log".to_owned();
-            return (StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail);
+            tracing::error!(%error, "the store failed");
+            let detail = "the store failed; the reason is in the gateway's log".to_owned();
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            return problem_of(status, "internal_error", detail, "unknown");
         }
     };
-    (status, code, error.to_string())
+    plain_problem(status, code, error.to_string())
 }
 
 /// The object that a request sends; empty if it sends nothing.
@@ -104,5 +102,6 @@ pub(super) async fn object(
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
-    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (status, headers, body).into_response()
 }

@@ -14,7 +14,7 @@ use axum::routing::{delete, get};
 
 use super::Front;
 
-pub(super) use self::reports::own_usage;
+pub(super) use self::reports::{REPORTS_MAX, own_usage};
 
 pub(super) fn routes() -> Router<Arc<Front>> {
     let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);

@@ -1,6 +1,7 @@
 //! What was used, who changed what, and how the servers are.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -8,9 +9,11 @@ use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::answer::{AdminError, Answer, json as answer};
 use super::tenants::tenant_id;
+use crate::gateway::CallError;
 use crate::http::Front;
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::servers::ServerView;
@@ -19,6 +22,12 @@ use crate::store::{UsageQuery, UsageTotal};
 
 /// What is shown if nobody says since when.
 const LATELY: SignedDuration = SignedDuration::from_hours(24);
+/// The longest time that is shown at once, minute by minute and in all.
+const BY_MINUTE_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
+const TOTAL_MAX: SignedDuration = SignedDuration::from_hours(400 * 24);
+/// Reports that are made at once, and how long one waits for its turn.
+pub(in crate::http) const REPORTS_MAX: usize = 2;
+const TURN_WAIT: Duration = Duration::from_secs(1);
 /// Entries of the audit log in one answer: unless asked otherwise, and at most.
 const ENTRIES: u32 = 100;
 const ENTRIES_MAX: u32 = 1000;
@@ -109,6 +118,17 @@ pub(in crate::http) async fn own_usage(
 async fn report(front: &Front, tenant: Option<TenantId>, params: &UsageParams) -> Answer {
     let to = params.to.unwrap_or_else(Timestamp::now);
     let from = params.from.unwrap_or_else(|| to.saturating_sub(LATELY).unwrap_or(to));
+    let longest = if params.by == By::Minute { BY_MINUTE_MAX } else { TOTAL_MAX };
+    if to.duration_since(from) > longest {
+        let days = longest.as_hours() / 24;
+        return Err(AdminError::Invalid(format!(
+            "`from` and `to` are too far apart: at most {days} days can be shown"
+        )));
+    }
+    // Those who follow changes and look up keys need the store more than those who look at reports.
+    let Ok(_turn) = timeout(TURN_WAIT, front.reports.acquire()).await else {
+        return Err(CallError::Overloaded.into());
+    };
     let query = UsageQuery {
         from: from.as_millisecond(),
         to: to.as_millisecond(),

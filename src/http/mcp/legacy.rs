@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use super::forward::{self, Forward};
 use super::initialize::initialize;
-use super::listen::{StandingStream, backends};
+use super::listen::{StandingStream, backends, lists_of};
 use super::lists::{self, Kind};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
@@ -25,6 +25,7 @@ use crate::backend::client::Client;
 use crate::backend::{Backend, State};
 use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::Front;
+use crate::ids::ServerId;
 use crate::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::mcp::params::{Params, ParamsError};
 use crate::mcp::{Era, LogLevel, method};
@@ -89,7 +90,12 @@ async fn dispatch(
         method::RESOURCES_UNSUBSCRIBE => unsubscribe(asking, &caller, session)?,
         other => match Kind::of(other) {
             Some(kind) => {
-                has_process(asking.front, session, asking.scope.server().unwrap_or_default())?;
+                has_process(
+                    asking.front,
+                    &caller,
+                    session,
+                    asking.scope.server().unwrap_or_default(),
+                )?;
                 lists::list(asking, &caller, kind).await?
             }
             None => return Err(RpcError::method_not_found(other)),
@@ -106,7 +112,7 @@ async fn forward(
 ) -> Result<Response<Body>, RpcError> {
     let Forward { call, reshape, events } =
         Forward::read(asking, &caller, method, session.log_level())?;
-    has_process(asking.front, session, &call.server)?;
+    has_process(asking.front, &caller, session, &call.server)?;
     let id = call.id;
     let events = events.expect("legacy calls are listened to");
     let cancelled = CancellationToken::new();
@@ -143,9 +149,14 @@ async fn forward(
 
 /// A process of the session's own is where it was started: in another replica, or an earlier run of this one, if the
 /// session was opened there. The client has to begin again.
-fn has_process(front: &Front, session: &Session, server: &str) -> Result<(), RpcError> {
-    match front.gateway.registry().get(server) {
-        Some(Server::PerSession(_)) if !session.is_ours => Err(gone()),
+fn has_process(
+    front: &Front,
+    caller: &Caller,
+    session: &Session,
+    server: &str,
+) -> Result<(), RpcError> {
+    match front.gateway.server(caller, server) {
+        Ok(Server::PerSession(_)) if !session.is_ours => Err(gone()),
         _ => Ok(()),
     }
 }
@@ -245,14 +256,16 @@ pub(super) fn stand(
         if !session.is_ours {
             return Err(gone());
         }
-        for backend in
-            backends(front, caller, scope).into_iter().chain(own_backends(front, session))
-        {
-            session.listen_to(backend.changes(), &front.seats)?;
+        let sees = |server: &ServerId| caller.tenant.sees(server.as_str());
+        session.keep_to(sees);
+        let own = own_backends(front, session).into_iter().filter(|it| sees(it.id()));
+        for backend in backends(front, caller, scope).into_iter().chain(own) {
+            let lists = lists_of(caller, backend.id());
+            session.listen_to(backend.changes(), lists, &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;
-        let (scope, gone) = (scope.clone(), caller.gone.clone());
-        Ok(StandingStream::new(standing, events, scope, front.closing.clone(), gone))
+        let (scope, rights) = (scope.clone(), caller.rights.clone());
+        Ok(StandingStream::new(standing, events, scope, front.closing.clone(), rights))
     });
     match opened {
         Ok(stream) => sse::respond(stream),

@@ -22,7 +22,7 @@ use crate::backend::client::Client;
 use crate::backend::during::{Event, Events};
 use crate::backend::mailbox::{Change, List, Lists, Mailbox};
 use crate::backend::{Backend, State};
-use crate::gateway::{CallError, Caller, Executed};
+use crate::gateway::{CallError, Caller, Executed, Rights};
 use crate::http::Front;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
@@ -96,7 +96,7 @@ pub(super) async fn listen(
         first: Some(acknowledged),
         changes: Messages { mailbox, scope, subscription_id: Some(id) },
         closing,
-        gone: caller.gone.clone(),
+        rights: caller.rights.clone(),
         _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
         _seat: seat,
         is_over: false,
@@ -110,6 +110,12 @@ pub(super) fn backends(front: &Front, caller: &Caller, scope: &Scope) -> Vec<Arc
         Scope::All => shared.collect(),
         Scope::One(id) => shared.filter(|backend| backend.id().as_str() == id).collect(),
     }
+}
+
+/// The lists of a server that a caller may hear of.
+pub(super) fn lists_of(caller: &Caller, server: &ServerId) -> Lists {
+    let may_use_all = caller.tenant.may_use_all_of(server.as_str());
+    Lists { tools: true, prompts: may_use_all, resources: may_use_all }
 }
 
 /// The resources to watch at each server, in its own terms.
@@ -203,6 +209,7 @@ pub(super) fn not_watched(error: &WatchError) -> RpcError {
             CallError::TenantBusy("too many resources are watched; unsubscribe from some".into())
                 .into()
         }
+        WatchError::Full => CallError::Overloaded.into(),
         WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),
     }
 }
@@ -253,8 +260,7 @@ struct Listening {
     first: Option<Bytes>,
     changes: Messages,
     closing: CancellationToken,
-    /// Cancelled when the caller's rights have changed.
-    gone: CancellationToken,
+    rights: Rights,
     _subscriptions: Vec<Subscription>,
     _seat: Seat,
     is_over: bool,
@@ -269,20 +275,22 @@ impl sse::Source for Listening {
             return None;
         }
         tokio::select! {
-            message = self.changes.next() => Some(message),
-            () = either(&self.closing, &self.gone) => {
+            biased;
+            () = ended(&self.closing, &self.rights) => {
                 self.is_over = true;
                 let id = self.changes.subscription_id.as_deref()?;
                 Some(rpc::result(id, &format!("{{\"resultType\":\"complete\",{}}}", tag(id))))
             }
+            message = self.changes.next() => Some(message),
         }
     }
 }
 
-async fn either(one: &CancellationToken, other: &CancellationToken) {
+/// The gateway ends, or the caller's rights do.
+async fn ended(closing: &CancellationToken, rights: &Rights) {
     tokio::select! {
-        () = one.cancelled() => {}
-        () = other.cancelled() => {}
+        () = closing.cancelled() => {}
+        () = rights.over() => {}
     }
 }
 
@@ -291,7 +299,7 @@ pub(super) struct StandingStream {
     changes: Messages,
     events: Events,
     closing: CancellationToken,
-    gone: CancellationToken,
+    rights: Rights,
     standing: Standing,
 }
 
@@ -301,11 +309,11 @@ impl StandingStream {
         events: Events,
         scope: Scope,
         closing: CancellationToken,
-        gone: CancellationToken,
+        rights: Rights,
     ) -> Self {
         let mailbox = standing.session.mailbox.clone();
         let changes = Messages { mailbox, scope, subscription_id: None };
-        Self { changes, events, closing, gone, standing }
+        Self { changes, events, closing, rights, standing }
     }
 }
 
@@ -313,14 +321,15 @@ impl sse::Source for StandingStream {
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
+            // First: a server that never stops talking does not keep the stream open.
+            () = ended(&self.closing, &self.rights) => None,
+            () = self.standing.session.ended() => None,
             // Closed when a newer stream has taken its place, which then gets the news, too.
             event = self.events.recv() => match event? {
                 Event::Message(message) => Some(message),
                 _ => unreachable!("all others go to their own request"),
             },
             message = self.changes.next() => Some(message),
-            () = self.standing.session.ended() => None,
-            () = either(&self.closing, &self.gone) => None,
         }
     }
 }

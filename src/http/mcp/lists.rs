@@ -21,6 +21,7 @@ use crate::backend::Backend;
 use crate::backend::tools::Tool;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
+use crate::http::auth::credential;
 use crate::http::rest::asked_timeout;
 use crate::http::servers::granted;
 use crate::jsonrpc::METHOD_NOT_FOUND;
@@ -39,6 +40,9 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const ITEMS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 const PAGES_MAX: usize = 1_000;
+
+/// The code of the errors that say that the tenant has reached a limit of its own.
+const TOO_MANY_REQUESTS: i64 = 429;
 
 /// A kind of list.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,8 +115,11 @@ pub(super) async fn list(
             let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
             list_one(asking.front, caller, &backend, kind, deadline).await?
         }
-        Scope::All => list_all(asking, caller, kind, timeout).await,
+        Scope::All => list_all(asking, caller, kind, timeout).await?,
     };
+    // What a tenant sees is its own: nobody may show it to another.
+    let is_public = list.caching.is_public && credential(asking.headers)?.is_none();
+    let list = List { caching: Caching { is_public, ..list.caching }, ..list };
     let cursor = asking.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
     list.page(kind, cursor.as_deref(), asking.era)
 }
@@ -123,7 +130,7 @@ async fn list_all(
     caller: &Caller,
     kind: Kind,
     timeout: Option<Duration>,
-) -> List {
+) -> Result<List, RpcError> {
     let gateway = &asking.front.gateway;
     let lists = gateway.servers(caller).map(|server| async move {
         // A process that belongs to a session is started by listing what it has.
@@ -131,17 +138,26 @@ async fn list_all(
         let deadline = asking.arrived + START_WAIT;
         backend.ready(deadline).await.ok()?;
         let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
-        let list = list_one(asking.front, caller, &backend, kind, deadline).await.ok()?;
-        Some(list.exposed(caller, server.id().as_str(), &backend, kind))
+        let list = list_one(asking.front, caller, &backend, kind, deadline).await;
+        Some(list.map(|list| list.exposed(caller, server.id().as_str(), &backend, kind)))
     });
-    let lists = join_all(lists).await;
-    let caching = match lists.iter().flatten().map(|list| list.caching).reduce(Caching::and) {
+    // Only the caller's own limit is told: what is left out because of it is not gone.
+    let is_own_limit = |error: &RpcError| error.code() == TOO_MANY_REQUESTS;
+    let mut found = vec![];
+    for list in join_all(lists).await.into_iter().flatten() {
+        match list {
+            Ok(list) => found.push(list),
+            Err(error) if is_own_limit(&error) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let caching = match found.iter().map(|list| list.caching).reduce(Caching::and) {
         // Another server may come at any time.
         Some(caching) => Caching { ttl_ms: 0, ..caching },
         None => Caching::default(),
     };
-    let items = lists.into_iter().flatten().flat_map(|list| list.items).collect();
-    List { items, bytes: 0, caching }
+    let items = found.into_iter().flat_map(|list| list.items).collect();
+    Ok(List { items, bytes: 0, caching })
 }
 
 async fn list_one(

@@ -142,7 +142,7 @@ async fn take(
         return error.respond(Era::Modern, None);
     }
     let deadline = arrived + body::TIMEOUT;
-    let body = match body::read(headers, request_body, front.max_body, deadline).await {
+    let body = match body::read_of(&caller, headers, request_body, front.max_body, deadline).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };

@@ -8,6 +8,7 @@ use super::rpc::RpcError;
 use super::session::Session;
 use super::{Asking, Scope};
 use crate::backend::Backend;
+use crate::backend::mailbox::Lists;
 use crate::gateway::{CallError, Caller};
 use crate::http::rest::asked_timeout;
 use crate::mcp::names;
@@ -20,7 +21,7 @@ pub(super) async fn subscribe(
     let (backend, uri) = resource(asking, caller, session)?;
     let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
     backend.ready(deadline).await.map_err(CallError::from)?;
-    let subscription = session.listen_to(backend.changes(), &asking.front.seats)?;
+    let subscription = session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?;
     if subscription.watched_len() >= WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "a session can watch at most {WATCHED_MAX} resources of a server"
@@ -38,7 +39,7 @@ pub(super) fn unsubscribe(
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
     let (backend, uri) = resource(asking, caller, session)?;
-    session.listen_to(backend.changes(), &asking.front.seats)?.unwatch(&uri);
+    session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?.unwatch(&uri);
     Ok(EMPTY.to_owned())
 }
 

@@ -40,6 +40,10 @@ impl RpcError {
         Self::new(METHOD_NOT_FOUND, format!("there is no method {method:?} here"))
     }
 
+    pub(super) fn code(&self) -> i64 {
+        self.code
+    }
+
     /// The same under another code.
     pub(super) fn with_code(self, code: i64) -> Self {
         Self { code, ..self }

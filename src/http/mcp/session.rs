@@ -64,7 +64,8 @@ struct State {
     listeners: Vec<(u64, Listener)>,
     /// The stream that is nobody's answer.
     standing: Option<(u64, Listener)>,
-    subscriptions: HashMap<ServerId, Arc<Subscription>>,
+    /// With the lists that it hears of.
+    subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
     next: u64,
     /// Requests that are being looked at now.
@@ -94,7 +95,7 @@ impl Session {
     /// back soon misses nothing, and one that does not keeps nothing.
     pub(super) fn forget(&self) {
         let mut state = self.state.lock();
-        let watches = |it: &Arc<Subscription>| it.watched_len() > 0;
+        let watches = |(_, it): &(Lists, Arc<Subscription>)| it.watched_len() > 0;
         let is_used = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
         let is_left = !is_used && state.used.elapsed() >= FORGET_AFTER;
         let asked = state.log_level.is_some() || state.subscriptions.values().any(watches);
@@ -178,24 +179,40 @@ impl Session {
         Ok((Standing { session: self.clone(), number }, events))
     }
 
-    /// Hears of changes at a server from now on.
+    /// Hears of changes at a server from now on: of these lists, and what it watches.
     pub(super) fn listen_to(
         &self,
         changes: &Arc<Changes>,
+        lists: Lists,
         seats: &Arc<Seats>,
     ) -> Result<Arc<Subscription>, CallError> {
         let mut state = self.state.lock();
         state.sit(&self.tenant, seats)?;
-        Ok(self.subscription(&mut state, changes))
+        Ok(self.subscription(&mut state, changes, lists))
     }
 
-    fn subscription(&self, state: &mut State, changes: &Arc<Changes>) -> Arc<Subscription> {
-        let subscribe = || changes.subscribe(self.tenant.clone(), self.mailbox.clone(), Lists::ALL);
-        let subscriptions = &mut state.subscriptions;
-        subscriptions
-            .entry(changes.server().clone())
-            .or_insert_with(|| Arc::new(subscribe()))
-            .clone()
+    fn subscription(
+        &self,
+        state: &mut State,
+        changes: &Arc<Changes>,
+        lists: Lists,
+    ) -> Arc<Subscription> {
+        let server = changes.server();
+        // Where its rights are others now, a new one takes the place of the old.
+        if let Some((heard, subscription)) = state.subscriptions.get(server)
+            && *heard == lists
+        {
+            return subscription.clone();
+        }
+        let new = changes.subscribe(self.tenant.clone(), self.mailbox.clone(), lists);
+        let new = Arc::new(new);
+        state.subscriptions.insert(server.clone(), (lists, new.clone()));
+        new
+    }
+
+    /// Hears no more of servers that are not there for its client any longer.
+    pub(super) fn keep_to(&self, sees: impl Fn(&ServerId) -> bool) {
+        self.state.lock().subscriptions.retain(|server, _| sees(server));
     }
 
     /// The client's answer to a server's question goes to that server. Any other is ignored.
@@ -260,7 +277,7 @@ impl Client for Session {
     }
 
     fn follow(&self, changes: &Arc<Changes>) {
-        self.subscription(&mut self.state.lock(), changes);
+        self.subscription(&mut self.state.lock(), changes, Lists::ALL);
     }
 
     fn has_ended(&self) -> bool {
