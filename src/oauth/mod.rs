@@ -39,7 +39,7 @@ pub struct Verifier {
 }
 
 /// What a token that is right says.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
     /// Whom it is for.
     pub tenant: TenantId,
