@@ -251,7 +251,7 @@ impl Drop for Seat<'_> {
 }
 
 impl Inner {
-    /// Changes who waits; then gives free slots to those who may have them. The lock is only ever taken here.
+    /// Changes who waits; then gives free slots to those who may have them.
     fn change<T>(&self, change: impl FnOnce(&mut Line<oneshot::Sender<Grant>>) -> T) -> T {
         let mut waiting = self.waiting.lock();
         let result = change(&mut waiting.line);
