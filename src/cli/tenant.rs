@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -105,11 +105,15 @@ async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
 
 async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyhow::Result<()> {
     let (id, store) = open_to_change(tenant).await?;
-    let Some(mut policy) = store.tenant(&id).await? else { bail!(unknown(&id)) };
-    removal.apply(&mut policy)?;
-    args.apply(&mut policy);
-    policy.check()?;
-    store.set_tenant(&actor(), &id, &policy).await?;
+    let change = |mut policy: Policy| {
+        removal.apply(&mut policy)?;
+        args.apply(&mut policy);
+        policy.check()?;
+        Ok(policy)
+    };
+    if let Err(error) = store.change_tenant(&actor(), &id, change).await {
+        bail!(if is_not_found(&error) { anyhow!(unknown(&id)) } else { error });
+    }
     store.close().await;
     eprintln!("changed tenant `{id}`");
     Ok(())
@@ -124,6 +128,10 @@ async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
     store.close().await;
     eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
     Ok(())
+}
+
+fn is_not_found(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(StoreError::NotFound(_)))
 }
 
 /// What to say of a tenant that nobody knows.

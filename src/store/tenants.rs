@@ -82,23 +82,29 @@ impl Store {
         id: &TenantId,
         policy: &Policy,
     ) -> Result<(), StoreError> {
+        self.change_tenant(actor, id, |_| Ok(policy.clone())).await.map(drop)
+    }
+
+    /// Changes a tenant's policy to what `change` makes of it, and gives that. Nobody else changes it meanwhile.
+    pub async fn change_tenant<E: From<StoreError>>(
+        &self,
+        actor: &Actor,
+        id: &TenantId,
+        change: impl FnOnce(Policy) -> Result<Policy, E>,
+    ) -> Result<Policy, E> {
         in_time(async {
-            let mut change = self.change().await?;
-            let row = sqlx::query(
-                "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
-                 WHERE id = $1",
-            );
-            if write_tenant(&mut change, row, id, policy).await? == 0 {
-                return Err(not_found(id));
-            }
-            for table in ["DELETE FROM grants WHERE tenant = $1", "DELETE FROM limits WHERE tenant = $1"] {
-                sqlx::query(table).bind(id.as_str()).execute(&mut *change).await?;
-            }
-            write_parts(&mut change, id, policy).await?;
-            audit::note(&mut change, actor, "tenant.set", target(id), json!(policy)).await?;
-            Ok(change.commit().await?)
+            let mut transaction = self.change().await?;
+            let before = read_tenants(&mut transaction, Some(id)).await?.remove(id);
+            let policy = match change(before.ok_or_else(|| not_found(id))?) {
+                Ok(policy) => policy,
+                refusal => return Ok(refusal),
+            };
+            overwrite(&mut transaction, id, &policy).await?;
+            audit::note(&mut transaction, actor, "tenant.set", target(id), json!(policy)).await?;
+            transaction.commit().await?;
+            Ok::<_, StoreError>(Ok(policy))
         })
-        .await
+        .await?
     }
 
     /// Removes a tenant and revokes its keys; gives how many.
@@ -142,6 +148,23 @@ async fn write_tenant(
         .bind(i64::from(policy.weight))
         .bind(now());
     Ok(row.execute(&mut **change).await?.rows_affected())
+}
+
+/// Replaces all of a policy.
+async fn overwrite(
+    change: &mut Transaction<'static, Any>,
+    id: &TenantId,
+    policy: &Policy,
+) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
+         WHERE id = $1",
+    );
+    write_tenant(change, row, id, policy).await?;
+    for table in ["DELETE FROM grants WHERE tenant = $1", "DELETE FROM limits WHERE tenant = $1"] {
+        sqlx::query(table).bind(id.as_str()).execute(&mut **change).await?;
+    }
+    write_parts(change, id, policy).await
 }
 
 /// The rows of a policy in other tables.

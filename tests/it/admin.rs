@@ -70,6 +70,21 @@ async fn tenants_are_added_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn of_many_changes_at_once_none_is_lost() {
+    let (gateway, admin) = start().await;
+    send(&admin, Method::POST, "/tenants", json!({"id": "acme"})).await;
+    let change = async |at: u32| {
+        let limits = json!({"limits": {format!("server-{at}"): {"rate": "1/s"}}});
+        send(&admin, Method::PATCH, "/tenants/acme", limits).await.status
+    };
+    let statuses = futures_util::future::join_all((0..20).map(change)).await;
+    assert_eq!(statuses, [200; 20]);
+    let acme = admin.get("/admin/v1/tenants/acme").await.json();
+    assert_eq!(acme["limits"].as_object().unwrap().len(), 20, "{acme}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn keys_are_made_shown_once_and_taken_back() {
     let (gateway, admin) = start().await;
     let wish = json!({"name": "ci", "expires": "2999-01-01T00:00:00Z"});

@@ -1,6 +1,7 @@
 //! What is stored comes back: tenants and the audit log, on both databases.
 
 use serde_json::json;
+use tokio::task::JoinSet;
 use trunkline::ids::TenantId;
 use trunkline::policy::{Grants, Limit, Pattern, Policy};
 use trunkline::store::{Actor, KeyOwner, Store, StoreError};
@@ -76,6 +77,49 @@ async fn there_is_one_tenant_of_a_name() {
         assert_eq!(store.tenant(&acme).await.unwrap(), Some(full()));
         let unknown = store.set_tenant(&root(), &tenant("acme2"), &Policy::new()).await;
         assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_many_changes_at_once_all_survive() {
+    on_both(async |database| {
+        let acme = tenant("acme");
+        database.open().await.add_tenant(&root(), &acme, &Policy::new()).await.unwrap();
+        let mut changes = JoinSet::new();
+        for replica in 0..2 {
+            let store = database.open().await;
+            for at in 0..8 {
+                let (store, acme) = (store.clone(), acme.clone());
+                let pattern = Pattern::parse(&format!("server-{replica}-{at}")).unwrap();
+                changes.spawn(async move {
+                    let change = |mut policy: Policy| {
+                        let limit = Limit { max_in_flight: Some(1), ..Limit::default() };
+                        policy.limits.insert(pattern, limit);
+                        Ok::<_, StoreError>(policy)
+                    };
+                    store.change_tenant(&root(), &acme, change).await.unwrap();
+                });
+            }
+        }
+        changes.join_all().await;
+        let policy = database.open().await.tenant(&acme).await.unwrap().unwrap();
+        assert_eq!(policy.limits.len(), 16, "{policy:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_refused_changes_nothing() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let acme = tenant("acme");
+        store.add_tenant(&root(), &acme, &full()).await.unwrap();
+        let refusal = |_| Err(StoreError::Corrupt("not so".to_owned()));
+        let refused = store.change_tenant(&root(), &acme, refusal).await.unwrap_err();
+        assert!(refused.to_string().contains("not so"), "{refused}");
+        assert_eq!(store.tenant(&acme).await.unwrap(), Some(full()));
+        assert_eq!(store.audit(10, None).await.unwrap().len(), 1);
     })
     .await;
 }

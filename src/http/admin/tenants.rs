@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Request, Response, StatusCode};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
 use crate::http::Front;
@@ -62,7 +62,7 @@ pub(super) async fn add(
         Some(Value::String(id)) => tenant_id(&id)?,
         _ => return Err(AdminError::Invalid("`id` must name the tenant".to_owned())),
     };
-    let policy = policy(body)?;
+    let policy = policy(Value::Object(body))?;
     not_of_file(&front, &id)?;
     front.store.add_tenant(&Actor::key(key), &id, &policy).await?;
     Ok(answer(StatusCode::CREATED, &View::of(&front, &id, &policy)))
@@ -78,11 +78,12 @@ pub(super) async fn change(
     let id = tenant_id(&id)?;
     let body = object(&front, request).await?;
     not_of_file(&front, &id)?;
-    let mut merged = json!(in_store(&front, &id).await?);
-    merge(&mut merged, Value::Object(body));
-    let Value::Object(merged) = merged else { unreachable!("an object stays one") };
-    let policy = policy(merged)?;
-    front.store.set_tenant(&Actor::key(key), &id, &policy).await?;
+    let change = |before: Policy| {
+        let mut merged = json!(before);
+        merge(&mut merged, Value::Object(body));
+        policy(merged)
+    };
+    let policy = front.store.change_tenant(&Actor::key(key), &id, change).await?;
     Ok(answer(StatusCode::OK, &View::of(&front, &id, &policy)))
 }
 
@@ -113,9 +114,8 @@ fn not_of_file(front: &Front, id: &TenantId) -> Result<(), AdminError> {
     }
 }
 
-fn policy(members: Map<String, Value>) -> Result<Policy, AdminError> {
-    serde_json::from_value(Value::Object(members))
-        .map_err(|error| AdminError::Invalid(error.to_string()))
+fn policy(members: Value) -> Result<Policy, AdminError> {
+    serde_json::from_value(members).map_err(|error| AdminError::Invalid(error.to_string()))
 }
 
 fn merge(into: &mut Value, patch: Value) {
