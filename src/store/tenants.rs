@@ -52,13 +52,13 @@ impl Store {
         .await
     }
 
-    /// Adds a tenant.
+    /// Adds a tenant. Keys that an earlier one of that name has left are not for it: they are revoked; gives how many.
     pub async fn add_tenant(
         &self,
         actor: &Actor,
         id: &TenantId,
         policy: &Policy,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         in_time(async {
             let mut change = self.change().await?;
             let row = sqlx::query(
@@ -69,8 +69,12 @@ impl Store {
                 return Err(StoreError::AlreadyExists(format!("tenant `{id}`")));
             }
             write_parts(&mut change, id, policy).await?;
-            audit::note(&mut change, actor, "tenant.add", target(id), json!(policy)).await?;
-            Ok(change.commit().await?)
+            let revoked = keys::revoke_all(&mut change, id).await?;
+            let mut detail = json!(policy);
+            detail["revoked_keys"] = json!(revoked);
+            audit::note(&mut change, actor, "tenant.add", target(id), detail).await?;
+            change.commit().await?;
+            Ok(revoked)
         })
         .await
     }

@@ -147,10 +147,30 @@ async fn a_tenant_that_is_removed_takes_its_keys_along() {
         assert!(store.key(&gone.id()).await.unwrap().unwrap().revoked.is_some());
 
         // Nor do they come back with a tenant of the same name.
-        store.add_tenant(&root(), &acme, &full()).await.unwrap();
+        assert_eq!(store.add_tenant(&root(), &acme, &full()).await.unwrap(), 0);
         assert_eq!(store.load().await.unwrap().keys.len(), 2);
         let unknown = store.remove_tenant(&root(), &tenant("nobody")).await;
         assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_that_an_earlier_tenant_has_left_are_not_for_a_new_one() {
+    on_both(async |database| {
+        let store = database.open().await;
+        // As of a tenant that the configuration file named for a while.
+        let owner = KeyOwner::Tenant(tenant("acme"));
+        let left = store.create_key(&root(), &owner, None, None).await.unwrap().key.id();
+        let other = store.create_key(&root(), &KeyOwner::Admin, None, None).await.unwrap().key.id();
+        assert_eq!(store.add_tenant(&root(), &tenant("acme"), &full()).await.unwrap(), 1);
+        assert!(store.key(&left).await.unwrap().unwrap().revoked.is_some());
+        assert!(store.key(&other).await.unwrap().unwrap().revoked.is_none());
+        assert_eq!(store.audit(1, None).await.unwrap()[0].detail["revoked_keys"], 1);
+        // One that cannot be added takes nobody's keys.
+        let key = store.create_key(&root(), &owner, None, None).await.unwrap().key.id();
+        store.add_tenant(&root(), &tenant("acme"), &full()).await.unwrap_err();
+        assert!(store.key(&key).await.unwrap().unwrap().revoked.is_none());
     })
     .await;
 }
