@@ -23,6 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "std_server",
             "store",
             "telemetry",
+            "tenant",
         ],
     ),
     ("app", &["backend", "config", "gateway", "http", "registry", "telemetry", "tenancy"]),

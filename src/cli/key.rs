@@ -6,15 +6,16 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Subcommand;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::table::align;
 use super::tenant::unknown;
-use super::{ConfigArgs, Loaded, actor, load_config, open_store, parse_tenant};
+use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
 use crate::config::Config;
 use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, Store, StoreError};
+use crate::tenant::KeyView;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -80,16 +81,19 @@ async fn create(
     name: Option<String>,
     expires_in: Option<Duration>,
 ) -> anyhow::Result<()> {
-    let (owner, store) = open(args).await?;
+    let (owner, config) = owner(args)?;
     let expires = expires_in.map(|time| (Timestamp::now() + time).as_millisecond());
-    let new = match store.create_key(&actor(), &owner, name.as_deref(), expires).await {
-        Err(error @ StoreError::TooManyKeys(_)) => {
-            let active = store.list_keys(&owner).await?;
-            bail!("{error}: {}", revocations(&active));
+    let new = with_store(&config, async |store| {
+        must_exist(&owner, &config, store).await?;
+        match store.create_key(&actor(), &owner, name.as_deref(), expires).await {
+            Err(error @ StoreError::TooManyKeys(_)) => {
+                let active = store.list_keys(&owner).await?;
+                bail!("{error}: {}", revocations(&active));
+            }
+            outcome => Ok(outcome?),
         }
-        outcome => outcome?,
-    };
-    store.close().await;
+    });
+    let new = new.await?;
     println!("{}", new.key.expose());
     let until =
         expires.map_or("until it is revoked".to_owned(), |at| format!("until {}", time(at)));
@@ -109,14 +113,22 @@ fn revocations(keys: &[KeyRecord]) -> String {
 }
 
 async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
-    let (owner, store) = open(args).await?;
-    let keys = store.list_keys(&owner).await?;
-    store.close().await;
-    let now = Timestamp::now().as_millisecond();
+    let (owner, config) = owner(args)?;
+    let keys = with_store(&config, async |store| {
+        let keys = store.list_keys(&owner).await?;
+        // A tenant that has left the file may have left keys.
+        if keys.is_empty() {
+            must_exist(&owner, &config, store).await?;
+        }
+        Ok(keys)
+    });
+    let keys = keys.await?;
     if json {
-        println!("{:#}", Value::from_iter(keys.iter().map(|key| to_json(key, now))));
+        let views: Vec<_> = keys.iter().map(KeyView::of).collect();
+        println!("{:#}", json!({"keys": views}));
         return Ok(());
     }
+    let now = Timestamp::now().as_millisecond();
     let header = ["KEY", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED"];
     let mut rows = vec![header.map(str::to_owned)];
     let optional = |at: Option<i64>| at.map_or("-".to_owned(), time);
@@ -124,7 +136,7 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
         rows.push([
             key.id.to_string(),
             key.name.clone().unwrap_or_else(|| "-".to_owned()),
-            state(&key, now).to_owned(),
+            key.state(now).as_str().to_owned(),
             time(key.created),
             optional(key.expires),
             optional(key.last_used),
@@ -136,51 +148,30 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
 
 async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(config, None)?;
-    let store = open_store(&config).await?;
-    match store.revoke_key(&actor(), &id).await {
+    let revoked = with_store(&config, async |store| Ok(store.revoke_key(&actor(), &id).await));
+    match revoked.await? {
         Err(error @ StoreError::NotFound(_)) => {
             bail!("{error}; `trunkline key list TENANT` shows those of a tenant")
         }
         outcome => outcome?,
     }
-    store.close().await;
     eprintln!("revoked key {id}");
     Ok(())
 }
 
-/// Opens the store; the tenant must be there or in the configuration.
-async fn open(args: OwnerArgs) -> anyhow::Result<(KeyOwner, Store)> {
+/// Whose keys, and the configuration.
+fn owner(args: OwnerArgs) -> anyhow::Result<(KeyOwner, Config)> {
     let Loaded { config, .. } = load_config(args.config, None)?;
-    let store = open_store(&config).await?;
-    let Some(id) = args.tenant else { return Ok((KeyOwner::Admin, store)) };
-    if !exists(&id, &config, &store).await? {
-        bail!(unknown(&id));
+    Ok((args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant), config))
+}
+
+/// A tenant must be in the store or in the configuration.
+async fn must_exist(owner: &KeyOwner, config: &Config, store: &Store) -> anyhow::Result<()> {
+    let KeyOwner::Tenant(id) = owner else { return Ok(()) };
+    if !known_tenants(config, store).await?.contains_key(id) {
+        bail!(unknown(id));
     }
-    Ok((KeyOwner::Tenant(id), store))
-}
-
-async fn exists(id: &TenantId, config: &Config, store: &Store) -> Result<bool, StoreError> {
-    Ok(config.tenants.contains_key(id) || store.tenant(id).await?.is_some())
-}
-
-fn to_json(key: &KeyRecord, now: i64) -> Value {
-    json!({
-        "id": key.id.as_str(),
-        "name": key.name,
-        "state": state(key, now),
-        "created": time(key.created),
-        "expires": key.expires.map(time),
-        "revoked": key.revoked.map(time),
-        "last_used": key.last_used.map(time),
-    })
-}
-
-fn state(key: &KeyRecord, now: i64) -> &'static str {
-    match key.state(now) {
-        KeyState::Active => "active",
-        KeyState::Expired => "expired",
-        KeyState::Revoked => "revoked",
-    }
+    Ok(())
 }
 
 /// To the second.

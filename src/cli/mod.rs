@@ -17,7 +17,8 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{Config, Sources};
 use crate::ids::{InvalidId, TenantId};
-use crate::store::{Actor, Store, StoreError};
+use crate::store::{Actor, Store};
+use crate::tenant::{Known, known};
 
 /// An MCP gateway: many callers' tool calls share a few long-lived MCP servers.
 #[derive(Parser)]
@@ -108,9 +109,21 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
     Ok(Loaded { config, origin, own_program })
 }
 
-/// Opens the store that a configuration names. Commands that only work on it keep no log.
-async fn open_store(config: &Config) -> Result<Store, StoreError> {
-    Store::open(&config.store_url, config.auth.hash_key.as_ref()).await
+/// Works with the store that a configuration names, and closes it, however that ends: SQLite would leave files behind.
+async fn with_store<T>(
+    config: &Config,
+    work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
+    let outcome = work(&store).await;
+    store.close().await;
+    outcome
+}
+
+/// All tenants, as the gateway would have them.
+async fn known_tenants(config: &Config, store: &Store) -> anyhow::Result<Known> {
+    let anonymous = config.auth.anonymous_tenant.as_ref();
+    Ok(known(&config.tenants, store.tenants().await?, anonymous))
 }
 
 /// Whoever runs this command, for the audit log.

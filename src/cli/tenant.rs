@@ -1,18 +1,19 @@
 //! `trunkline tenant`
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::table::align;
-use super::{ConfigArgs, Loaded, actor, load_config, open_store, parse_tenant};
+use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
+use crate::config::Config;
 use crate::ids::TenantId;
 use crate::policy::{Limit, Pattern, Policy};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
+use crate::tenant::{Known, Source, TenantView};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -83,18 +84,27 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
-    let (id, store) = open_to_change(tenant).await?;
+    let (id, config) = to_change(tenant)?;
     let mut policy = Policy::new();
     args.apply(&mut policy);
     policy.check()?;
-    match store.add_tenant(&actor(), &id, &policy).await {
+    let added =
+        with_store(&config, async |store| Ok(store.add_tenant(&actor(), &id, &policy).await));
+    let revoked = match added.await? {
         Err(error @ StoreError::AlreadyExists(_)) => {
             bail!("{error}; `trunkline tenant set {id}` changes it")
         }
         outcome => outcome?,
-    }
-    store.close().await;
+    };
     eprintln!("added tenant `{id}`; `trunkline key create {id}` makes a key for it");
+    if revoked > 0 {
+        eprintln!("revoked the keys that there were of an earlier tenant `{id}` ({revoked})");
+    }
+    if is_anonymous(&config, &id) {
+        eprintln!(
+            "callers without a key are this tenant: from now on they have its limits and rights, and no others"
+        );
+    }
     if policy.servers.patterns().is_empty() {
         eprintln!(
             "it may use nothing yet: `trunkline tenant set {id} --servers '*'` gives it all servers"
@@ -104,34 +114,37 @@ async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
 }
 
 async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyhow::Result<()> {
-    let (id, store) = open_to_change(tenant).await?;
+    let (id, config) = to_change(tenant)?;
     let change = |mut policy: Policy| {
         removal.apply(&mut policy)?;
         args.apply(&mut policy);
         policy.check()?;
         Ok(policy)
     };
-    if let Err(error) = store.change_tenant(&actor(), &id, change).await {
-        bail!(if is_not_found(&error) { anyhow!(unknown(&id)) } else { error });
-    }
-    store.close().await;
+    let changed =
+        with_store(&config, async |store| store.change_tenant(&actor(), &id, change).await);
+    changed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("changed tenant `{id}`");
     Ok(())
 }
 
 async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
-    let (id, store) = open_to_change(tenant).await?;
-    let revoked = match store.remove_tenant(&actor(), &id).await {
-        Err(StoreError::NotFound(_)) => bail!(unknown(&id)),
-        outcome => outcome?,
-    };
-    store.close().await;
+    let (id, config) = to_change(tenant)?;
+    let removed = with_store(&config, async |store| Ok(store.remove_tenant(&actor(), &id).await?));
+    let revoked = removed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
     Ok(())
 }
 
-fn is_not_found(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(StoreError::NotFound(_)))
+/// Says what to do about a tenant that is not in the store.
+fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(StoreError::NotFound(_)) if is_anonymous(config, id) => anyhow!(
+            "tenant `{id}` is that of callers without a key, and nobody has limited it; `trunkline tenant add {id}` does"
+        ),
+        Some(StoreError::NotFound(_)) => anyhow!(unknown(id)),
+        _ => error,
+    }
 }
 
 /// What to say of a tenant that nobody knows.
@@ -141,8 +154,12 @@ pub(super) fn unknown(id: &TenantId) -> String {
     )
 }
 
-/// Opens the store to change a tenant, which must not stand in the configuration.
-async fn open_to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Store)> {
+fn is_anonymous(config: &Config, id: &TenantId) -> bool {
+    config.auth.anonymous_tenant.as_ref() == Some(id)
+}
+
+/// The tenant to change, which must not stand in the configuration.
+fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
     let Loaded { config, origin, .. } = load_config(tenant.config, None)?;
     let id = tenant.id;
     if config.tenants.contains_key(&id) {
@@ -150,42 +167,20 @@ async fn open_to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Store)>
             "tenant `{id}` stands in the configuration ({origin}); change it there, under `[tenants.{id}]`"
         );
     }
-    let store = open_store(&config).await?;
-    Ok((id, store))
+    Ok((id, config))
 }
 
-/// Where a tenant stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Store,
-    File,
-}
-
-impl Source {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::File => "file",
-        }
-    }
-}
-
-/// All tenants. Of two with the same name the gateway takes the configuration's.
-async fn all(args: ConfigArgs) -> anyhow::Result<BTreeMap<TenantId, (Source, Policy)>> {
+async fn all(args: ConfigArgs) -> anyhow::Result<Known> {
     let Loaded { config, .. } = load_config(args, None)?;
-    let store = open_store(&config).await?;
-    let stored =
-        store.tenants().await?.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
-    let of_file = config.tenants.into_iter().map(|(id, policy)| (id, (Source::File, policy)));
-    store.close().await;
-    Ok(stored.chain(of_file).collect())
+    with_store(&config, async |store| known_tenants(&config, store).await).await
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<()> {
     let tenants = all(args.config).await?;
     if args.json {
-        let tenants = tenants.iter().map(|(id, (source, policy))| to_json(id, *source, policy));
-        println!("{:#}", Value::from_iter(tenants));
+        let views =
+            tenants.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
+        println!("{:#}", json!({"tenants": views.collect::<Vec<_>>()}));
         return Ok(());
     }
     let header = ["TENANT", "RATE", "BURST", "IN FLIGHT", "WEIGHT", "SERVERS", "LIMITS", "FROM"];
@@ -193,7 +188,7 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
     for (id, (source, policy)) in &tenants {
         let [rate, burst, in_flight] = cells(&policy.limit);
         let (weight, servers) = (policy.weight.to_string(), servers(policy));
-        let (limits, source) = (policy.limits.len().to_string(), source.name().to_owned());
+        let (limits, source) = (policy.limits.len().to_string(), source.as_str().to_owned());
         rows.push([id.to_string(), rate, burst, in_flight, weight, servers, limits, source]);
     }
     print!("{}", align(&rows));
@@ -204,7 +199,7 @@ async fn show(tenant: TenantArgs, json: bool) -> anyhow::Result<()> {
     let id = tenant.id;
     let Some((source, policy)) = all(tenant.config).await?.remove(&id) else { bail!(unknown(&id)) };
     if json {
-        println!("{:#}", to_json(&id, source, &policy));
+        println!("{:#}", json!(TenantView::of(&id, source, &policy)));
     } else {
         print!("{}", describe(&id, source, &policy));
     }
@@ -215,7 +210,7 @@ fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
     let [rate, burst, in_flight] = cells(&policy.limit);
     let rows = [
         ["tenant".to_owned(), id.to_string()],
-        ["from".to_owned(), source.name().to_owned()],
+        ["from".to_owned(), source.as_str().to_owned()],
         ["rate".to_owned(), rate],
         ["burst".to_owned(), burst],
         ["in flight".to_owned(), in_flight],
@@ -232,13 +227,6 @@ fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
         text += &format!("\n{}", align(&rows));
     }
     text
-}
-
-fn to_json(id: &TenantId, source: Source, policy: &Policy) -> Value {
-    let mut value = json!(policy);
-    value["id"] = json!(id.as_str());
-    value["from"] = json!(source.name());
-    value
 }
 
 /// Rate, burst and calls in flight.

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
+use super::known::{Known, known};
 use super::snapshot::{Key, Snapshot};
 use super::strangers::Strangers;
 use super::usage::Meter;
@@ -127,12 +128,8 @@ impl Directory {
     async fn load(&self) -> Result<(), StoreError> {
         let began = Instant::now();
         let contents = self.store.load().await?;
-        let mut policies = contents.tenants;
-        // What the file says cannot be said otherwise.
-        policies.extend(self.of_file.clone());
-        if let Some(anonymous) = &self.anonymous {
-            policies.entry(anonymous.clone()).or_insert_with(Policy::unlimited);
-        }
+        let known = self.known_tenants(contents.tenants).into_iter();
+        let policies = known.map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
         let snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
@@ -148,9 +145,9 @@ impl Directory {
         &self.store
     }
 
-    /// The tenants of the configuration file, which alone can change them.
-    pub fn file_policies(&self) -> &BTreeMap<TenantId, Policy> {
-        &self.of_file
+    /// Which tenants there are, with these in the store.
+    pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
+        known(&self.of_file, stored, self.anonymous.as_ref())
     }
 
     /// What the configuration file says of a tenant.

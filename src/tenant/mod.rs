@@ -1,10 +1,12 @@
 //! Tenants: whoever calls belongs to one, and what it may do is the tenant's.
 //!
 //! - [`directory`]: who there is, and whose key is whose; [`strangers`] bounds what unknown keys cost
+//! - [`known`]: which tenants there are, and how they are shown
 //! - [`usage`]: what was used, and [`books`]: that it is written down
 
 pub mod books;
 pub mod directory;
+pub mod known;
 mod snapshot;
 mod strangers;
 pub mod usage;
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio_util::sync::CancellationToken;
 
 pub use self::directory::{Directory, Holder, KeyError};
+pub use self::known::{KeyView, Known, Source, TenantView, known};
 pub use self::snapshot::Key;
 use self::usage::Meter;
 use crate::ids::TenantId;

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use trunkline::store::{Actor, KeyOwner};
 
-use crate::support::{Answer, Api, Gateway, Setup, refused, within};
+use crate::support::{Answer, Api, Gateway, Setup, refused, trunkline, within};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -109,6 +109,50 @@ async fn keys_are_made_shown_once_and_taken_back() {
     assert_eq!(send(&admin, Method::POST, "/admin-keys", json!({})).await.status, 201);
     let admins = admin.get("/admin/v1/admin-keys").await.json();
     assert_eq!(admins["keys"].as_array().unwrap().len(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_command_line_shows_what_administrators_see() {
+    let setup = Setup::new().std().with_tenant("filed", "servers = [\"std\"]");
+    let gateway = setup.start().await;
+    gateway.setup().write();
+    let store = gateway.setup().store().await;
+    let key = store.create_key(&Actor::cli("test"), &KeyOwner::Admin, None, None).await.unwrap();
+    let admin = gateway.with_key(key.key.expose());
+    let shown = async |args: &[&str]| {
+        let output = trunkline(gateway.setup(), args).await;
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(send(&admin, Method::POST, "/tenants", json!({"id": "acme"})).await.status, 201);
+    let all = admin.get("/admin/v1/tenants").await.json();
+    assert_eq!(all, shown(&["tenant", "list", "--json"]).await);
+    let sources = all["tenants"].as_array().unwrap().iter().map(|tenant| &tenant["source"]);
+    assert_eq!(sources.collect::<Vec<_>>(), ["store", "file", "anonymous"]);
+    let local = admin.get("/admin/v1/tenants/local").await.json();
+    assert_eq!(local, shown(&["tenant", "show", "local", "--json"]).await);
+
+    let made = send(&admin, Method::POST, "/tenants/local/keys", json!({})).await;
+    assert_eq!(made.status, 201);
+    let keys = admin.get("/admin/v1/tenants/local/keys").await.json();
+    assert_eq!(keys["keys"][0]["id"], made.json()["id"]);
+    assert_eq!(keys, shown(&["key", "list", "local", "--json"]).await);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_shown_can_be_sent_back() {
+    let (gateway, admin) = start().await;
+    send(&admin, Method::POST, "/tenants", json!({"id": "acme", "rate": "5/s"})).await;
+    let mut acme = admin.get("/admin/v1/tenants/acme").await.json();
+    acme["weight"] = json!(7);
+    let changed = send(&admin, Method::PATCH, "/tenants/acme", acme.clone()).await;
+    assert_eq!((changed.status, changed.json()), (200, acme));
+    for (name, value) in [("id", "other"), ("source", "file")] {
+        let refusal = send(&admin, Method::PATCH, "/tenants/acme", json!({name: value})).await;
+        assert_eq!(refusal.problem(), refused(400, "invalid_request"));
+        assert!(refusal.detail().contains("cannot be changed"), "{}", refusal.detail());
+    }
     gateway.stop().await;
 }
 

@@ -48,7 +48,7 @@ async fn a_tenant_is_added_changed_and_removed() {
     args.extend(["--servers", "std,search/*", "--limit", limit, "--limit", "std:rate=9/h"]);
     assert_eq!(succeeds(&setup, &args).await, "");
     let mut expected = json!({
-        "id": "acme", "from": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50, "weight": 2,
+        "id": "acme", "source": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50, "weight": 2,
         "servers": ["std", "search/*"],
         "limits": {
             "search/query": {"rate": "5/s", "burst": 10, "max_in_flight": 3},
@@ -85,11 +85,13 @@ async fn tenants_of_the_file_are_listed_and_left_alone() {
         rows(&table)[1..],
         [
             vec!["acme", "-", "-", "256", "1", "-", "0", "store"],
+            vec!["local", "-", "-", "-", "1", "*", "0", "anonymous"],
             vec!["of-file", "9/s", "-", "256", "1", "std", "0", "file"],
         ]
     );
     let list = shown(&setup, &["tenant", "list", "--json"]).await;
-    assert_eq!((&list[1]["id"], &list[1]["from"]), (&json!("of-file"), &json!("file")));
+    let of_file = &list["tenants"][2];
+    assert_eq!((&of_file["id"], &of_file["source"]), (&json!("of-file"), &json!("file")));
 
     for args in [
         &["tenant", "add", "of-file"][..],
@@ -135,7 +137,50 @@ async fn a_mistake_is_named_and_changes_nothing() {
         assert!(error.contains(problem), "{command}: {error}");
     }
     let list = shown(&setup, &["tenant", "list", "--json"]).await;
-    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list["tenants"].as_array().unwrap().len(), 3);
+    // Nor does it leave anything behind.
+    let files = std::fs::read_dir(setup.dir.path()).unwrap();
+    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let left: Vec<_> = files.filter(|name| name.starts_with("trunkline.db-")).collect();
+    assert_eq!(left, [""; 0]);
+}
+
+#[tokio::test]
+async fn callers_without_a_key_are_a_tenant_like_others() {
+    let setup = setup();
+    let show = ["tenant", "show", "local", "--json"];
+    let shown_first = shown(&setup, &show).await;
+    assert_eq!(
+        (&shown_first["source"], &shown_first["servers"]),
+        (&json!("anonymous"), &json!(["*"]))
+    );
+    succeeds(&setup, &["key", "create", "local"]).await;
+    assert!(succeeds(&setup, &["key", "list", "local"]).await.contains("active"));
+    let error = fails(&setup, &["tenant", "set", "local", "--weight", "2"]).await;
+    assert!(error.contains("`trunkline tenant add local` does"), "{error}");
+
+    let output = trunkline(&setup, &["tenant", "add", "local"]).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("callers without a key are this tenant: from now on"), "{said}");
+    assert_eq!(shown(&setup, &show).await["source"], "store");
+    let output = trunkline(&setup, &["tenant", "add", "acme"]).await;
+    assert!(!String::from_utf8(output.stderr).unwrap().contains("callers without a key"));
+}
+
+#[tokio::test]
+async fn keys_of_a_tenant_that_has_left_the_file_are_seen_and_do_not_come_back() {
+    let with_file = setup();
+    succeeds(&with_file, &["key", "create", "of-file"]).await;
+    let url = Secret::new(format!("sqlite://{}/trunkline.db", with_file.dir.path().display()));
+    let without_file = Setup::new().with_store(&url);
+    without_file.write();
+    let list = ["key", "list", "of-file"];
+    assert!(succeeds(&without_file, &list).await.contains("active"));
+    let output = trunkline(&without_file, &["tenant", "add", "of-file"]).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("revoked the keys") && said.contains("(1)"), "{said}");
+    assert!(succeeds(&without_file, &list).await.contains("revoked"));
 }
 
 #[tokio::test]
@@ -177,12 +222,13 @@ async fn keys_are_rotated_two_at_a_time() {
     succeeds(&setup, &["key", "revoke", old.as_str()]).await;
     succeeds(&setup, &create).await;
     let list = shown(&setup, &["key", "list", "of-file", "--json"]).await;
-    let states = list.as_array().unwrap().iter().map(|key| key["state"].as_str().unwrap());
+    let states = list["keys"].as_array().unwrap().iter().map(|key| key["state"].as_str().unwrap());
     assert_eq!(states.collect::<Vec<_>>(), ["revoked", "active", "active"]);
 
     // Those of administrators are apart.
     let admin = succeeds(&setup, &["key", "create", "--admin"]).await;
     let admin = ApiKey::parse(admin.trim()).unwrap().id();
     let list = shown(&setup, &["key", "list", "--admin", "--json"]).await;
-    assert_eq!((list.as_array().unwrap().len(), &list[0]["id"]), (1, &json!(admin.as_str())));
+    let keys = list["keys"].as_array().unwrap();
+    assert_eq!((keys.len(), &keys[0]["id"]), (1, &json!(admin.as_str())));
 }

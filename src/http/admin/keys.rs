@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Request, StatusCode};
+use axum::http::{Request, Response, StatusCode};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
-use super::tenants::tenant_id;
+use super::tenants::{find, tenant_id};
 use crate::http::Front;
 use crate::http::auth::Administrator;
-use crate::ids::TenantId;
 use crate::keys::{KeyId, parse_name};
 use crate::store::{Actor, KeyOwner, KeyRecord};
+use crate::tenant::KeyView;
 
 /// What a key shall be.
 #[derive(Deserialize)]
@@ -26,48 +26,23 @@ struct Wish {
     expires: Option<Timestamp>,
 }
 
-/// A key as administrators see it.
-#[derive(Serialize)]
-struct View<'a> {
-    id: &'a str,
-    name: Option<&'a str>,
-    state: &'static str,
-    created: Option<Timestamp>,
-    expires: Option<Timestamp>,
-    revoked: Option<Timestamp>,
-    last_used: Option<Timestamp>,
-    /// All of it, once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
-}
-
-impl<'a> View<'a> {
-    fn of(record: &'a KeyRecord) -> Self {
-        let time = |ms: Option<i64>| ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        Self {
-            id: record.id.as_str(),
-            name: record.name.as_deref(),
-            state: record.state(Timestamp::now().as_millisecond()).as_str(),
-            created: time(Some(record.created)),
-            expires: time(record.expires),
-            revoked: time(record.revoked),
-            last_used: time(record.last_used),
-            key: None,
-        }
-    }
-}
-
 pub(super) async fn list(
     State(front): State<Arc<Front>>,
     _: Administrator,
     Path(tenant): Path<String>,
 ) -> Answer {
-    let tenant = existing(&front, &tenant).await?;
-    keys_of(&front, &KeyOwner::Tenant(tenant)).await
+    let tenant = tenant_id(&tenant)?;
+    let owner = KeyOwner::Tenant(tenant.clone());
+    let keys = front.store.list_keys(&owner).await?;
+    // A tenant that has left the file may have left keys.
+    if keys.is_empty() {
+        find(&front, &tenant).await?;
+    }
+    Ok(shown(&keys))
 }
 
 pub(super) async fn list_admin(State(front): State<Arc<Front>>, _: Administrator) -> Answer {
-    keys_of(&front, &KeyOwner::Admin).await
+    Ok(shown(&front.store.list_keys(&KeyOwner::Admin).await?))
 }
 
 pub(super) async fn create(
@@ -76,7 +51,8 @@ pub(super) async fn create(
     Path(tenant): Path<String>,
     request: Request<Body>,
 ) -> Answer {
-    let tenant = existing(&front, &tenant).await?;
+    let tenant = tenant_id(&tenant)?;
+    find(&front, &tenant).await?;
     create_for(&front, key, &KeyOwner::Tenant(tenant), request).await
 }
 
@@ -98,10 +74,9 @@ pub(super) async fn revoke(
     Ok(answer(StatusCode::OK, &json!({"id": id.as_str(), "state": "revoked"})))
 }
 
-async fn keys_of(front: &Front, owner: &KeyOwner) -> Answer {
-    let keys = front.store.list_keys(owner).await?;
-    let keys: Vec<_> = keys.iter().map(View::of).collect();
-    Ok(answer(StatusCode::OK, &json!({"keys": keys})))
+fn shown(keys: &[KeyRecord]) -> Response<Body> {
+    let keys: Vec<_> = keys.iter().map(KeyView::of).collect();
+    answer(StatusCode::OK, &json!({"keys": keys}))
 }
 
 async fn create_for(
@@ -122,15 +97,5 @@ async fn create_for(
     let expires = wish.expires.map(|expires| expires.as_millisecond());
     let new =
         front.store.create_key(&Actor::key(actor), owner, wish.name.as_deref(), expires).await?;
-    let view = View { key: Some(new.key.expose()), ..View::of(&new.record) };
-    Ok(answer(StatusCode::CREATED, &view))
-}
-
-/// A tenant of the file, of the store, or of those who call without a key.
-async fn existing(front: &Front, id: &str) -> Result<TenantId, AdminError> {
-    let id = tenant_id(id)?;
-    if front.directory.tenant(&id).is_some() || front.store.tenant(&id).await?.is_some() {
-        return Ok(id);
-    }
-    Err(AdminError::NotFound(format!("tenant `{id}`")))
+    Ok(answer(StatusCode::CREATED, &KeyView::of_new(&new)))
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Request, Response, StatusCode};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
 use crate::http::Front;
@@ -14,29 +13,12 @@ use crate::http::auth::Administrator;
 use crate::ids::TenantId;
 use crate::policy::Policy;
 use crate::store::Actor;
-
-/// A tenant as administrators see it.
-#[derive(Serialize)]
-struct View<'a> {
-    id: &'a str,
-    /// `file`, which alone can change it, or `store`.
-    source: &'static str,
-    #[serde(flatten)]
-    policy: &'a Policy,
-}
-
-impl<'a> View<'a> {
-    fn of(front: &Front, id: &'a TenantId, policy: &'a Policy) -> Self {
-        let source = if front.directory.file_policy(id).is_some() { "file" } else { "store" };
-        Self { id: id.as_str(), source, policy }
-    }
-}
+use crate::tenant::{Source, TenantView};
 
 pub(super) async fn list(State(front): State<Arc<Front>>, _: Administrator) -> Answer {
-    let mut tenants = front.store.tenants().await?;
-    tenants.extend(front.directory.file_policies().clone());
-    let views: Vec<_> = tenants.iter().map(|(id, policy)| View::of(&front, id, policy)).collect();
-    Ok(answer(StatusCode::OK, &json!({"tenants": views})))
+    let known = front.directory.known_tenants(front.store.tenants().await?);
+    let views = known.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
+    Ok(answer(StatusCode::OK, &json!({"tenants": views.collect::<Vec<_>>()})))
 }
 
 pub(super) async fn show(
@@ -45,11 +27,8 @@ pub(super) async fn show(
     Path(id): Path<String>,
 ) -> Answer {
     let id = tenant_id(&id)?;
-    let policy = match front.directory.file_policy(&id) {
-        Some(policy) => policy.clone(),
-        None => in_store(&front, &id).await?,
-    };
-    Ok(answer(StatusCode::OK, &View::of(&front, &id, &policy)))
+    let (source, policy) = find(&front, &id).await?;
+    Ok(answer(StatusCode::OK, &TenantView::of(&id, source, &policy)))
 }
 
 pub(super) async fn add(
@@ -65,10 +44,10 @@ pub(super) async fn add(
     let policy = policy(Value::Object(body))?;
     not_of_file(&front, &id)?;
     front.store.add_tenant(&Actor::key(key), &id, &policy).await?;
-    Ok(answer(StatusCode::CREATED, &View::of(&front, &id, &policy)))
+    Ok(answer(StatusCode::CREATED, &TenantView::of(&id, Source::Store, &policy)))
 }
 
-/// Members that are given are changed, those that are null are taken away (RFC 7396).
+/// Members that are given are changed, those that are null are taken away (RFC 7396). What `GET` gave can be sent back.
 pub(super) async fn change(
     State(front): State<Arc<Front>>,
     Administrator(key): Administrator,
@@ -76,15 +55,17 @@ pub(super) async fn change(
     request: Request<Body>,
 ) -> Answer {
     let id = tenant_id(&id)?;
-    let body = object(&front, request).await?;
+    let mut body = object(&front, request).await?;
     not_of_file(&front, &id)?;
     let change = |before: Policy| {
+        take_same(&mut body, "id", id.as_str())?;
+        take_same(&mut body, "source", Source::Store.as_str())?;
         let mut merged = json!(before);
         merge(&mut merged, Value::Object(body));
         policy(merged)
     };
     let policy = front.store.change_tenant(&Actor::key(key), &id, change).await?;
-    Ok(answer(StatusCode::OK, &View::of(&front, &id, &policy)))
+    Ok(answer(StatusCode::OK, &TenantView::of(&id, Source::Store, &policy)))
 }
 
 pub(super) async fn remove(
@@ -102,9 +83,21 @@ pub(super) fn tenant_id(text: &str) -> Result<TenantId, AdminError> {
     TenantId::parse(text).map_err(|error| AdminError::Invalid(error.to_string()))
 }
 
-async fn in_store(front: &Front, id: &TenantId) -> Result<Policy, AdminError> {
-    let policy = front.store.tenant(id).await?;
-    policy.ok_or_else(|| AdminError::NotFound(format!("tenant `{id}`")))
+/// A tenant of the file, of the store, or of those who call without a key.
+pub(super) async fn find(front: &Front, id: &TenantId) -> Result<(Source, Policy), AdminError> {
+    let stored = front.store.tenant(id).await?.map(|policy| (id.clone(), policy));
+    let found = front.directory.known_tenants(stored.into_iter().collect()).remove(id);
+    found.ok_or_else(|| AdminError::NotFound(format!("tenant `{id}`")))
+}
+
+/// Takes away a member that cannot be changed, if it is what it must be.
+fn take_same(body: &mut Map<String, Value>, name: &str, value: &str) -> Result<(), AdminError> {
+    match body.remove(name) {
+        Some(given) if given != value => {
+            Err(AdminError::Invalid(format!("`{name}` is \"{value}\", and cannot be changed")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn not_of_file(front: &Front, id: &TenantId) -> Result<(), AdminError> {
