@@ -2,8 +2,7 @@
 
 use sqlx::migrate::MigrateError;
 
-/// The active keys that one owner may have: the one in use, and the one that replaces it.
-pub const ACTIVE_KEYS_MAX: usize = 2;
+use super::KeyOwner;
 
 /// Why the store did not do what was asked. No text contains a password or a key.
 #[derive(Debug, thiserror::Error)]
@@ -21,8 +20,8 @@ pub enum StoreError {
     #[error("there is no {0} in the store")]
     NotFound(String),
     /// Its owner has as many active keys as are allowed.
-    #[error("{0} has {ACTIVE_KEYS_MAX} active keys already; revoke one first")]
-    TooManyKeys(String),
+    #[error("{0} has {max} active keys already; revoke one first", max = .0.active_keys_max())]
+    TooManyKeys(KeyOwner),
     /// More was asked for than is given at once.
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
-use super::{ACTIVE_KEYS_MAX, Actor, Store, StoreError, audit, in_time, now, places};
+use super::{Actor, Store, StoreError, audit, in_time, now, places};
 use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyHash, KeyId};
 
@@ -88,6 +88,15 @@ impl KeyState {
 }
 
 impl KeyOwner {
+    /// How many keys may be active. Of a tenant's: the one in use, and the one that replaces it. Administrators are
+    /// several people, and each has a key.
+    pub fn active_keys_max(&self) -> usize {
+        match self {
+            Self::Tenant(_) => 2,
+            Self::Admin => 20,
+        }
+    }
+
     /// As it stands in the table.
     fn tenant(&self) -> Option<&str> {
         match self {
@@ -138,8 +147,8 @@ impl Store {
         };
         in_time(async {
             let mut change = self.change().await?;
-            if active(&mut change, owner).await? >= ACTIVE_KEYS_MAX {
-                return Err(StoreError::TooManyKeys(owner.to_string()));
+            if active(&mut change, owner).await? >= owner.active_keys_max() {
+                return Err(StoreError::TooManyKeys(owner.clone()));
             }
             write(&mut change, &record).await?;
             let detail = json!({"tenant": owner.tenant(), "name": name, "expires": expires});

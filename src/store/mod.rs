@@ -29,7 +29,7 @@ use crate::keys::Hasher;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
-pub use self::error::{ACTIVE_KEYS_MAX, StoreError};
+pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
