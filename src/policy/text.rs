@@ -4,17 +4,24 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Grants, InvalidPolicy, Limit, Pattern, Policy, Rate};
+use super::{Grants, IN_FLIGHT_DEFAULT, InvalidPolicy, Limit, Pattern, Policy, Rate};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyText {
     rate: Option<Rate>,
     burst: Option<u32>,
+    /// Without a word there is the default; who wants no limit says null.
+    #[serde(default = "in_flight_default")]
     max_in_flight: Option<u32>,
     weight: Option<u32>,
     servers: Option<Grants>,
     limits: Option<BTreeMap<Pattern, Limit>>,
+}
+
+#[allow(clippy::unnecessary_wraps)]
+fn in_flight_default() -> Option<u32> {
+    Some(IN_FLIGHT_DEFAULT)
 }
 
 impl TryFrom<PolicyText> for Policy {
@@ -22,9 +29,8 @@ impl TryFrom<PolicyText> for Policy {
 
     fn try_from(text: PolicyText) -> Result<Self, InvalidPolicy> {
         let defaults = Self::new();
-        let max_in_flight = text.max_in_flight.or(defaults.limit.max_in_flight);
         let policy = Self {
-            limit: Limit { rate: text.rate, burst: text.burst, max_in_flight },
+            limit: Limit { rate: text.rate, burst: text.burst, max_in_flight: text.max_in_flight },
             weight: text.weight.unwrap_or(defaults.weight),
             servers: text.servers.unwrap_or_default(),
             limits: text.limits.unwrap_or_default(),
@@ -45,6 +51,10 @@ mod tests {
         assert_eq!((policy.weight, policy.limit.max_in_flight), (2, Some(256)));
         let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();
         assert_eq!(again, policy);
+        for policy in [Policy::new(), Policy::unlimited()] {
+            let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();
+            assert_eq!(again, policy);
+        }
     }
 
     #[test]

@@ -148,6 +148,11 @@ async fn what_was_shown_can_be_sent_back() {
     acme["weight"] = json!(7);
     let changed = send(&admin, Method::PATCH, "/tenants/acme", acme.clone()).await;
     assert_eq!((changed.status, changed.json()), (200, acme));
+    let unlimited = json!({"rate": null, "max_in_flight": null});
+    let changed = send(&admin, Method::PATCH, "/tenants/acme", unlimited).await.json();
+    assert_eq!((&changed["rate"], &changed["max_in_flight"]), (&Value::Null, &Value::Null));
+    let changed = send(&admin, Method::PATCH, "/tenants/acme", json!({"weight": 2})).await.json();
+    assert_eq!((&changed["weight"], &changed["max_in_flight"]), (&json!(2), &Value::Null));
     for (name, value) in [("id", "other"), ("source", "file")] {
         let refusal = send(&admin, Method::PATCH, "/tenants/acme", json!({name: value})).await;
         assert_eq!(refusal.problem(), refused(400, "invalid_request"));

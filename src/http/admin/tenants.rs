@@ -62,6 +62,10 @@ pub(super) async fn change(
         take_same(&mut body, "source", Source::Store.as_str())?;
         let mut merged = json!(before);
         merge(&mut merged, Value::Object(body));
+        if let Some(members) = merged.as_object_mut() {
+            // Not absent, which would mean the default: it was taken away.
+            members.entry("max_in_flight").or_insert(Value::Null);
+        }
         policy(merged)
     };
     let policy = front.store.change_tenant(&Actor::key(key), &id, change).await?;
