@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{StatusCode, Url};
 
 /// Where `trunkline serve` listens by default.
@@ -26,6 +27,9 @@ pub(super) struct Args {
     /// The gateway
     #[arg(long, env = "TRUNKLINE_URL", default_value = DEFAULT_URL)]
     url: Url,
+    /// The key to call with, or another token that the gateway takes
+    #[arg(long, env = "TRUNKLINE_KEY", hide_env_values = true)]
+    key: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -39,7 +43,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     path.pop_if_empty().extend(["v1", "servers", &args.server, "tools", &args.tool]);
     drop(path);
-    let response = reqwest::Client::new().post(url).body(args.arguments).send().await;
+    let mut request = reqwest::Client::new().post(url).body(args.arguments);
+    if let Some(key) = args.key.filter(|key| !key.is_empty()) {
+        request = request.header(AUTHORIZATION, bearer(&key)?);
+    }
+    let response = request.send().await;
     let response = response.with_context(|| {
         format!(
             "no gateway answers at {}; `trunkline serve` starts one, --url names another",
@@ -56,4 +64,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     println!("{body}");
     Ok(if tool_failed { ExitCode::from(TOOL_ERROR) } else { ExitCode::SUCCESS })
+}
+
+/// The key itself is in no error.
+fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+        anyhow!("the key has characters in it that no key has, such as a line break")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }

@@ -4,8 +4,8 @@ use super::error::{ConfigError, Place};
 use super::tree::{Node, Table, Value};
 
 const PREFIX: &str = "TRUNKLINE_";
-/// Tells `trunkline call` where the gateway is.
-const NOT_SETTINGS: [&str; 1] = ["TRUNKLINE_URL"];
+/// Tell `trunkline call` where the gateway is, and who calls.
+const NOT_SETTINGS: [&str; 2] = ["TRUNKLINE_URL", "TRUNKLINE_KEY"];
 
 /// Sets what the variables say.
 pub(super) fn overlay(settings: &mut Table, env: &[(String, String)]) -> Result<(), ConfigError> {
@@ -124,6 +124,7 @@ mod tests {
         let env = [
             "PATH",
             "TRUNKLINE_URL",
+            "TRUNKLINE_KEY",
             "TRUNKLINE_SERVICE_HOST",
             "TRUNKLINE_SERVICE_PORT",
             "TRUNKLINE_SERVICE_PORT_HTTP",
