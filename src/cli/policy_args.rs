@@ -1,6 +1,6 @@
 //! What a tenant may do, on the command line.
 
-use crate::policy::{Grants, Limit, Pattern, Policy, Rate};
+use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
 
 /// What can be said of a tenant.
 #[derive(clap::Args, Default)]
@@ -9,13 +9,13 @@ pub(super) struct PolicyArgs {
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
     /// How many of them at once [default: as many as the rate names]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<BURST_MAX>)]
     burst: Option<u32>,
     /// Calls in flight [default: 256]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<IN_FLIGHT_MAX>)]
     max_in_flight: Option<u32>,
     /// Its part of a server where there is not enough for all, 1 to 100 [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<WEIGHT_MAX>)]
     weight: Option<u32>,
     /// What it may use: servers, or tools of servers, such as 'std,search/*' [default: nothing]
     #[arg(long, value_name = "PATTERNS", value_parser = parse_servers)]
@@ -73,6 +73,13 @@ impl RemovalArgs {
     }
 }
 
+fn number<const MAX: u32>(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number @ 1..) if number <= MAX => Ok(number),
+        _ => Err(format!("write a whole number from 1 to {MAX}")),
+    }
+}
+
 fn parse_servers(text: &str) -> Result<Grants, String> {
     let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
     let patterns = patterns.map(Pattern::parse).collect::<Result<_, _>>();
@@ -88,12 +95,13 @@ fn parse_limit(text: &str) -> Result<(Pattern, Limit), String> {
     let mut limit = Limit::default();
     for setting in settings.split(',') {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        let number =
-            || value.parse().map_err(|_| format!("`{name}` must be a number, and it is `{value}`"));
+        let named = |problem: String| format!("`{setting}`: {problem}");
         match name.trim() {
             "rate" => limit.rate = Some(value.parse().map_err(|error| format!("{error}"))?),
-            "burst" => limit.burst = Some(number()?),
-            "max_in_flight" => limit.max_in_flight = Some(number()?),
+            "burst" => limit.burst = Some(number::<BURST_MAX>(value).map_err(named)?),
+            "max_in_flight" => {
+                limit.max_in_flight = Some(number::<IN_FLIGHT_MAX>(value).map_err(named)?)
+            }
             _ => {
                 return Err(format!(
                     "`{setting}` is none of `rate=`, `burst=` and `max_in_flight=`"
@@ -118,7 +126,7 @@ mod tests {
             ("search", "write a pattern"),
             ("a b:rate=5/s", "is not a pattern"),
             ("search:rate=5", "is not a rate"),
-            ("search:burst=many", "`burst` must be a number"),
+            ("search:burst=many", "`burst=many`: write a whole number from 1 to 1000000"),
             ("search:speed=5", "`speed=5` is none of"),
             ("search:", "`` is none of"),
         ] {

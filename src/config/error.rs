@@ -28,7 +28,8 @@ pub enum ConfigError {
     #[error(
         "refusing to serve callers without a key on {listen}, which other machines can reach: to allow it, \
          set `anonymous_tenant = \"local\"` under `[auth]` in trunkline.toml or the environment variable \
-         TRUNKLINE_AUTH__ANONYMOUS_TENANT=local; otherwise listen on 127.0.0.1"
+         TRUNKLINE_AUTH__ANONYMOUS_TENANT=local; to serve callers with keys, have a trunkline.toml without \
+         `anonymous_tenant` and make keys by `trunkline key create`; otherwise listen on 127.0.0.1"
     )]
     OpenByDefault {
         /// The address that is not a loopback one.

@@ -7,7 +7,7 @@ use super::section::{Section, into_table};
 use super::tree::Node;
 use super::values;
 use crate::ids::TenantId;
-use crate::policy::{Grants, Limit, Pattern, Policy, Rate};
+use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
 
 const TENANT_KEYS: &[&str] = &["rate", "burst", "max_in_flight", "weight", "servers", "limits"];
 const LIMIT_KEYS: &[&str] = &["rate", "burst", "max_in_flight"];
@@ -37,7 +37,7 @@ fn policy(path: &str, node: Node) -> Result<Policy, ConfigError> {
     };
     Ok(Policy {
         limit,
-        weight: tenant.optional("weight", values::number)?.unwrap_or(defaults.weight),
+        weight: tenant.optional("weight", up_to(WEIGHT_MAX))?.unwrap_or(defaults.weight),
         servers: tenant.optional("servers", grants)?.unwrap_or_default(),
         limits,
     })
@@ -58,9 +58,13 @@ fn scoped(path: &str, node: Node) -> Result<BTreeMap<Pattern, Limit>, ConfigErro
 fn limit(section: &mut Section) -> Result<Limit, ConfigError> {
     Ok(Limit {
         rate: section.optional("rate", rate)?,
-        burst: section.optional("burst", values::number)?,
-        max_in_flight: section.optional("max_in_flight", values::number)?,
+        burst: section.optional("burst", up_to(BURST_MAX))?,
+        max_in_flight: section.optional("max_in_flight", up_to(IN_FLIGHT_MAX))?,
     })
+}
+
+fn up_to(max: u32) -> impl FnOnce(Node) -> Result<u32, String> {
+    move |node| values::count(node, max)
 }
 
 fn rate(node: Node) -> Result<Rate, String> {

@@ -153,12 +153,8 @@ pub(super) fn sessions(node: Node) -> Result<u32, String> {
     count(node, SESSIONS_MAX)
 }
 
-/// A whole number, whose range is checked with what it belongs to.
-pub(super) fn number(node: Node) -> Result<u32, String> {
-    count(node, u32::MAX)
-}
-
-fn count(node: Node, max: u32) -> Result<u32, String> {
+/// A whole number that is not zero.
+pub(super) fn count(node: Node, max: u32) -> Result<u32, String> {
     let node = node.untexted();
     let number = match node.value {
         Value::Integer(number) => u32::try_from(number).ok(),

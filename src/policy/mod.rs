@@ -68,6 +68,9 @@ pub enum InvalidPolicy {
     /// A burst of nothing.
     #[error("`burst` says how much of a `rate` may come at once, and there is no `rate`")]
     BurstWithoutRate,
+    /// A further limit has something wrong.
+    #[error("the limit for `{0}`: {1}")]
+    Scoped(Pattern, Box<InvalidPolicy>),
     /// Nothing is limited.
     #[error("the limit for `{0}` limits nothing: give it a `rate` or `max_in_flight`")]
     NoLimit(Pattern),
@@ -103,7 +106,7 @@ impl Policy {
         not_too_many("servers", self.servers.patterns().len(), GRANTS_MAX)?;
         not_too_many("limits", self.limits.len(), SCOPED_MAX)?;
         for (pattern, limit) in &self.limits {
-            limit.check()?;
+            limit.check().map_err(|error| InvalidPolicy::Scoped(pattern.clone(), error.into()))?;
             if limit.rate.is_none() && limit.max_in_flight.is_none() {
                 return Err(InvalidPolicy::NoLimit(pattern.clone()));
             }
@@ -163,5 +166,11 @@ mod tests {
             policy.limits.insert(Pattern::parse("std/echo").unwrap(), Limit::default());
         });
         assert!(error.unwrap_err().contains("`std/echo` limits nothing"));
+        let error = with(|policy| {
+            let burst = Limit { burst: Some(5), ..Limit::default() };
+            policy.limits.insert(Pattern::parse("std/echo").unwrap(), burst);
+        });
+        let error = error.unwrap_err();
+        assert!(error.starts_with("the limit for `std/echo`: `burst` says"), "{error}");
     }
 }

@@ -30,6 +30,7 @@ const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long SQLite waits for another process that writes: less than [`super::PATIENCE`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
+const ELSEWHERE: &str = "`[store] url` says where else";
 /// A connection that gives no sign of life in this time after use is not used again.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Long enough for the migrations of another replica that was first.
@@ -82,13 +83,15 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
     create_private(&path).map_err(|error| {
-        StoreError::Unavailable(format!("cannot create the file {}: {error}", path.display()))
+        let cause = format!("cannot create the file {}: {error}", path.display());
+        StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
     })?;
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
-        .map_err(|error| at(&format!("cannot use the file {}", path.display()), error.into()))?;
+        .map_err(|error| elsewhere(error.into()))
+        .map_err(|error| at(&format!("cannot use the file {}", path.display()), error))?;
     let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
         Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
     });
@@ -206,6 +209,18 @@ fn at(place: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause) => StoreError::Unavailable(format!("{place}: {cause}")),
         StoreError::Corrupt(cause) => StoreError::Corrupt(format!("{place}: {cause}")),
+        other => other,
+    }
+}
+
+/// Says what to do about a file that cannot be written.
+fn elsewhere(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(cause)
+            if cause.contains("readonly") || cause.contains("unable to open") =>
+        {
+            StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
+        }
         other => other,
     }
 }

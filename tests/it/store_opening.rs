@@ -108,6 +108,7 @@ async fn what_cannot_be_opened_is_named_without_its_password() {
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("cannot create the file") && text.contains("absent/x.db"), "{text}");
+    assert!(text.ends_with("; `[store] url` says where else"), "{text}");
 
     let path = dir.path().join("text");
     std::fs::write(&path, "this is not a database, but it is long enough to look at".repeat(99))

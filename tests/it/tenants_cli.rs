@@ -8,7 +8,7 @@ use trunkline::keys::ApiKey;
 use trunkline::store::{KeyOwner, Store};
 
 use crate::store::tenant;
-use crate::support::{Setup, trunkline};
+use crate::support::{Setup, TRUNKLINE, trunkline};
 
 fn setup() -> Setup {
     let setup = Setup::new().set("[tenants.of-file]\nrate = \"9/s\"\nservers = [\"std\"]");
@@ -127,6 +127,9 @@ async fn a_mistake_is_named_and_changes_nothing() {
         ("tenant add a/b", "is not a valid tenant id"),
         ("tenant add new --burst 5", "there is no `rate`"),
         ("tenant add new --weight 101", "from 1 to 100"),
+        ("tenant add new --weight heavy", "from 1 to 100"),
+        ("tenant add new --burst 0", "from 1 to 1000000"),
+        ("tenant add new --limit std:burst=1", "the limit for `std`: `burst`"),
         ("tenant add new --rate fast", "is not a rate"),
         ("tenant add new --limit std:speed=1", "is none of"),
         ("tenant set acme --no-limit std", "there is no limit for `std`"),
@@ -231,4 +234,33 @@ async fn keys_are_rotated_two_at_a_time() {
     let list = shown(&setup, &["key", "list", "--admin", "--json"]).await;
     let keys = list["keys"].as_array().unwrap();
     assert_eq!((keys.len(), &keys[0]["id"]), (1, &json!(admin.as_str())));
+}
+
+#[tokio::test]
+async fn a_call_is_made_with_a_key() {
+    let setup = Setup::new().without_anonymous().std().with_tenant("acme", "servers = [\"std\"]");
+    let gateway = setup.start().await;
+    let (key, url) = (gateway.new_key("acme").await, gateway.url(""));
+    let call = ["call", "--url", &url, "std", "uuid"];
+    let with_flag = [&call[..], &["--key", &key]].concat();
+    let with_bad = [&call[..], &["--key", "a\nb"]].concat();
+    let elsewhere = Setup::new();
+    for (args, code, error) in
+        [(&call[..], 3, "unauthenticated"), (&with_flag, 0, ""), (&with_bad, 2, "line break")]
+    {
+        let output = trunkline(&elsewhere, args).await;
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(error), "{stderr}");
+    }
+
+    let mut command = tokio::process::Command::new(TRUNKLINE);
+    command.current_dir(elsewhere.dir.path()).env("TRUNKLINE_KEY", &key);
+    let output = command.args(call).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let mut command = tokio::process::Command::new(TRUNKLINE);
+    let help = command.args(["call", "--help"]).env("TRUNKLINE_KEY", &key).output().await.unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("TRUNKLINE_KEY") && !help.contains(&key), "{help}");
+    gateway.stop().await;
 }
