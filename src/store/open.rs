@@ -245,6 +245,14 @@ mod tests {
     }
 
     #[test]
+    fn where_else_is_said_of_files_that_cannot_be_written_and_not_of_busy_ones() {
+        let said = |cause: &str| elsewhere(StoreError::Unavailable(cause.to_owned())).to_string();
+        assert!(said("attempt to write a readonly database").ends_with(ELSEWHERE));
+        assert!(said("unable to open database file").ends_with(ELSEWHERE));
+        assert!(said("database is locked").ends_with("locked"));
+    }
+
+    #[test]
     fn a_file_is_named_by_its_full_path() {
         let dir = std::env::current_dir().unwrap();
         for (url, path) in [

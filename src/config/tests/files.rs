@@ -219,7 +219,7 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("[tenants.a]\nrate = \"1/m\"", "2: `tenants.a.rate` ", &["`1/m`", "such as `100/s`"]),
         ("[tenants.a]\nrate = 5", "2: `tenants.a.rate` ", &["such as \"100/s\"", "an integer"]),
         ("[tenants.a]\nburst = 5", "1: `tenants.a`: `burst` ", &["there is no `rate`"]),
-        ("[tenants.a]\nweight = 101", "1: `tenants.a`: `weight` ", &["from 1 to 100", "101"]),
+        ("[tenants.a]\nweight = 101", "2: `tenants.a.weight` ", &["from 1 to 100", "101"]),
         ("[tenants.a]\nservers = [\"a b\"]", "2: `tenants.a.servers` ", &["`search/query`"]),
         (
             "[tenants.a]\nlimits.\"a b\" = {}",
