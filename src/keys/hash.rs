@@ -2,6 +2,7 @@
 //! hasher's own key.
 
 use std::fmt;
+use std::hash::{self, Hash};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -19,7 +20,7 @@ const LABEL: &[u8] = b"trunkline key 1\0";
 pub struct Hasher(Hmac<Sha256>);
 
 /// The hash of one key. Compared in a time that does not tell where two differ.
-#[derive(Clone, Copy, Hash)]
+#[derive(Clone, Copy)]
 pub struct KeyHash([u8; LEN]);
 
 impl Hasher {
@@ -65,6 +66,12 @@ impl PartialEq for KeyHash {
 }
 
 impl Eq for KeyHash {}
+
+impl Hash for KeyHash {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,7 +16,7 @@ const CHANNEL: &str = "trunkline_changes";
 const SQLITE_INTERVAL: Duration = Duration::from_millis(500);
 /// How often to look at PostgreSQL while it is silent: a connection may be dead without showing it, or lead to a pooler
 /// that passes on no notifications.
-const POSTGRES_INTERVAL: Duration = Duration::from_secs(10);
+const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait before looking again for a database that is away.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 

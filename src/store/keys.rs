@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
+use super::tenants::readable;
 use super::{Actor, Store, StoreError, audit, in_time, now, places};
 use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyHash, KeyId};
@@ -260,7 +261,8 @@ pub(super) async fn read_valid(
         "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
          WHERE revoked IS NULL",
     );
-    rows.fetch_all(connection).await?.into_iter().map(record).collect()
+    let rows = rows.fetch_all(connection).await?.into_iter();
+    Ok(rows.map(record).filter_map(readable).collect())
 }
 
 fn record(

@@ -220,31 +220,51 @@ async fn read_tenants(
     .await?;
     let mut grants = read_grants(connection, only).await?;
     let mut limits = read_limits(connection, only).await?;
-    let tenant = |(id, rate, burst, max_in_flight, weight): TenantRow| {
-        let policy = Policy {
-            limit: limit(&id, rate, burst, max_in_flight)?,
-            weight: number(&id, weight)?,
-            servers: Grants::new(grants.remove(&id).unwrap_or_default()),
-            limits: limits.remove(&id).unwrap_or_default(),
-        };
-        Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
+    let tenants = rows.into_iter().map(|row| {
+        let (grants, limits) = (grants.remove(&row.0), limits.remove(&row.0));
+        tenant(row, grants.unwrap_or_default(), limits.unwrap_or_default())
+    });
+    match only {
+        Some(_) => tenants.collect(),
+        None => Ok(tenants.filter_map(readable).collect()),
+    }
+}
+
+/// One row that cannot be read, of a newer version or made by hand, takes away the rights of its tenant alone.
+pub(super) fn readable<T>(row: Result<T, StoreError>) -> Option<T> {
+    row.inspect_err(|error| tracing::error!(%error, "a row is passed over")).ok()
+}
+
+fn tenant(
+    (id, rate, burst, max_in_flight, weight): TenantRow,
+    grants: Vec<String>,
+    limits: Vec<LimitRow>,
+) -> Result<(TenantId, Policy), StoreError> {
+    let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
+    let scoped = limits.into_iter().map(|(_, text, rate, burst, max_in_flight)| {
+        Ok((pattern(&text)?, limit(&id, rate, burst, max_in_flight)?))
+    });
+    let policy = Policy {
+        limit: limit(&id, rate, burst, max_in_flight)?,
+        weight: number(&id, weight)?,
+        servers: Grants::new(grants.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?),
+        limits: scoped.collect::<Result<_, StoreError>>()?,
     };
-    rows.into_iter().map(tenant).collect()
+    Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
 }
 
 async fn read_grants(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<Pattern>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<String>>, StoreError> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 ORDER BY tenant, position",
     )
     .bind(only)
     .fetch_all(connection)
     .await?;
-    let mut grants: BTreeMap<String, Vec<Pattern>> = BTreeMap::new();
+    let mut grants: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tenant, pattern) in rows {
-        let pattern = Pattern::parse(&pattern).map_err(|error| corrupt(&tenant, error))?;
         grants.entry(tenant).or_default().push(pattern);
     }
     Ok(grants)
@@ -253,18 +273,16 @@ async fn read_grants(
 async fn read_limits(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, BTreeMap<Pattern, Limit>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<LimitRow>>, StoreError> {
     let rows: Vec<LimitRow> = sqlx::query_as(
         "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits WHERE $1 IS NULL OR tenant = $1",
     )
     .bind(only)
     .fetch_all(connection)
     .await?;
-    let mut limits: BTreeMap<String, BTreeMap<Pattern, Limit>> = BTreeMap::new();
-    for (tenant, pattern, rate, burst, max_in_flight) in rows {
-        let pattern = Pattern::parse(&pattern).map_err(|error| corrupt(&tenant, error))?;
-        let limit = limit(&tenant, rate, burst, max_in_flight)?;
-        limits.entry(tenant).or_default().insert(pattern, limit);
+    let mut limits: BTreeMap<String, Vec<LimitRow>> = BTreeMap::new();
+    for row in rows {
+        limits.entry(row.0.clone()).or_default().push(row);
     }
     Ok(limits)
 }

@@ -1,6 +1,7 @@
 //! What is stored comes back: tenants and the audit log, on both databases.
 
 use serde_json::json;
+use sqlx::Connection;
 use tokio::task::JoinSet;
 use trunkline::ids::TenantId;
 use trunkline::policy::{Grants, Limit, Pattern, Policy};
@@ -222,6 +223,32 @@ async fn every_change_is_audited_and_nothing_else() {
         assert_eq!(before[0].detail, json!({"tenant": "acme", "name": "ci", "expires": expires}));
         assert!(before[0].at <= entries[0].at && before[0].id < entries[2].id);
         assert!(!before[0].detail.to_string().contains(new.key.expose()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_takes_away_the_rights_of_its_tenant_alone() {
+    on_both(async |database| {
+        let store = database.open().await;
+        for id in ["good", "bad"] {
+            store.add_tenant(&root(), &tenant(id), &full()).await.unwrap();
+            let owner = KeyOwner::Tenant(tenant(id));
+            store.create_key(&root(), &owner, None, None).await.unwrap();
+        }
+        sqlx::any::install_default_drivers();
+        let mut by_hand = sqlx::AnyConnection::connect(database.url.expose()).await.unwrap();
+        for text in [
+            "UPDATE grants SET pattern = 'a b' WHERE tenant = 'bad' AND position = 1",
+            "UPDATE keys SET hash = 'x' WHERE tenant = 'bad'",
+        ] {
+            sqlx::query(text).execute(&mut by_hand).await.unwrap();
+        }
+        let contents = store.load().await.unwrap();
+        assert_eq!(contents.tenants.into_keys().collect::<Vec<_>>(), [tenant("good")]);
+        let owners: Vec<_> = contents.keys.into_iter().map(|key| key.owner).collect();
+        assert_eq!(owners, [KeyOwner::Tenant(tenant("good"))]);
+        assert!(matches!(store.tenant(&tenant("bad")).await, Err(StoreError::Corrupt(_))));
     })
     .await;
 }
