@@ -1,7 +1,7 @@
 //! Tenants: whoever calls belongs to one, and what it may do is the tenant's.
 //!
 //! - [`directory`]: who there is, and whose key is whose; [`strangers`] bounds what unknown keys cost
-//! - [`known`]: which tenants there are, and how they are shown
+//! - [`mod@known`]: which tenants there are, and how they are shown
 //! - [`usage`]: what was used, and [`books`]: that it is written down
 
 pub mod books;

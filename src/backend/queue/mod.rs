@@ -1,7 +1,7 @@
 //! Who may use a server now, and who waits.
 //!
 //! A server takes `max_in_flight` calls at once. As long as nobody waits, a call takes a slot without a lock.
-//! Otherwise it waits in its tenant's own line, and slots go round among the tenants ([`line`]). How many may wait
+//! Otherwise it waits in its tenant's own line, and slots go round among the tenants ([`mod@line`]). How many may wait
 //! is bounded ([`room`]). With one slot this makes a strictly serial server.
 //!
 //! Where tenants share a server, no tenant may hold all of its slots, however long its calls take: a quarter of them
