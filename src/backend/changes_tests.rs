@@ -168,7 +168,7 @@ async fn there_is_a_limit_to_what_a_tenant_watches_at_a_server_and_to_what_all_d
         })
         .collect();
     let other = of("other");
-    assert!(matches!(other.watch("one more", in_secs(1)).await, Err(WatchError::TooMany)));
+    assert!(matches!(other.watch("one more", in_secs(1)).await, Err(WatchError::Full)));
     other.watch_all(uris(7, 1)).unwrap();
     a.unwatch("0");
     other.watch_all(["one more".to_owned()]).unwrap();
