@@ -252,6 +252,11 @@ impl<W> Line<W> {
         }
     }
 
+    /// Whether calls of a tenant want a slot.
+    pub(super) fn is_waiting(&self, number: u32) -> bool {
+        self.tenants.get(&number).is_some_and(|waiting| !waiting.calls.is_empty())
+    }
+
     /// Tenants whose calls want a slot.
     pub(super) fn tenants_waiting(&self) -> usize {
         self.empty_handed.len() + self.others.len()

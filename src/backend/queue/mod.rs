@@ -267,7 +267,9 @@ impl Inner {
         let contended = self.contended_until_now(waiting);
         loop {
             let line = &mut waiting.line;
-            let is_shared = line.tenants_waiting() > 1 || self.shares.is_shared();
+            // Whoever asked lately and does not wait is another than those who do, however long ago they asked.
+            let another = self.shares.last_asker().is_some_and(|number| !line.is_waiting(number));
+            let is_shared = another || line.tenants_waiting() > 1 || self.shares.is_shared();
             let free = self.slots.free();
             let (slot, among) = match (free.open, free.reserved) {
                 (true, _) if is_shared => (Slot::Open, Among::Below(self.slots.limit())),

@@ -166,6 +166,13 @@ impl Shares {
         until != 0 && self.now() < until
     }
 
+    /// Who asked last, if that was lately.
+    pub(super) fn last_asker(&self) -> Option<u32> {
+        let last = self.last.load(Ordering::Acquire);
+        let is_recent = self.now() < (last as u32).saturating_add(LATELY_TICKS);
+        (last != 0 && is_recent).then_some((last >> 32) as u32)
+    }
+
     /// When to look again whether it still is.
     pub(super) fn look_again_at(&self) -> Instant {
         let until = self.began + TICK * self.shared_until.load(Ordering::Acquire);

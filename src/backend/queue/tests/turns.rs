@@ -167,3 +167,25 @@ async fn a_hundred_times_the_weight_is_a_hundred_times_the_turns() {
     let light = order.lock()[..505].iter().filter(|&&weight| weight == 1).count();
     assert_eq!(light, 5);
 }
+
+/// Whoever hangs calls asks no more; that it asked long ago does not give it what is kept for others.
+#[tokio::test(start_paused = true)]
+async fn the_reserve_is_kept_from_those_who_hang_and_wait_as_long_as_others_come() {
+    let queue = Arc::new(Queue::new(8));
+    drop(enter(&queue, "quiet").await.unwrap());
+    let mut hung = JoinSet::new();
+    for _ in 0..16 {
+        let queue = queue.clone();
+        hung.spawn(async move {
+            let place = queue.line_up(&tenant("hog"), 1, 0);
+            let _permit = place.slot(MS, Instant::now() + Duration::from_secs(3600)).await;
+            sleep(Duration::from_secs(3600)).await;
+        });
+    }
+    for _ in 0..60 {
+        sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        drop(enter(&queue, "quiet").await.unwrap());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+}
