@@ -18,7 +18,7 @@ use super::token::Head;
 
 /// How old keys get: one that a provider has withdrawn is good for that long.
 const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
-/// After a fetch that failed; also what callers should wait whom nobody can check.
+/// After a fetch that failed.
 pub const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// How often tokens with unknown keys, all together, can have the keys fetched.
 const ASK_EVERY: Duration = Duration::from_secs(30);

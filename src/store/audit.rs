@@ -1,7 +1,5 @@
 //! Who changed what.
 
-use std::fmt;
-
 use serde_json::Value;
 use sqlx::{Any, Transaction};
 use uuid::Uuid;
@@ -39,12 +37,6 @@ impl Actor {
     /// The holder of a key.
     pub fn key(id: KeyId) -> Self {
         Self(format!("key:{id}"))
-    }
-}
-
-impl fmt::Display for Actor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
