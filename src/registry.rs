@@ -73,7 +73,7 @@ impl Registry {
         let servers = servers.iter().map(|(id, config)| {
             let (config, environment) = (config.clone(), environment.clone());
             let server = match config.sharing {
-                Sharing::Shared => {
+                Sharing::Shared | Sharing::Tenant => {
                     let backend = Backend::new(id.clone(), config, environment, None);
                     tasks.spawn(backend.clone().supervise(stop.clone()));
                     Server::Shared(backend)

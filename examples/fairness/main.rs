@@ -2,12 +2,12 @@
 //! floods, is slow, hangs, or cancels; and how the server is divided among tenants that all want more.
 //!
 //! ```text
-//! cargo run --release --example fairness                 ten seconds for each row
+//! cargo run --release --example fairness                 five rounds of ten seconds for each row
 //! cargo run --release --example fairness -- --seconds 60
 //! ```
 //!
 //! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable, run several times.
-//! One row is one gateway of its own, with a server of 16 slots and 100 tenants.
+//! Each round of a row has a gateway of its own, with a server of 16 slots and 100 tenants.
 //!
 //! - `target`: the gateway that is measured, in a process of its own
 //! - `load`: what the tenants do
@@ -31,13 +31,16 @@ struct Options {
     /// How long to measure for each row
     #[arg(long, default_value = "10")]
     seconds: u32,
+    /// How often to measure each row, alone and beside in turns
+    #[arg(long, default_value = "5")]
+    rounds: u32,
 }
 
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
         Some("serve" | "std" | "guard") => return trunkline::cli::run(),
-        _ => measure(Duration::from_secs(Options::parse().seconds.into())),
+        _ => measure(&Options::parse()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -50,6 +53,6 @@ fn main() -> ExitCode {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn measure(time: Duration) -> Result<bool> {
-    rows::all(time).await
+async fn measure(options: &Options) -> Result<bool> {
+    rows::all(Duration::from_secs(options.seconds.into()), options.rounds).await
 }

@@ -1,6 +1,6 @@
 //! Starting and stopping a server's process.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,9 @@ pub enum SpawnError {
     /// It is there, but cannot be run.
     #[error("the program `{0}` is not an executable file")]
     NotExecutable(PathBuf),
+    /// A tenant's secret that it needs is not there.
+    #[error(transparent)]
+    MissingSecret(#[from] config::MissingSecret),
     /// The system said no.
     #[error("the process could not be started: {0}")]
     System(#[from] std::io::Error),
@@ -68,10 +71,14 @@ impl Process {
     /// Starts a server. `guard` is this executable, which is run again to watch over it.
     pub fn spawn(
         guard: &Path,
-        server: &config::Server,
+        server: &config::Program,
+        secrets: &config::Secrets,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
-        let program =
-            find_program(&server.command, server.env.get("PATH").map(config::Secret::expose))?;
+        let filled = server.env.iter().map(|(name, value)| Ok((name, value.fill(secrets)?)));
+        let env: BTreeMap<_, _> = filled.collect::<Result<_, config::MissingSecret>>()?;
+        let path =
+            env.iter().find(|(name, _)| name.as_str() == "PATH").map(|(_, path)| path.expose());
+        let program = find_program(&server.command, path)?;
         let mut command = Command::new(guard);
         command
             .arg("guard")
@@ -82,7 +89,7 @@ impl Process {
             .args(&server.args)
             .env_clear()
             .envs(ENV_BASE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-            .envs(server.env.iter().map(|(name, value)| (name, value.expose())))
+            .envs(env.iter().map(|(name, value)| (name, value.expose())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

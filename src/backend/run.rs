@@ -58,7 +58,11 @@ impl Run {
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
         let deadline = Instant::now() + server.start_timeout;
-        let (process, stdin, stdout) = Process::spawn(&environment.own_program, server)?;
+        let config::Transport::Stdio(program) = &server.transport else {
+            return Err(StartError::new("it is not a program", "it is not a program"));
+        };
+        let secrets = config::Secrets::new();
+        let (process, stdin, stdout) = Process::spawn(&environment.own_program, program, &secrets)?;
         let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,

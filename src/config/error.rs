@@ -5,6 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::ids::ServerId;
+
 /// Why there is no configuration. The text says all of it, and never contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -34,6 +36,17 @@ pub enum ConfigError {
     OpenByDefault {
         /// The address that is not a loopback one.
         listen: SocketAddr,
+    },
+    /// A server needs tenants' secrets, and there is nothing to encrypt them with.
+    #[error(
+        "server `{server}` refers to the tenants' secret `{name}`, and there is no key to store secrets with: \
+         set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
+    )]
+    NoSecretKeys {
+        /// The server.
+        server: ServerId,
+        /// The secret's name.
+        name: String,
     },
 }
 

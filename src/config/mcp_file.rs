@@ -10,7 +10,9 @@ use super::section::into_table;
 use super::tree::{Node, Table, Value};
 
 /// What is taken over. Everything else is for the client the file was written for.
-const KEYS: [&str; 4] = ["command", "args", "env", "cwd"];
+const KEYS: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
+/// How the clients name the ways to talk that there are here.
+const KINDS: [&str; 4] = ["stdio", "http", "streamable-http", "streamableHttp"];
 /// How the clients name the address of a server over HTTP.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 
@@ -78,12 +80,16 @@ fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<N
             }
         }
     }
-    let is_stdio = table.remove("type").is_none_or(|kind| kind.text() == Some("stdio"));
-    if !is_stdio || URL_KEYS.iter().any(|key| table.contains_key(*key)) {
+    let kind = table.remove("type");
+    let kind = kind.as_ref().map_or(Some("stdio"), Node::text);
+    if !kind.is_some_and(|kind| KINDS.contains(&kind)) {
         return Err(place.error(format!(
-            "server `{name}` is not one that talks over stdio; servers over HTTP are not supported by \
-             this version: remove it, or skip it with \"disabled\": true"
+            "server `{name}` does not talk over stdio or Streamable HTTP, and nothing else is spoken here: \
+             remove it, or skip it with \"disabled\": true"
         )));
+    }
+    if let Some(url) = URL_KEYS.iter().find_map(|key| table.remove(*key)) {
+        table.insert("url".to_owned(), url);
     }
     table.retain(|key, node| {
         let used = KEYS.contains(&key.as_str());

@@ -4,8 +4,8 @@
 //!
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`, `web`, `oauth`, `tenants`: from the tree to the types below
-//! - `secret`: what must not be printed, and `${…}`
+//! - `read`, `section`, `values`, `web`, `oauth`, `tenants`, `servers`: from the tree to the types below and in `server`
+//! - `secret`: what must not be printed, and `${…}`; `template`: what only tenants know
 
 mod error;
 mod mcp_file;
@@ -13,6 +13,9 @@ mod oauth;
 mod read;
 mod secret;
 mod section;
+mod server;
+mod servers;
+mod template;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,10 @@ use crate::policy::Policy;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
 pub use secret::Secret;
+pub use server::{
+    ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport, Upstream,
+};
+pub use template::{MissingSecret, Secrets, Template};
 pub use web::{Host, WebOrigin};
 
 /// The defaults, which are also the configuration where there is no file. Commented, to be shown.
@@ -88,6 +95,8 @@ pub struct Config {
     pub store_url: Secret,
     /// The Valkey or Redis that holds the limits of all replicas; without one, each has its own.
     pub shared_limits: Option<Secret>,
+    /// What tenants' secrets are encrypted with: the first encrypts, all decrypt.
+    pub secret_keys: Vec<Secret>,
     /// Tenants that only this file changes.
     pub tenants: BTreeMap<TenantId, Policy>,
     /// The servers by name.
@@ -107,53 +116,6 @@ pub struct Auth {
     pub hash_key: Option<Secret>,
     /// Whose tokens are as good as keys.
     pub oauth: Option<OAuth>,
-}
-
-/// A program that speaks MCP over stdio.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// As written, so that a bare name is still to be found on the PATH.
-    pub command: PathBuf,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Variables beyond the few that every child gets.
-    pub env: BTreeMap<String, Secret>,
-    /// Its directory, if not the gateway's.
-    pub cwd: Option<PathBuf>,
-    /// Calls at once, 1 to 10,000.
-    pub max_in_flight: u32,
-    /// Who shares a process.
-    pub sharing: Sharing,
-    /// Whether the operator has said so.
-    pub sharing_is_explicit: bool,
-    /// Where each session has a process: processes at once, 1 to 10,000.
-    pub max_sessions: u32,
-    /// Where each session has a process: how long one may be unused before it is stopped.
-    pub idle_timeout: Duration,
-    /// When to start it.
-    pub start: Start,
-    /// The deadline of calls that name none.
-    pub timeout: Duration,
-    /// From spawn to the end of the handshake.
-    pub start_timeout: Duration,
-}
-
-/// Who shares a server's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    /// All callers.
-    Shared,
-    /// Nobody: each MCP session has its own.
-    Session,
-}
-
-/// When to start a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// With the gateway.
-    Eager,
-    /// With the first call.
-    Lazy,
 }
 
 /// The file a configuration is from.

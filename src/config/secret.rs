@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use super::template::{MissingSecret, Part, Secrets, Template};
 use super::tree::Node;
 use super::values;
 
@@ -47,36 +48,58 @@ pub(super) fn expand(
     env: &[(String, String)],
     working_dir: &Path,
 ) -> Result<Secret, String> {
-    let mut expanded = String::new();
+    let template = template(text, env, working_dir)?;
+    template.fill(&Secrets::new()).map_err(|MissingSecret(name)| {
+        format!(
+            "refers to the tenants' secret `{name}`, which only `env` and `headers` of servers can"
+        )
+    })
+}
+
+/// The same, and leaves holes for what `${secret:NAME}` stands for.
+pub(super) fn template(
+    text: &str,
+    env: &[(String, String)],
+    working_dir: &Path,
+) -> Result<Template, String> {
+    let (mut parts, mut plain) = (vec![], String::new());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
         if let Some(before) = rest[..at].strip_suffix('$') {
-            expanded.push_str(before);
-            expanded.push_str("${");
+            plain.push_str(before);
+            plain.push_str("${");
             rest = &rest[at + 2..];
             continue;
         }
-        expanded.push_str(&rest[..at]);
+        plain.push_str(&rest[..at]);
         let Some((reference, after)) = rest[at + 2..].split_once('}') else {
             return Err("has `${` without `}`; write `$${` for a plain `${`".to_owned());
         };
-        expanded.push_str(&resolve(reference, env, working_dir)?);
+        match reference.strip_prefix("secret:") {
+            Some(name) if is_variable_name(name) => {
+                parts.push(Part::Text(Secret(std::mem::take(&mut plain))));
+                parts.push(Part::Secret(name.to_owned()));
+            }
+            _ => plain.push_str(&resolve(reference, env, working_dir)?),
+        }
         rest = after;
     }
-    expanded.push_str(rest);
-    if expanded.contains('\0') {
+    plain.push_str(rest);
+    parts.push(Part::Text(Secret(plain)));
+    let has_zero = |part: &Part| matches!(part, Part::Text(text) if text.0.contains('\0'));
+    if parts.iter().any(has_zero) {
         return Err("contains a zero byte, which is not allowed".to_owned());
     }
-    Ok(Secret(expanded))
+    Ok(Template::new(parts))
 }
 
-/// The setting `session_keys`. Errors show no key.
+/// The settings `session_keys` and `secrets.keys`. Errors show no key.
 pub(super) fn keys(
     node: Node,
     env: &[(String, String)],
     working_dir: &Path,
 ) -> Result<Vec<Secret>, String> {
-    let texts = values::texts(node, "${file:/run/secrets/session-key}")?;
+    let texts = values::texts(node, "${file:/run/secrets/key}")?;
     if texts.len() > KEYS_MAX {
         return Err(format!("must be at most {KEYS_MAX} keys, and they are {}", texts.len()));
     }
@@ -161,7 +184,7 @@ fn resolve(
     // What is no name may be part of a password, and is not repeated.
     if !is_variable_name(reference) {
         return Err(
-            "has `${` without a variable's name or `file:/path`; write `$${` for a plain `${`"
+            "has `${` without a variable's name, `file:/path` or `secret:NAME`; write `$${` for a plain `${`"
                 .to_owned(),
         );
     }

@@ -7,7 +7,7 @@ use super::section::{Section, into_table};
 use super::tree::Node;
 use super::values;
 use crate::ids::TenantId;
-use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
+use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, WEIGHT_MAX};
 
 const TENANT_KEYS: &[&str] = &["rate", "burst", "max_in_flight", "weight", "servers", "limits"];
 const LIMIT_KEYS: &[&str] = &["rate", "burst", "max_in_flight"];
@@ -57,7 +57,7 @@ fn scoped(path: &str, node: Node) -> Result<BTreeMap<Pattern, Limit>, ConfigErro
 
 fn limit(section: &mut Section) -> Result<Limit, ConfigError> {
     Ok(Limit {
-        rate: section.optional("rate", rate)?,
+        rate: section.optional("rate", values::rate)?,
         burst: section.optional("burst", up_to(BURST_MAX))?,
         max_in_flight: section.optional("max_in_flight", up_to(IN_FLIGHT_MAX))?,
     })
@@ -65,13 +65,6 @@ fn limit(section: &mut Section) -> Result<Limit, ConfigError> {
 
 fn up_to(max: u32) -> impl FnOnce(Node) -> Result<u32, String> {
     move |node| values::count(node, max)
-}
-
-fn rate(node: Node) -> Result<Rate, String> {
-    let text = node
-        .text()
-        .ok_or_else(|| format!("must be a text such as \"100/s\", and it is {}", node.kind()))?;
-    text.parse().map_err(|error| format!("cannot be used: {error}"))
 }
 
 fn grants(node: Node) -> Result<Grants, String> {

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::tree::{Node, Value};
-use super::{Sharing, Start};
+use super::{Retry, Sharing, Start};
 use crate::ids::TenantId;
+use crate::policy::Rate;
 
 /// Longer waits are more likely a slip than a wish.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -15,6 +16,8 @@ const SIZE_MIN: u64 = 1 << 10;
 const SIZE_MAX: u64 = 1 << 30;
 /// Far more than one process can serve at once; the room is reserved when the server starts.
 const IN_FLIGHT_MAX: u32 = 10_000;
+/// Copies of one server beyond this are more likely a slip than a wish.
+const INSTANCES_MAX: u32 = 64;
 /// More processes than one machine is likely to bear.
 const SESSIONS_MAX: u32 = 10_000;
 
@@ -68,23 +71,29 @@ pub(super) fn duration_or_zero(node: Node) -> Result<Duration, String> {
     }
 }
 
-/// A number of bytes, alone or with a unit, such as `64KiB`.
+/// A number of bytes that are held in memory, alone or with a unit, such as `64KiB`.
 pub(super) fn size(node: Node) -> Result<usize, String> {
+    let shown = show(&node);
+    let bytes = bytes(node)?;
+    if !(SIZE_MIN..=SIZE_MAX).contains(&bytes) {
+        return Err(format!("must be from 1KiB to 1GiB, and it is {shown}"));
+    }
+    Ok(usize::try_from(bytes).expect("at most 1GiB"))
+}
+
+/// Any number of bytes.
+pub(super) fn bytes(node: Node) -> Result<u64, String> {
     let bytes = match &node.value {
         Value::Integer(bytes) => u64::try_from(*bytes).ok(),
         Value::Text(text) => parse_size(text),
         _ => None,
     };
-    let Some(bytes) = bytes else {
-        return Err(format!(
+    bytes.ok_or_else(|| {
+        format!(
             "is {}, which is not a size: write a number with KiB, MiB or GiB, such as \"1MiB\", or a number of bytes",
             show(&node)
-        ));
-    };
-    if !(SIZE_MIN..=SIZE_MAX).contains(&bytes) {
-        return Err(format!("must be from 1KiB to 1GiB, and it is {}", show(&node)));
-    }
-    Ok(usize::try_from(bytes).expect("at most 1GiB"))
+        )
+    })
 }
 
 fn parse_size(text: &str) -> Option<u64> {
@@ -115,13 +124,33 @@ pub(super) fn tenant(node: Node) -> Result<TenantId, String> {
     TenantId::parse(text).map_err(|error| format!("is no tenant: {error}"))
 }
 
-/// A program or a directory.
-pub(super) fn path(node: Node) -> Result<PathBuf, String> {
+/// A text that is not empty.
+pub(super) fn text(node: &Node) -> Result<String, String> {
     match node.text() {
-        Some(text) if !text.is_empty() => Ok(text.into()),
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
         Some(_) => Err("must not be empty".to_owned()),
         None => Err(format!("must be a text, and it is {}", node.kind())),
     }
+}
+
+/// A list of ports.
+pub(super) fn ports(node: Node) -> Result<Vec<u16>, String> {
+    let node = node.untexted();
+    let wrong = |shown| format!("must be a list of ports, such as [443], and {shown}");
+    let Value::List(items) = node.value else {
+        return Err(wrong(format!("it is {}", node.kind())));
+    };
+    let port = |item: Node| match item.value {
+        Value::Integer(port) => u16::try_from(port).ok().filter(|port| *port > 0),
+        _ => None,
+    };
+    let ports: Option<Vec<u16>> = items.into_iter().map(port).collect();
+    ports.ok_or_else(|| wrong("one of them is none".to_owned()))
+}
+
+/// A program or a directory.
+pub(super) fn path(node: Node) -> Result<PathBuf, String> {
+    text(&node).map(PathBuf::from)
 }
 
 /// A list of texts. Errors do not show them: keys are often passed as arguments.
@@ -148,7 +177,7 @@ pub(super) fn in_flight(node: Node) -> Result<u32, String> {
     count(node, IN_FLIGHT_MAX)
 }
 
-/// How many sessions may have a process of their own at once.
+/// How many sessions or tenants may have a process of their own at once.
 pub(super) fn sessions(node: Node) -> Result<u32, String> {
     count(node, SESSIONS_MAX)
 }
@@ -174,29 +203,50 @@ pub(super) fn start(node: Node) -> Result<Start, String> {
     }
 }
 
-/// One child per server, until there can be more.
-pub(super) fn instances(node: Node) -> Result<(), String> {
-    let node = node.untexted();
-    match node.value {
-        Value::Integer(1) => Ok(()),
-        _ => Err(format!("must be 1 in this version, and it is {}", show(&node))),
-    }
+/// How many copies to run.
+pub(super) fn instances(node: Node) -> Result<u32, String> {
+    count(node, INSTANCES_MAX)
 }
 
 /// Who shares a child.
 pub(super) fn sharing(node: Node) -> Result<Sharing, String> {
     match node.text() {
         Some("shared") => Ok(Sharing::Shared),
+        Some("tenant") => Ok(Sharing::Tenant),
         Some("session") => Ok(Sharing::Session),
-        Some("tenant") => Err("is \"tenant\", which is not supported by this version: \
-                               use \"shared\" or \"session\""
-            .to_owned()),
-        _ => Err(format!("must be \"shared\" or \"session\", and it is {}", show(&node))),
+        _ => {
+            Err(format!("must be \"shared\", \"tenant\" or \"session\", and it is {}", show(&node)))
+        }
     }
 }
 
+/// What is tried again.
+pub(super) fn retry(node: Node) -> Result<Retry, String> {
+    match node.text() {
+        Some("never") => Ok(Retry::Never),
+        Some("safe") => Ok(Retry::Safe),
+        _ => Err(format!("must be \"never\" or \"safe\", and it is {}", show(&node))),
+    }
+}
+
+/// Yes or no.
+pub(super) fn flag(node: Node) -> Result<bool, String> {
+    let node = node.untexted();
+    match node.value {
+        Value::Flag(flag) => Ok(flag),
+        _ => Err(format!("must be true or false, and it is {}", show(&node))),
+    }
+}
+
+/// So many in such a time.
+pub(super) fn rate(node: Node) -> Result<Rate, String> {
+    let text = node
+        .text()
+        .ok_or_else(|| format!("must be a text such as \"100/s\", and it is {}", node.kind()))?;
+    text.parse().map_err(|error| format!("cannot be used: {error}"))
+}
+
 /// The value, for errors of settings that are never secret.
-/// A value in a message.
 pub(super) fn show(node: &Node) -> String {
     match &node.value {
         Value::Text(text) => format!("{text:?}"),
@@ -280,11 +330,12 @@ mod tests {
     }
 
     #[test]
-    fn what_later_versions_bring_is_refused_with_what_is_allowed() {
-        assert!(instances(integer(2)).unwrap_err().contains("must be 1 in this version"));
-        let error = sharing(text("tenant")).unwrap_err();
-        assert!(error.contains("not supported by this version: use \"shared\""), "{error}");
-        assert!(sharing(text("all")).unwrap_err().contains("\"shared\" or \"session\""));
+    fn words_are_those_that_are_allowed() {
+        assert_eq!(instances(integer(64)), Ok(64));
+        assert!(instances(integer(65)).unwrap_err().contains("from 1 to 64"));
+        assert!(sharing(text("all")).unwrap_err().contains("\"tenant\" or \"session\""));
         assert!(start(text("now")).unwrap_err().contains("\"eager\" or \"lazy\""));
+        assert!(retry(text("always")).unwrap_err().contains("\"never\" or \"safe\""));
+        assert!(flag(text("yes")).unwrap_err().contains("must be true or false"));
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::request_ids::IdSource;
-use trunkline::config::{Server, Sharing, Start};
+use trunkline::config::{Program, Server, Start, Transport};
 use trunkline::gateway::Gateway;
 use trunkline::ids::ServerId;
 use trunkline::registry::Registry;
@@ -142,21 +142,21 @@ impl Round {
         let id = ServerId::parse(&server_name(server)).expect("a plain name");
         let era = if server.is_multiple_of(2) { "modern" } else { "legacy" };
         let log = log_of(dir, server);
-        let config = Server {
+        let program = Program {
             command: own_program(),
             args: ["child", &self.seed.to_string(), era, &log.to_string_lossy()]
                 .map(str::to_owned)
                 .to_vec(),
-            env: BTreeMap::new(),
             cwd: Some(dir.to_owned()),
+            ..Program::default()
+        };
+        let config = Server {
             max_in_flight: self.max_in_flight,
-            sharing: Sharing::Shared,
             sharing_is_explicit: true,
-            max_sessions: 1,
-            idle_timeout: Duration::from_secs(1),
             start: if server == 0 { Start::Lazy } else { Start::Eager },
             timeout: Duration::from_secs(1),
             start_timeout: Duration::from_secs(10),
+            ..Server::new(Transport::Stdio(program))
         };
         (id, config)
     }

@@ -29,14 +29,14 @@ fn a_value_is_read_as_its_setting_needs_it() {
         .var("TRUNKLINE_SESSION_KEYS", "[\"${KEY}\"]")
         .var("KEY", "0123456789abcdef0123456789abcdef")
         .load();
-    assert_eq!(config.auth.anonymous_tenant.unwrap().as_str(), "123");
+    assert_eq!(config.auth.anonymous_tenant.as_ref().unwrap().as_str(), "123");
     assert_eq!(config.allowed_hosts, [Host::parse("gateway.example").unwrap()]);
     assert_eq!(config.session_keys[0].expose(), "0123456789abcdef0123456789abcdef");
     let std = &config.servers["std"];
     assert_eq!(std.max_in_flight, 4);
-    assert_eq!(std.args, ["std", "-v"]);
-    assert_eq!(std.env["A"].expose(), "1");
-    assert_eq!(std.env["api_KEY"].expose(), "007");
+    assert_eq!(program(&config, "std").args, ["std", "-v"]);
+    assert_eq!(variable(&config, "std", "A"), "1");
+    assert_eq!(variable(&config, "std", "api_KEY"), "007");
     assert_eq!(std.start, Start::Lazy);
 }
 
@@ -63,7 +63,7 @@ fn what_is_unknown_or_wrong_names_the_variable() {
         ("TRUNKLINE_SERVERS__STD__MAX_IN_FLIGHT", "many", "1 to 10000"),
         ("TRUNKLINE_SERVERS__STD__MAX_IN_FLIGHT", "0", "1 to 10000"),
         ("TRUNKLINE_SERVERS__STD__ARGS", "std -v", "list of texts"),
-        ("TRUNKLINE_SERVERS__STD__URL", "http://x", "not supported by this version"),
+        ("TRUNKLINE_SERVERS__STD__URL", "http://x", "both `url` and `command`"),
         ("TRUNKLINE_SERVERS__STDD__TIMEOUT", "5s", "`servers.stdd.command` is missing"),
     ];
     for (name, value, problem) in cases {

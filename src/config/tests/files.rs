@@ -11,7 +11,7 @@ fn without_a_file_the_bundled_server_is_open_to_this_machine() {
     assert_eq!(config.origin.to_string(), "built-in defaults");
     assert_eq!(config.warnings, [""; 0]);
     assert_eq!(names(&config), ["std"]);
-    let std = &config.servers["std"];
+    let std = program(&config, "std");
     assert_eq!(std.command, Path::new("/opt/trunkline"));
     assert_eq!(std.args, ["std", "--max-concurrent", "64"]);
 }
@@ -29,18 +29,34 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!(config.max_body, 1 << 20);
     assert_eq!(config.max_response, 16 << 20);
     let expected = Server {
-        command: "cat".into(),
-        args: Vec::new(),
-        env: BTreeMap::new(),
-        cwd: None,
+        transport: Transport::Stdio(Program {
+            command: "cat".into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            user: None,
+            limits: ChildLimits::default(),
+            sandbox: None,
+        }),
+        instances: 1,
         max_in_flight: 64,
+        adaptive: false,
+        rate: None,
         sharing: Sharing::Shared,
         sharing_is_explicit: false,
         max_sessions: 100,
+        max_tenants: 100,
         idle_timeout: Duration::from_secs(600),
         start: Start::Eager,
+        exclusive: false,
+        recycle: Recycle::default(),
         timeout: Duration::from_secs(30),
+        max_timeout: None,
+        tell_deadline: false,
         start_timeout: Duration::from_secs(60),
+        retry: Retry::Never,
+        attempt_timeout: None,
+        pin: false,
     };
     assert_eq!(config.servers["a"], expected);
 }
@@ -94,6 +110,8 @@ fn every_key_of_a_file_is_used() {
         url = "postgres://db/trunkline"
         [limits]
         shared = "redis://cache"
+        [secrets]
+        keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
         rate = "100/s"
         burst = 200
@@ -107,29 +125,80 @@ fn every_key_of_a_file_is_used() {
         args = ["-y", "x"]
         env = { K = "v" }
         cwd = "/srv"
-        instances = 1
+        user = "mcp"
+        limits = { files = 64, file_size = "1MiB", memory = "2GiB", processes = 5 }
+        sandbox = { read = ["/usr"], write = ["/data"], connect = [443], syscalls = false, optional = true }
+        instances = 4
         max_in_flight = 6
+        adaptive = true
+        rate = "20/s"
         sharing = "session"
         max_sessions = 9
         idle_timeout = "10s"
+        max_tenants = 8
         start = "lazy"
+        exclusive = true
+        recycle = { calls = 10, age = "1h", memory = "1GiB" }
         timeout = "7s"
+        max_timeout = "9s"
+        tell_deadline = true
         start_timeout = "8s"
+        retry = "safe"
+        attempt_timeout = "2s"
+        pin = true
+        [servers.far]
+        url = "https://far.example/mcp?x=1"
+        headers = { Authorization = "Bearer t" }
+        init_timeout = "3s"
+        redirect_hosts = ["near.example"]
     "#;
     let secs = Duration::from_secs;
     let server = Server {
-        command: "npx".into(),
-        args: vec!["-y".to_owned(), "x".to_owned()],
-        env: BTreeMap::from([("K".to_owned(), Secret::new("v".to_owned()))]),
-        cwd: Some("/srv".into()),
+        transport: Transport::Stdio(Program {
+            command: "npx".into(),
+            args: vec!["-y".to_owned(), "x".to_owned()],
+            env: BTreeMap::from([("K".to_owned(), Template::plain("v"))]),
+            cwd: Some("/srv".into()),
+            user: Some("mcp".to_owned()),
+            limits: ChildLimits {
+                files: Some(64),
+                file_size: Some(1 << 20),
+                memory: Some(2 << 30),
+                processes: Some(5),
+            },
+            sandbox: Some(Sandbox {
+                read: vec!["/usr".into()],
+                write: vec!["/data".into()],
+                connect: Some(vec![443]),
+                syscalls: false,
+                optional: true,
+            }),
+        }),
+        instances: 4,
         max_in_flight: 6,
+        adaptive: true,
+        rate: "20/s".parse().ok(),
         sharing: Sharing::Session,
         sharing_is_explicit: true,
         max_sessions: 9,
+        max_tenants: 8,
         idle_timeout: secs(10),
         start: Start::Lazy,
+        exclusive: true,
+        recycle: Recycle { calls: Some(10), age: Some(secs(3600)), memory: Some(1 << 30) },
         timeout: secs(7),
+        max_timeout: Some(secs(9)),
+        tell_deadline: true,
         start_timeout: secs(8),
+        retry: Retry::Safe,
+        attempt_timeout: Some(secs(2)),
+        pin: true,
+    };
+    let far = Upstream {
+        url: "https://far.example/mcp?x=1".parse().unwrap(),
+        headers: BTreeMap::from([("authorization".to_owned(), Template::plain("Bearer t"))]),
+        init_timeout: secs(3),
+        redirect_hosts: vec![Host::parse("near.example").unwrap()],
     };
     let pattern = |text| Pattern::parse(text).unwrap();
     let limited = |rate: &str, burst, max_in_flight| Limit {
@@ -146,6 +215,11 @@ fn every_key_of_a_file_is_used() {
     let tenants = [("acme", acme), ("plain", Policy::new())];
     let secret = |text: &str| Secret::new(text.to_owned());
     let setup = Setup::toml(text);
+    let loaded = setup.load();
+    let far = Server {
+        transport: Transport::Http(far),
+        ..Setup::toml(SERVER).load().servers["a"].clone()
+    };
     let expected = Config {
         listen: ([0, 0, 0, 0], 80).into(),
         ops_listen: Some(([127, 0, 0, 1], 81).into()),
@@ -172,11 +246,14 @@ fn every_key_of_a_file_is_used() {
         store_url: secret("postgres://db/trunkline"),
         shared_limits: Some(secret("redis://cache")),
         tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
-        servers: BTreeMap::from([(ServerId::parse("a-b").unwrap(), server)]),
+        secret_keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")],
+        servers: [("a-b", server), ("far", far)]
+            .map(|(id, server)| (ServerId::parse(id).unwrap(), server))
+            .into(),
         origin: Origin::File(setup.dir.path().join("trunkline.toml")),
         warnings: Vec::new(),
     };
-    assert_eq!(setup.load(), expected);
+    assert_eq!(loaded, expected);
 }
 
 #[test]
@@ -231,10 +308,20 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("[servers.'a b']\ncommand = \"x\"", "1: `a b` is not a valid server id", &["A-Z"]),
         ("[servers.x]\nargs = []", "1: `servers.x.command` is missing", &["such as \"npx\""]),
         ("[servers.x]\ncommand = \"\"", "2: `servers.x.command` must not be empty", &[]),
+        ("[servers.x]\nurl = \"x\"", "2: `servers.x.url` ", &["http or https", "it is none"]),
+        ("[servers.x]\nurl = \"ftp://x\"", "2: `servers.x.url` ", &["begins with `ftp:`"]),
+        ("[servers.x]\nurl = \"http://a:b@x\"", "2: `servers.x.url` ", &["into `headers`"]),
+        ("[servers.x]\nurl = \"http://x\"\ncommand = \"x\"", "2: `servers.x` ", &["give one"]),
+        ("[servers.x]\nurl = \"http://x\"\nargs = []", "3: `servers.x.args` ", &["has a `url`"]),
         (
-            "[servers.x]\nurl = \"http://x\"",
-            "2: ",
-            &["over HTTP are not supported by this version"],
+            "[servers.x]\nurl = \"http://x\"\nheaders.Host = \"y\"",
+            "3: `servers.x.headers.Host` ",
+            &["sets itself"],
+        ),
+        (
+            "[servers.x]\ncommand = \"x\"\nenv.K = \"${secret:T}\"",
+            "1: `servers.x` ",
+            &["`T`", "sharing = \"tenant\""],
         ),
     ];
     for (text, start, parts) in cases {
@@ -248,9 +335,14 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("timeout = \"30 parsecs\"", "`servers.std.timeout` ", &["ms, s, min or h", "\"30s\""]),
         ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
         ("start = \"soon\"", "`servers.std.start` ", &["\"eager\" or \"lazy\""]),
-        ("instances = 2", "`servers.std.instances` ", &["must be 1 in this version"]),
-        ("sharing = \"tenant\"", "`servers.std.sharing` ", &["not supported by this version"]),
-        ("sharing = \"all\"", "`servers.std.sharing` ", &["\"shared\" or \"session\""]),
+        ("instances = 0", "`servers.std.instances` ", &["from 1 to 64"]),
+        ("sharing = \"all\"", "`servers.std.sharing` ", &["\"tenant\" or \"session\""]),
+        ("rate = 20", "`servers.std.rate` ", &["such as \"100/s\""]),
+        ("retry = true", "`servers.std.retry` ", &["\"never\" or \"safe\""]),
+        ("pin = 1", "`servers.std.pin` ", &["true or false"]),
+        ("recycle = { cals = 1 }", "unknown key `servers.std.recycle.cals`", &["`calls`"]),
+        ("limits = { files = 0 }", "`servers.std.limits.files` ", &["from 1"]),
+        ("sandbox = { connect = [0] }", "`servers.std.sandbox.connect` ", &["such as [443]"]),
         ("max_sessions = 0", "`servers.std.max_sessions` ", &["1 to 10000", "it is 0"]),
         ("idle_timeout = \"0s\"", "`servers.std.idle_timeout` ", &["longer than nothing"]),
         ("args = \"x\"", "`servers.std.args` ", &["list of texts", "a text"]),
@@ -258,9 +350,8 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("cwd = 1", "`servers.std.cwd` ", &["must be a text"]),
         ("env = { K = 1 }", "`servers.std.env.K` ", &["must be a text", "an integer"]),
         ("env = { '' = \"x\" }", "`servers.std.env.` ", &["not a variable's name"]),
-        ("rate = \"20/s\"", "unknown key `servers.std.rate`", &[]),
-        ("headers = {}", "unknown key `servers.std.headers`", &[]),
-        ("init_timeout = \"5s\"", "unknown key `servers.std.init_timeout`", &[]),
+        ("headers = {}", "`servers.std.headers` is for servers that have a `url`", &[]),
+        ("init_timeout = \"5s\"", "`servers.std.init_timeout` is for servers", &[]),
     ];
     for (line, start, parts) in cases {
         let error = Setup::toml(&format!("{server}{line}")).error();

@@ -19,11 +19,11 @@ const FILES: &str = r#"{
 fn a_clients_file_adds_its_servers_with_our_defaults() {
     let config = Setup::empty().mcp(FILES).var("TOKEN", "t").load();
     assert_eq!(names(&config), ["files", "std"]);
-    let files = &config.servers["files"];
+    let files = program(&config, "files");
     assert_eq!(files.command, Path::new("npx"));
     assert_eq!(files.args, ["-y", "files"]);
-    assert_eq!(files.env["TOKEN"].expose(), "t");
-    assert_eq!((files.cwd.as_ref(), files.max_in_flight), (None, 64));
+    assert_eq!(variable(&config, "files", "TOKEN"), "t");
+    assert_eq!((files.cwd.as_ref(), config.servers["files"].max_in_flight), (None, 64));
     assert_eq!(config.warnings, ["mcp.json:10: `autoApprove` of server `files` is not used"]);
 }
 
@@ -44,25 +44,35 @@ fn the_other_common_name_of_the_list_is_understood() {
 fn its_server_replaces_the_built_in_one_but_none_of_the_files() {
     let text = "{\"mcpServers\": {\n\"std\": {\"command\": \"x\"}}}";
     let config = Setup::empty().mcp(text).load();
-    assert_eq!(config.servers["std"].command, Path::new("x"));
-    assert_eq!(config.servers["std"].args, [""; 0]);
+    assert_eq!(program(&config, "std").command, Path::new("x"));
+    assert_eq!(program(&config, "std").args, [""; 0]);
 
     let error = Setup::toml("\n[servers.std]\ncommand = \"y\"").mcp(text).error();
     assert_has(&error, &["mcp.json:2: server `std` is also at trunkline.toml:2"]);
 }
 
 #[test]
-fn servers_over_http_are_refused_with_a_way_on() {
+fn servers_over_http_are_taken_over_by_whatever_name() {
     for server in [
-        r#"{"url": "http://x"}"#,
-        r#"{"serverUrl": "http://x"}"#,
-        r#"{"type": "http"}"#,
-        r#"{"type": "sse", "command": "x"}"#,
+        r#"{"url": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
+        r#"{"type": "http", "serverUrl": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
+        r#"{"type": "streamable-http", "httpUrl": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
     ] {
+        let setup = Setup::empty().mcp(&format!("{{\"mcpServers\": {{\"far\": {server}}}}}"));
+        let config = setup.var("TOKEN", "t").load();
+        let Transport::Http(far) = &config.servers["far"].transport else { panic!("a program") };
+        assert_eq!(far.url.as_str(), "http://x/mcp");
+        assert_eq!(far.headers["authorization"], Template::plain("Bearer t"));
+    }
+}
+
+#[test]
+fn transports_that_are_not_spoken_are_refused_with_a_way_on() {
+    for server in [r#"{"type": "sse", "url": "http://x"}"#, r#"{"type": "ws", "command": "x"}"#] {
         let error = Setup::empty().mcp(&format!("{{\"mcpServers\":\n{{\"far\": {server}}}}}"));
         let error = error.error();
-        assert_has(&error, &["mcp.json:2: server `far`", "over HTTP are not supported"]);
-        assert_has(&error, &["this version", "remove it", "\"disabled\": true"]);
+        assert_has(&error, &["mcp.json:2: server `far`", "stdio or Streamable HTTP"]);
+        assert_has(&error, &["remove it", "\"disabled\": true"]);
     }
 }
 

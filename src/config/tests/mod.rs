@@ -74,3 +74,17 @@ fn assert_has(text: &str, parts: &[&str]) {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
 }
+
+/// The program of a server that has one.
+fn program<'a>(config: &'a Config, server: &str) -> &'a Program {
+    match &config.servers[server].transport {
+        Transport::Stdio(program) => program,
+        Transport::Http(_) => panic!("`{server}` has no program"),
+    }
+}
+
+/// What a server's program finds in its environment.
+fn variable(config: &Config, server: &str, name: &str) -> String {
+    let filled = program(config, server).env[name].fill(&Secrets::new());
+    filled.unwrap().expose().to_owned()
+}

@@ -11,10 +11,26 @@ fn references_are_read_when_the_configuration_is() {
     let setup = with_env("A = \"<${TOKEN}>\", B = \"${file:key}\", C = \"$${TOKEN}\"");
     fs::write(setup.dir.path().join("key"), "from a file\n").unwrap();
     let config = setup.load();
-    let env = &config.servers["a"].env;
-    assert_eq!(env["A"].expose(), "<hunter2>");
-    assert_eq!(env["B"].expose(), "from a file");
-    assert_eq!(env["C"].expose(), "${TOKEN}");
+    let variable = |name| variable(&config, "a", name);
+    assert_eq!(variable("A"), "<hunter2>");
+    assert_eq!(variable("B"), "from a file");
+    assert_eq!(variable("C"), "${TOKEN}");
+}
+
+#[test]
+fn what_only_a_tenant_knows_is_left_open_until_it_is_known() {
+    let server = "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"<${TOKEN} ${secret:MINE}>\"\n";
+    let error = Setup::toml(server).var("TOKEN", SECRET).error();
+    assert_has(&error, &["server `a`", "secret `MINE`", "`[secrets]`"]);
+
+    let keys = "[secrets]\nkeys = [\"0123456789abcdef0123456789abcdef\"]\n";
+    let config = Setup::toml(&format!("{server}{keys}")).var("TOKEN", SECRET).load();
+    assert_eq!(config.servers["a"].secrets().collect::<Vec<_>>(), ["MINE"]);
+    let template = &program(&config, "a").env["A"];
+    assert_eq!(template.fill(&Secrets::new()), Err(MissingSecret("MINE".to_owned())));
+    let mine = Secrets::from([("MINE".to_owned(), Secret::new("${TOKEN}".to_owned()))]);
+    assert_eq!(template.fill(&mine).unwrap().expose(), "<hunter2 ${TOKEN}>");
+    assert!(!format!("{template:?}").contains(SECRET));
 }
 
 #[test]
@@ -53,7 +69,7 @@ fn session_keys_are_long_enough_and_not_too_many() {
 fn a_configuration_is_printed_without_its_secrets() {
     let config = with_env("A = \"${TOKEN}\", B = \"hunter2\"").load();
     let text = format!("{config:?} {config:#?}");
-    assert_has(&text, &["\"A\": [secret]", "\"B\": [secret]"]);
+    assert_has(&text, &["\"A\": Template { parts: [Text([secret])] }", "\"B\": Template"]);
     assert!(!text.contains(SECRET), "{text}");
 }
 
