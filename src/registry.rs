@@ -74,7 +74,8 @@ impl Registry {
             let (config, environment) = (config.clone(), environment.clone());
             let server = match config.sharing {
                 Sharing::Shared | Sharing::Tenant => {
-                    let backend = Backend::new(id.clone(), config, environment, None);
+                    let backend =
+                        Backend::new(id.clone(), config, environment, Arc::default(), None);
                     tasks.spawn(backend.clone().supervise(stop.clone()));
                     Server::Shared(backend)
                 }

@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 use super::changes::Changes;
 use super::client::{Audience, Client};
 use super::during::Listener;
-use super::pending::{Answer, Delivery, End, NoAnswer, Owner, Pending, Progress, Refused};
+use super::pending::{
+    Answer, Delivery, End, NoAnswer, Owner, Patience, Pending, Progress, Refused,
+};
+use super::pulse::Pulse;
 use super::queue::Permit;
 use super::request_ids::IdSource;
 use super::{reader, writer};
@@ -64,6 +67,7 @@ pub struct Connection {
     closed: CancellationToken,
     /// The same for those who only look, which every call does: the token would make them take a lock.
     is_closed: AtomicBool,
+    pulse: Pulse,
     metrics: ServerMetrics,
 }
 
@@ -117,6 +121,7 @@ impl Connection {
             audience: options.audience,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
+            pulse: Pulse::default(),
             metrics: options.metrics,
         });
         tokio::spawn(writer::run(connection.clone(), input, frames));
@@ -200,6 +205,11 @@ impl Connection {
         self.pending.len()
     }
 
+    /// Its signs of life.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
     pub(super) fn token(&self) -> &CancellationToken {
         &self.closed
     }
@@ -243,7 +253,10 @@ impl Connection {
     /// Frees the slots of abandoned calls that the server never answers.
     async fn sweep(self: Arc<Self>) {
         loop {
-            let next = self.pending.expire(Instant::now());
+            let (unanswered, next) = self.pending.expire(Instant::now());
+            if unanswered > 0 {
+                self.pulse.note_overdue();
+            }
             let wait = async {
                 match next {
                     Some(grace_end) => sleep_until(grace_end).await,
@@ -287,6 +300,11 @@ impl Ticket {
         self.connection.pending.listen(self.id, listener);
     }
 
+    /// From now on progress moves the deadline.
+    pub fn be_patient(&self, patience: Patience) {
+        self.connection.pending.be_patient(self.id, patience);
+    }
+
     /// Queues the call's frame.
     pub fn send(&self, frame: Frame) -> Result<(), Failure> {
         match self.connection.outgoing.try_send(Outgoing { id: Some(self.id), frame }) {
@@ -301,9 +319,15 @@ impl Ticket {
 
     /// Waits for the answer until the deadline.
     pub async fn answer(mut self) -> Result<Answer, Failure> {
-        let delivery = match timeout_at(self.deadline, &mut self.answer).await {
-            Ok(delivery) => delivery,
-            Err(_) => return Err(self.expire()),
+        let delivery = loop {
+            match timeout_at(self.deadline, &mut self.answer).await {
+                Ok(delivery) => break delivery,
+                // Progress may have moved it.
+                Err(_) => match self.connection.pending.deadline(self.id) {
+                    Some(later) if later > self.deadline => self.deadline = later,
+                    _ => return Err(self.expire()),
+                },
+            }
         };
         self.on_drop = OnDrop::Nothing;
         // Every slot is resolved before it is dropped; a lost one would be a bug of ours.

@@ -3,32 +3,39 @@
 //! From the outside in:
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
-//! - [`supervisor`] keeps it running, [`run`] is one run of it
+//! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
+//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
-mod backoff;
 pub mod changes;
 pub mod client;
 pub mod connection;
 pub mod during;
 pub mod guard;
 mod handshake;
+mod health;
+pub mod lifecycle;
 pub mod mailbox;
 pub mod pending;
+pub mod pool;
 mod proc_table;
 mod process;
+mod pulse;
 pub mod queue;
 mod reader;
 pub mod request_ids;
+pub mod retry_budget;
 pub mod run;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 pub mod testing;
 pub mod tools;
+pub mod visits;
+mod wear;
 mod writer;
 
 use std::path::PathBuf;
@@ -36,18 +43,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
 use self::client::{Audience, Client};
 use self::connection::Connection;
+use self::lifecycle::Budget;
 use self::mailbox::Lists;
+use self::pool::{Lease, Load, Pool};
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
+use self::retry_budget::RetryBudget;
 use self::tools::ToolSet;
-use crate::config;
+use self::visits::{Visit, Visits};
+use crate::config::{self, Secrets};
 use crate::ids::ServerId;
 use crate::mcp::Era;
 use crate::mcp::requests::Dialect;
@@ -56,6 +67,10 @@ use crate::telemetry::metrics::{Metrics, ServerMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// The longest deadline a call can have.
+pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
+/// Copies that are being started at once, of all servers: starting is the most work that most of them ever do.
+const STARTS_MAX: usize = 8;
 
 /// What all backends of one gateway share.
 #[derive(Clone)]
@@ -68,6 +83,10 @@ pub struct Environment {
     pub cancel_grace: Duration,
     /// Makes the source of ids for each run of a server.
     pub ids: fn() -> Arc<dyn IdSource>,
+    /// How often a copy may be started.
+    pub budget: Budget,
+    /// Who may start one now.
+    starts: Arc<Semaphore>,
     /// What is counted.
     pub metrics: Metrics,
 }
@@ -76,7 +95,8 @@ impl Environment {
     /// The environment of a gateway in earnest.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
-        Self { own_program, max_response, cancel_grace: CANCEL_GRACE, ids, metrics }
+        let (budget, starts) = (Budget::default(), Arc::new(Semaphore::new(STARTS_MAX)));
+        Self { own_program, max_response, cancel_grace: CANCEL_GRACE, ids, budget, starts, metrics }
     }
 }
 
@@ -85,17 +105,25 @@ pub struct Backend {
     id: ServerId,
     config: config::Server,
     environment: Environment,
+    secrets: Arc<Secrets>,
     queue: Queue,
+    pool: Pool,
+    /// Where it stands as a whole.
     state: watch::Sender<State>,
     audience: Audience,
     /// Wakes a lazy server.
-    wanted: Notify,
+    wanted: CancellationToken,
+    /// It is to end as soon as nobody uses it.
+    retired: CancellationToken,
+    /// Those who use it.
+    visits: Visits,
     /// Whether it has started or failed once.
     settled: AtomicBool,
+    retries: RetryBudget,
     metrics: ServerMetrics,
 }
 
-/// Where a server stands.
+/// Where a server, or one copy of it, stands.
 #[derive(Clone)]
 pub enum State {
     /// Waits for its first call.
@@ -111,6 +139,15 @@ pub enum State {
         /// What happened.
         reason: Arc<str>,
     },
+    /// Failed too often, or for good as far as can be told; will be tried now and then.
+    Quarantined {
+        /// When next.
+        until: Instant,
+        /// What happened.
+        reason: Arc<str>,
+    },
+    /// Takes no more calls; those it has may end.
+    Draining,
     /// Gone for good.
     Stopped,
 }
@@ -153,7 +190,7 @@ impl About {
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotReady {
     /// It failed and waits to be started again.
-    Backoff {
+    Down {
         /// For how long still.
         retry_after: Duration,
         /// What happened.
@@ -166,31 +203,39 @@ pub enum NotReady {
 }
 
 impl Backend {
-    /// A backend whose server is not running yet. With a `client` it is that client's alone.
+    /// A backend whose server is not running yet. `secrets` are those of the tenant it is for; with a `client` it is
+    /// that client's alone.
     pub fn new(
         id: ServerId,
         config: config::Server,
         environment: Environment,
+        secrets: Arc<Secrets>,
         client: Option<Arc<dyn Client>>,
     ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
+        let copies = if client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
             audience: Audience::new(id.clone(), client),
-            queue: Queue::new(config.max_in_flight as usize),
+            queue: Queue::new(copies * config.max_in_flight as usize),
+            pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
-            wanted: Notify::new(),
+            wanted: CancellationToken::new(),
+            retired: CancellationToken::new(),
+            visits: Visits::default(),
             settled: AtomicBool::new(config.start == config::Start::Lazy),
+            retries: RetryBudget::default(),
             metrics: environment.metrics.server(id.as_str()),
             id,
             config,
             environment,
+            secrets,
         })
     }
 
-    /// Keeps the server running until `stop`; done when its process is gone.
+    /// Keeps the server running until `stop`; done when its processes are gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
         supervisor::run(self, stop).await;
     }
@@ -202,19 +247,52 @@ impl Backend {
         {
             return Ok(ready.clone());
         }
-        self.wanted.notify_one();
+        self.wanted.cancel();
         let mut state = self.state.subscribe();
         let settled = state.wait_for(State::is_settled);
         match timeout_at(deadline, settled).await.map(|state| state.map(|state| state.clone())) {
             Err(_) => Err(NotReady::StillStarting),
             Ok(Ok(State::Ready(ready))) => Ok(ready),
-            Ok(Ok(State::Backoff { until, reason })) => {
-                Err(NotReady::Backoff { retry_after: until.duration_since(Instant::now()), reason })
+            Ok(Ok(State::Backoff { until, reason } | State::Quarantined { until, reason })) => {
+                Err(NotReady::Down { retry_after: until.duration_since(Instant::now()), reason })
             }
-            Ok(Ok(State::Idle | State::Starting | State::Stopped) | Err(_)) => {
+            Ok(Ok(State::Idle | State::Starting | State::Draining | State::Stopped) | Err(_)) => {
                 Err(NotReady::Stopped)
             }
         }
+    }
+
+    /// A place for one call on the copy that has the fewest, for who has a slot of the queue. `avoid` is a copy that has
+    /// just failed it.
+    pub async fn place(&self, avoid: Option<usize>, deadline: Instant) -> Result<Lease, NotReady> {
+        if let Some(lease) = self.pool.take(avoid) {
+            return Ok(lease);
+        }
+        loop {
+            self.ready(deadline).await?;
+            let mut state = self.state.subscribe();
+            tokio::select! {
+                lease = timeout_at(deadline, self.pool.place(avoid)) => {
+                    return lease.map_err(|_| NotReady::StillStarting);
+                }
+                _ = state.wait_for(|state| !matches!(state, State::Ready(_))) => {}
+            }
+        }
+    }
+
+    /// Counts among those who use it, until dropped.
+    pub fn visit(&self) -> Visit<'_> {
+        self.visits.enter()
+    }
+
+    /// Ends it as soon as nobody uses it any more. Whoever does meanwhile is served.
+    pub fn retire(&self) {
+        self.retired.cancel();
+    }
+
+    /// Whether it is to end.
+    pub fn is_retired(&self) -> bool {
+        self.retired.is_cancelled()
     }
 
     /// The server as soon as it runs, for whatever reason. Starts nothing.
@@ -266,6 +344,11 @@ impl Backend {
         self.config.timeout.max(self.config.start_timeout)
     }
 
+    /// How long calls that are under way may still take.
+    fn longest_call(&self) -> Duration {
+        CALL_MAX + self.environment.cancel_grace
+    }
+
     /// Where it stands now.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
@@ -281,24 +364,39 @@ impl Backend {
         &self.metrics
     }
 
-    /// The tools it is known to have.
-    fn tools_now(&self) -> Arc<ToolSet> {
-        match &*self.state.borrow() {
-            State::Ready(ready) => ready.tools.clone(),
-            _ => Arc::default(),
-        }
+    /// Its copies, as the operator sees them.
+    pub fn copies(&self) -> Vec<pool::View> {
+        self.pool.views()
     }
 
-    fn set_state(&self, state: State) {
+    /// What may be tried again.
+    pub fn retries(&self) -> &RetryBudget {
+        &self.retries
+    }
+
+    /// The one place where a copy comes to stand somewhere else.
+    fn enter(&self, number: usize, state: State, load: Option<&Arc<Load>>) {
+        let copy = match (&state, load) {
+            (State::Ready(ready), Some(load)) => {
+                let (ready, load) = (ready.clone(), load.clone());
+                Some(Arc::new(pool::Copy { number, ready, load }))
+            }
+            _ => None,
+        };
+        let whole = self.pool.enter(number, state, copy);
+        self.resize();
         // Of those with a client of their own there are many; one of them does not speak for all.
         if self.audience.client.is_none() {
-            self.metrics.up.set(i64::from(matches!(state, State::Ready(_))));
+            self.metrics.up.set(i64::from(matches!(whole, State::Ready(_))));
         }
-        if matches!(state, State::Ready(_) | State::Backoff { .. } | State::Stopped) {
+        if !matches!(whole, State::Idle | State::Starting) {
             self.settled.store(true, Ordering::Release);
         }
-        self.state.send_replace(state);
+        self.state.send_replace(whole);
     }
+
+    /// Has the queue give out as many slots as the copies have.
+    fn resize(&self) {}
 }
 
 impl State {
@@ -308,7 +406,43 @@ impl State {
         match self {
             Self::Idle | Self::Starting => false,
             Self::Ready(ready) => !ready.connection.is_closed(),
-            Self::Backoff { .. } | Self::Stopped => true,
+            _ => true,
+        }
+    }
+
+    /// Whether calls can be made now.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Ready(ready) if !ready.connection.is_closed())
+    }
+
+    /// The best comes first.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Ready(_) => 0,
+            Self::Starting => 1,
+            Self::Idle => 2,
+            Self::Backoff { .. } => 3,
+            Self::Quarantined { .. } => 4,
+            Self::Draining => 5,
+            Self::Stopped => 6,
+        }
+    }
+
+    /// Whether it is the same but for details.
+    fn is_like(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+
+    /// As operators and callers read it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Starting => "starting",
+            Self::Ready(_) => "ready",
+            Self::Backoff { .. } => "backoff",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
         }
     }
 }

@@ -14,6 +14,7 @@
 //! ends: a caller that sends and hangs up cannot pile up work.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -52,6 +53,16 @@ pub enum End {
     Protocol(String),
     /// The gateway stopped it.
     Stopped,
+}
+
+impl End {
+    /// In words that callers may see.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Exited(reason) | Self::Protocol(reason) => reason,
+            Self::Stopped => "it was stopped",
+        }
+    }
 }
 
 /// What a server said.
@@ -137,6 +148,15 @@ struct Table {
     closed: Option<End>,
 }
 
+/// How progress moves the deadline of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// From each word of progress on, so much time.
+    pub step: Duration,
+    /// But never beyond this.
+    pub until: Instant,
+}
+
 /// Whose calls a connection has carried.
 #[derive(Debug, Default)]
 enum Callers {
@@ -150,6 +170,8 @@ enum Callers {
 struct Slot {
     owner: Owner,
     deadline: Instant,
+    /// How progress moves the deadline, if it does.
+    patience: Option<Patience>,
     written: bool,
     /// `None` once abandoned.
     waiter: Option<oneshot::Sender<Delivery>>,
@@ -180,7 +202,8 @@ impl Pending {
             table.callers.add(&owner.tenant);
         }
         let waiter = Some(waiter);
-        let slot = Slot { owner, deadline, written: false, waiter, listener: None, permit };
+        let (patience, listener) = (None, None);
+        let slot = Slot { owner, deadline, patience, written: false, waiter, listener, permit };
         table.slots.insert(id, slot);
         Ok(())
     }
@@ -192,10 +215,26 @@ impl Pending {
         }
     }
 
+    /// From now on progress moves the deadline of call `id`.
+    pub fn be_patient(&self, id: u64, patience: Patience) {
+        if let Some(slot) = self.table.lock().slots.get_mut(&id) {
+            slot.patience = Some(patience);
+        }
+    }
+
+    /// When the answer to call `id` is no longer of use, as far as is known now.
+    pub fn deadline(&self, id: u64) -> Option<Instant> {
+        self.table.lock().slots.get(&id).map(|slot| slot.deadline)
+    }
+
     /// Passes on what the server says about call `id`. Nobody hears of a call that is over.
     pub fn hear(&self, id: u64, event: Event) {
-        let table = self.table.lock();
-        if let Some(listener) = table.slots.get(&id).and_then(|slot| slot.listener.as_ref()) {
+        let mut table = self.table.lock();
+        let Some(slot) = table.slots.get_mut(&id) else { return };
+        if let (Event::Progress(_), Some(Patience { step, until })) = (&event, slot.patience) {
+            slot.deadline = slot.deadline.max((Instant::now() + step).min(until));
+        }
+        if let Some(listener) = &slot.listener {
             listener.hear(event);
         }
     }
@@ -263,18 +302,19 @@ impl Pending {
         Progress::Written
     }
 
-    /// Frees the slots of abandoned calls whose grace has ended; tells when the next one does.
-    pub fn expire(&self, now: Instant) -> Option<Instant> {
+    /// Frees the slots of abandoned calls whose grace has ended; tells how many there were, and when the next one does.
+    pub fn expire(&self, now: Instant) -> (usize, Option<Instant>) {
         let mut table = self.table.lock();
+        let before = table.unanswered;
         while let Some(&(grace_end, id)) = table.abandoned.front() {
             if grace_end > now && table.slots.contains_key(&id) {
-                return Some(grace_end);
+                return (table.unanswered - before, Some(grace_end));
             }
             table.abandoned.pop_front();
             let slot = table.slots.remove(&id);
             table.unanswered += usize::from(slot.is_some_and(|slot| slot.permit.is_some()));
         }
-        None
+        (table.unanswered - before, None)
     }
 
     /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The

@@ -56,8 +56,8 @@ async fn an_abandoned_call_keeps_its_slot_until_the_answer_or_the_end_of_grace()
     assert_eq!(pending.len(), 2);
     assert_eq!(pending.complete(1, answer("x")), Completion::Late);
     assert_eq!(pending.len(), 1);
-    assert_eq!(pending.expire(now), Some(now + Duration::from_secs(5)));
-    assert_eq!(pending.expire(now + Duration::from_secs(6)), None);
+    assert_eq!(pending.expire(now), (0, Some(now + Duration::from_secs(5))));
+    assert_eq!(pending.expire(now + Duration::from_secs(6)), (0, None));
     assert!(pending.is_empty());
 }
 

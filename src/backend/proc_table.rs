@@ -38,6 +38,17 @@ pub(super) fn members_of_session(session: Pid) -> Vec<Pid> {
         .collect()
 }
 
+/// What everything below `ancestor` uses of the machine's memory, in bytes.
+pub(super) fn memory_below(ancestor: Pid) -> u64 {
+    let resident = |pid: Pid| {
+        let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib << 10)
+    };
+    descendants_of(ancestor).into_iter().filter_map(resident).sum()
+}
+
 fn entries() -> impl Iterator<Item = Entry> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|dir| {

@@ -36,6 +36,7 @@ const STDERR_LINE_LEN_MAX: usize = 1024;
 pub struct Process {
     /// Names the guard even when its number has been given to another process.
     guard: OwnedFd,
+    guard_pid: Pid,
     /// How it ended, once it has.
     exit: watch::Receiver<Option<String>>,
     stderr: StderrTail,
@@ -112,7 +113,7 @@ impl Process {
         tokio::spawn(tail.clone().drain(stderr));
         let (exited, exit) = watch::channel(None);
         tokio::spawn(async move { exited.send(Some(collect(child, pid).await)) });
-        Ok((Self { guard, exit, stderr: tail }, stdin, stdout))
+        Ok((Self { guard, guard_pid: pid, exit, stderr: tail }, stdin, stdout))
     }
 
     /// Where the end of the server is told: how it ended, in words, once it and everything it started
@@ -134,6 +135,11 @@ impl Process {
         self.signal(Signal::KILL);
         // One that is stuck in the kernel cannot be waited for.
         let _ = timeout(GUARD_GRACE, exited(self.exit())).await;
+    }
+
+    /// What it and all it started use of the machine's memory, in bytes.
+    pub fn memory(&self) -> Option<u64> {
+        Some(proc_table::memory_below(self.guard_pid)).filter(|bytes| *bytes > 0)
     }
 
     /// What it last wrote to standard error.

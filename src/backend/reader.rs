@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::client::Question;
 use super::connection::{Connection, detach};
@@ -60,16 +60,17 @@ async fn read_all(
     line_len_max: usize,
 ) -> End {
     let mut splitter = LineSplitter::new(line_len_max);
+    let mut garbage = Garbage::new();
     loop {
         match output.read_buf(splitter.space()).await {
             Ok(0) => return End::Exited("it closed its output".into()),
-            Ok(_) => {}
+            Ok(_) => connection.pulse().note_heard(),
             Err(error) => {
                 return End::Exited(format!("its output cannot be read: {}", error.kind()));
             }
         }
         while let Some(line) = splitter.next_line() {
-            if let Err(end) = take(connection, &line) {
+            if let Err(end) = take(connection, &line, &mut garbage) {
                 return end;
             }
         }
@@ -79,17 +80,19 @@ async fn read_all(
     }
 }
 
-fn take(connection: &Arc<Connection>, line: &Line) -> Result<(), End> {
+fn take(connection: &Arc<Connection>, line: &Line, garbage: &mut Garbage) -> Result<(), End> {
     match line {
-        Line::Whole(line) => {
-            take_message(connection, line);
-            Ok(())
+        Line::Whole(line) if take_message(connection, line) => Ok(()),
+        Line::Whole(line) if garbage.floods(line.len(), Instant::now()) => {
+            Err(End::Protocol("it floods its output with what is no message".into()))
         }
+        Line::Whole(_) => Ok(()),
         Line::TooLong { whose } => take_overlong(connection, *whose),
     }
 }
 
-fn take_message(connection: &Arc<Connection>, line: &Bytes) {
+/// Whether it was a message.
+fn take_message(connection: &Arc<Connection>, line: &Bytes) -> bool {
     match decode(line) {
         Ok(Message::Response { id, outcome }) => {
             let answer = match outcome {
@@ -101,6 +104,7 @@ fn take_message(connection: &Arc<Connection>, line: &Bytes) {
         // Nobody has such methods; written into another message, one could pass for more than a name.
         Ok(Message::Notification { method, .. }) if !is_plain(&method) => {
             connection.metrics().garbage_lines.inc();
+            return false;
         }
         Ok(Message::Request { id, method, params }) => {
             take_request(connection, line, id, &method, params);
@@ -111,7 +115,37 @@ fn take_message(connection: &Arc<Connection>, line: &Bytes) {
         Err(_) => {
             connection.metrics().garbage_lines.inc();
             tracing::debug!(len = line.len(), "dropped a line that is no message");
+            return false;
         }
+    }
+    true
+}
+
+/// Lines that are no messages. A few are common: something prints where it should not. A flood of them is not.
+struct Garbage {
+    since: Instant,
+    lines: usize,
+    bytes: usize,
+}
+
+/// So much of it in such a time is a flood.
+const GARBAGE_LINES_MAX: usize = 10_000;
+const GARBAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+const GARBAGE_WITHIN: Duration = Duration::from_secs(10);
+
+impl Garbage {
+    fn new() -> Self {
+        Self { since: Instant::now(), lines: 0, bytes: 0 }
+    }
+
+    /// Counts one more, and tells whether it is a flood now.
+    fn floods(&mut self, len: usize, now: Instant) -> bool {
+        if now.duration_since(self.since) >= GARBAGE_WITHIN {
+            *self = Self { since: now, lines: 0, bytes: 0 };
+        }
+        self.lines += 1;
+        self.bytes += len;
+        self.lines > GARBAGE_LINES_MAX || self.bytes > GARBAGE_BYTES_MAX
     }
 }
 

@@ -43,6 +43,8 @@ pub struct StartError {
     pub detail: String,
     /// What the server last wrote to standard error; for the operator only.
     pub stderr: Vec<String>,
+    /// Whether it will not start the next time either, as far as can be told.
+    pub is_permanent: bool,
 }
 
 impl Run {
@@ -110,6 +112,11 @@ impl Run {
         }
     }
 
+    /// What it and all it started use of the machine's memory, in bytes.
+    pub fn memory(&self) -> Option<u64> {
+        self.process.memory()
+    }
+
     /// Ends the run: calls fail, the process and all it started are gone when this is done. Gives what the
     /// server last wrote to standard error.
     pub async fn stop(self, end: &End) -> Vec<String> {
@@ -144,14 +151,22 @@ impl StartError {
     fn new(reason: &str, detail: &str) -> Self {
         // A server can put as much as it likes into an error.
         let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
-        Self { reason: reason.to_owned(), detail, stderr: vec![] }
+        Self { reason: reason.to_owned(), detail, stderr: vec![], is_permanent: false }
+    }
+
+    fn permanent(reason: &str, detail: &str) -> Self {
+        Self { is_permanent: true, ..Self::new(reason, detail) }
     }
 }
 
 impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
         // Where programs lie on this machine is not for callers.
-        Self::new("its program cannot be started", &error.to_string())
+        let reason = "its program cannot be started";
+        match error {
+            SpawnError::System(_) => Self::new(reason, &error.to_string()),
+            _ => Self::permanent(reason, &error.to_string()),
+        }
     }
 }
 
@@ -161,7 +176,7 @@ impl From<HandshakeError> for StartError {
         match error {
             HandshakeError::Failed(_) => Self::new(&detail, &detail),
             // Nor are a server's own words: they are often about its credentials.
-            _ => Self::new("its handshake failed", &detail),
+            _ => Self::permanent("its handshake failed", &detail),
         }
     }
 }

@@ -1,168 +1,387 @@
-//! Keeps one server running: starts it, watches it, starts it again when it ends.
-//!
-//! ```text
-//!  Idle ──first call──▶ Starting ──▶ Ready
-//!                        ▲   │ fails   │ ends
-//!                        │   ▼         │
-//!                       Backoff ◀──────┘
-//!
-//!  any of them ──stop──▶ Stopped
-//! ```
+//! Keeps the copies of one server running: starts each, watches it, starts it again when it ends, and replaces it when it
+//! has served its time. What [`super::lifecycle`] decides is done here.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::backoff::Backoff;
+use super::health::failing;
+use super::lifecycle::{Failed, Lifecycle, Next};
 use super::mailbox::List;
 use super::pending::End;
-use super::run::Run;
+use super::pool::{Load, Trouble};
+use super::run::{Run, StartError};
 use super::subscriptions::keep_subscribed;
 use super::tools::ToolSet;
+use super::wear::worn;
 use super::{Backend, Ready, State};
 use crate::config::Start;
 
-/// A server that stayed up this long is healthy: its next failure counts as the first.
-const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// How long a refresh of the tool list may take.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between hearing of a change and asking for the list; changes often come together.
 const REFRESH_PAUSE: Duration = Duration::from_millis(250);
+/// When the successor of a worn copy did not start, it is tried again after this time.
+const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 
-/// Runs until `stop`, and leaves no process behind.
+/// Runs until `stop`, or until the server is retired and nobody uses it, and leaves no process behind.
 pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
-    let mut backoff = Backoff::default();
-    if backend.config.start == Start::Lazy {
-        tokio::select! {
-            () = backend.wanted.notified() => {}
-            () = stop.cancelled() => return backend.set_state(State::Stopped),
+    let stop = stop.child_token();
+    let drained = TaskTracker::new();
+    // Those who were there when it was retired are served, within the time that any call has.
+    let retired = async {
+        backend.retired.cancelled().await;
+        let _ = timeout(backend.longest_call(), backend.visits.none()).await;
+        stop.cancel();
+    };
+    let copies = async {
+        let copies = TaskTracker::new();
+        for number in 0..backend.copies().len() {
+            let keeper = Keeper::new(backend.clone(), number, stop.clone(), drained.clone());
+            copies.spawn(keeper.run());
         }
+        copies.close();
+        copies.wait().await;
+    };
+    tokio::select! {
+        () = copies => {}
+        () = async { tokio::join!(retired, keep_subscribed_to_one(&backend)); } => {}
     }
-    for generation in 1.. {
-        if generation > 1 {
-            backend.metrics.restarts.inc();
-        }
-        backend.set_state(State::Starting);
-        let Some(until) = run_once(&backend, generation, &mut backoff, &stop).await else { break };
-        // What the server remembered of its one client is gone: the client has to begin again.
-        if let Some(client) = &backend.audience.client
-            && client.has_ended()
-        {
-            break;
-        }
-        tokio::select! {
-            () = sleep_until(until) => {}
-            () = stop.cancelled() => break,
-        }
-    }
-    backend.set_state(State::Stopped);
+    drained.close();
+    drained.wait().await;
 }
 
-/// One run from start to end. Gives the time to start again, or `None` when told to stop.
-async fn run_once(
-    backend: &Backend,
+/// Subscriptions are kept with one of the copies, whichever speaks for the server.
+async fn keep_subscribed_to_one(backend: &Backend) {
+    let mut state = backend.state.subscribe();
+    loop {
+        let Ok(State::Ready(ready)) = state.wait_for(State::is_open).await.map(|it| it.clone())
+        else {
+            return pending().await;
+        };
+        backend.changes().lists_may_have_changed(ready.about.lists());
+        backend.changes().resources_may_have_changed();
+        let speaks = |state: &State| match state {
+            State::Ready(now) => Arc::ptr_eq(&now.connection, &ready.connection),
+            _ => false,
+        };
+        tokio::select! {
+            () = keep_subscribed(backend.changes(), &ready) => {}
+            _ = ready.connection.closed() => {}
+            _ = state.wait_for(|state| !speaks(state)) => {}
+        }
+    }
+}
+
+/// Keeps one copy running.
+struct Keeper {
+    backend: Arc<Backend>,
+    number: usize,
+    lifecycle: Lifecycle,
     generation: u64,
-    backoff: &mut Backoff,
-    stop: &CancellationToken,
-) -> Option<Instant> {
-    let server = &backend.id;
-    let ids = (backend.environment.ids)();
-    let started = Instant::now();
-    let start = Run::start(
-        server,
-        &backend.config,
-        generation,
-        ids,
-        &backend.environment,
-        backend.audience.clone(),
-        stop,
-    );
-    let started_or_stopped = async {
+    stop: CancellationToken,
+    /// Copies that take no more calls and still have some.
+    drained: TaskTracker,
+}
+
+/// A run that takes calls.
+struct Serving {
+    run: Run,
+    load: Arc<Load>,
+    since: Instant,
+}
+
+impl Serving {
+    fn new(backend: &Backend, run: Run) -> Self {
+        Self { run, load: Load::new(backend.config.max_in_flight), since: Instant::now() }
+    }
+}
+
+/// Why a copy no longer serves.
+enum Left {
+    /// It was told to stop.
+    Stopped,
+    /// It ended, or had to be ended.
+    Failed(End),
+    /// It is well, and has served its time.
+    Worn(String),
+}
+
+impl Keeper {
+    fn new(
+        backend: Arc<Backend>,
+        number: usize,
+        stop: CancellationToken,
+        drained: TaskTracker,
+    ) -> Self {
+        let lifecycle = Lifecycle::new(backend.environment.budget);
+        Self { backend, number, lifecycle, generation: 0, stop, drained }
+    }
+
+    async fn run(mut self) {
+        let stop = self.stop.clone();
+        if self.backend.config.start == Start::Lazy {
+            tokio::select! {
+                () = self.backend.wanted.cancelled() => {}
+                () = stop.cancelled() => return self.enter(State::Stopped),
+            }
+        }
+        loop {
+            self.enter(State::Starting);
+            self.lifecycle.note_start(Instant::now());
+            let next = match self.start().await {
+                Ok(run) => {
+                    self.note_ready(&run.ready);
+                    self.serve(run).await
+                }
+                Err(_) if stop.is_cancelled() => None,
+                Err(error) => Some(self.not_started(&error)),
+            };
+            let Some(next) = next else { break };
+            // What the server remembered of its one client is gone: the client has to begin again.
+            if let Some(client) = &self.backend.audience.client
+                && client.has_ended()
+            {
+                break;
+            }
+            tokio::select! {
+                () = sleep_until(next.at()) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        self.enter(State::Stopped);
+    }
+
+    /// Starts one run, when there are not too many that start.
+    async fn start(&mut self) -> Result<Run, StartError> {
+        let backend = self.backend.clone();
+        let _turn = tokio::select! {
+            turn = backend.environment.starts.acquire() => turn.ok(),
+            () = self.stop.cancelled() => None,
+        };
+        self.generation += 1;
+        if self.generation > 1 {
+            backend.metrics.restarts.inc();
+        }
+        let ids = (backend.environment.ids)();
+        let start = Run::start(
+            &backend.id,
+            &backend.config,
+            self.generation,
+            ids,
+            &backend.environment,
+            backend.audience.clone(),
+            &self.stop,
+        );
         tokio::pin!(start);
         tokio::select! {
             started = &mut start => started,
-            () = stop.cancelled() => {
+            () = self.stop.cancelled() => {
                 // Callers must know at once, however long it takes to clean up.
-                backend.set_state(State::Stopped);
+                self.enter(State::Stopped);
                 start.await
             }
         }
-    };
-    let run = match started_or_stopped.await {
-        Ok(run) => run,
-        Err(_) if stop.is_cancelled() => return None,
-        Err(error) => {
-            tracing::warn!(%server, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
-            return Some(back_off(backend, backoff, &error.reason));
-        }
-    };
-    let ready = &run.ready;
-    tracing::info!(
-        %server, generation,
-        protocol = %ready.dialect.version(), era = %ready.dialect.version().era(),
-        tools = ready.tools.len(), start_ms = started.elapsed().as_millis(),
-        "server `{server}` is ready"
-    );
-    backend.set_state(State::Ready(ready.clone()));
-    backend.changes().lists_may_have_changed(ready.about.lists());
-    backend.changes().resources_may_have_changed();
-    let ready_since = Instant::now();
-    let end = tokio::select! {
-        end = run.ended() => end,
-        () = keep_tools_fresh(backend, ready) => unreachable!("it never ends"),
-        () = keep_subscribed(backend.changes(), ready) => unreachable!("it never ends"),
-        () = stop.cancelled() => End::Stopped,
-    };
-    if ready_since.elapsed() >= HEALTHY_AFTER {
-        backoff.reset();
     }
-    // Callers must know at once, however long it takes to clean up.
-    if end == End::Stopped {
-        backend.set_state(State::Stopped);
-        run.stop(&end).await;
-        tracing::info!(%server, generation, "server `{server}` is stopped");
-        return None;
-    }
-    let (End::Exited(reason) | End::Protocol(reason)) = &end else { unreachable!("not stopped") };
-    let until = back_off(backend, backoff, reason);
-    if let Some(client) = &backend.audience.client {
-        client.end();
-    }
-    let stderr = run.stop(&end).await;
-    tracing::warn!(%server, generation, %reason, ?stderr, "server `{server}` ended");
-    Some(until)
-}
 
-/// Refuses calls from now on; gives the time to start again.
-fn back_off(backend: &Backend, backoff: &mut Backoff, reason: &str) -> Instant {
-    let until = Instant::now() + backoff.next_wait();
-    backend.set_state(State::Backoff { until, reason: reason.into() });
-    until
-}
+    fn not_started(&mut self, error: &StartError) -> Next {
+        let (server, generation) = (&self.backend.id, self.generation);
+        tracing::warn!(%server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
+        self.note_trouble(&error.reason, &error.detail, error.stderr.clone());
+        let failed = if error.is_permanent { Failed::ForGood } else { Failed::ToStart };
+        self.fail(failed, &error.reason)
+    }
 
-/// Lists the tools again whenever the server says that they have changed. What is listed replaces what was
-/// there; a list that cannot be had leaves it.
-async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
-    let (server, connection) = (&backend.id, &ready.connection);
-    loop {
-        connection.tools_changed().await;
-        // A server that says so all the time is not asked all the time.
-        sleep(REFRESH_PAUSE).await;
-        let deadline = Instant::now() + REFRESH_TIMEOUT;
-        let metrics = &backend.environment.metrics;
-        match ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await {
-            Ok(tools) if tools.is_like(&backend.tools_now()) => {
-                backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
+    /// Serves with this run, and with those that take its place as planned. Gives when to start again, or `None` when
+    /// told to stop.
+    async fn serve(&mut self, run: Run) -> Option<Next> {
+        let mut serving = Serving::new(&self.backend, run);
+        loop {
+            let left = self.watch(&serving).await;
+            let failed = Failed::After(serving.since.elapsed());
+            match left {
+                Left::Stopped => {
+                    self.stop(serving.run).await;
+                    return None;
+                }
+                Left::Failed(end) => {
+                    let next = self.fail(failed, end.reason());
+                    if let Some(client) = &self.backend.audience.client {
+                        client.end();
+                    }
+                    self.bury(serving.run, &end).await;
+                    return Some(next);
+                }
+                Left::Worn(why) => {
+                    let server = &self.backend.id;
+                    tracing::info!(%server, copy = self.number, %why, "server `{server}` is replaced");
+                    serving = match self.replace(serving).await {
+                        Ok(successor) => successor,
+                        Err(next) => return next,
+                    };
+                }
             }
-            Ok(tools) => {
-                tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
-                backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
-                backend.changes().list_changed(List::Tools);
+        }
+    }
+
+    /// Watches a run that serves, until it no longer does.
+    async fn watch(&self, serving: &Serving) -> Left {
+        let (backend, Serving { run, load, since }) = (&self.backend, serving);
+        self.enter_ready(run.ready.clone(), load);
+        tokio::select! {
+            end = run.ended() => Left::Failed(end),
+            reason = failing(&run.ready, backend.environment.cancel_grace) => {
+                Left::Failed(End::Exited(reason))
+            }
+            why = worn(&backend.config.recycle, run, load, *since) => Left::Worn(why),
+            () = self.keep_tools_fresh(&run.ready, load) => Left::Stopped,
+            () = self.stop.cancelled() => Left::Stopped,
+        }
+    }
+
+    /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
+    /// not run at once. This is planned, and does not count as a failure.
+    async fn replace(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
+        if self.backend.config.exclusive {
+            return self.replace_exclusively(old).await;
+        }
+        let successor = self.start().await;
+        if self.stop.is_cancelled() {
+            self.stop(old.run).await;
+            return Err(None);
+        }
+        match successor {
+            Ok(run) => {
+                let successor = Serving::new(&self.backend, run);
+                self.enter_ready(successor.run.ready.clone(), &successor.load);
+                self.drain(old);
+                Ok(successor)
             }
             Err(error) => {
-                tracing::warn!(%server, %error, "the changed tools of server `{server}` could not be listed");
+                let server = &self.backend.id;
+                tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
+                self.note_trouble(&error.reason, &error.detail, error.stderr);
+                tokio::select! {
+                    () = sleep(SUCCESSOR_PAUSE) => {}
+                    _ = old.run.ended() => {}
+                    () = self.keep_tools_fresh(&old.run.ready, &old.load) => {}
+                    () = self.stop.cancelled() => {}
+                }
+                Ok(old)
+            }
+        }
+    }
+
+    async fn replace_exclusively(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
+        // Those that come now wait for the next one.
+        self.enter(State::Starting);
+        tokio::select! {
+            _ = timeout(self.backend.longest_call(), old.load.idle()) => {}
+            _ = old.run.ended() => {}
+            () = self.stop.cancelled() => {}
+        }
+        old.run.stop(&End::Stopped).await;
+        match self.start().await {
+            Ok(run) => Ok(Serving::new(&self.backend, run)),
+            Err(_) if self.stop.is_cancelled() => Err(None),
+            Err(error) => Err(Some(self.not_started(&error))),
+        }
+    }
+
+    /// Lets the calls of a run that takes no more end, then ends it.
+    fn drain(&self, Serving { run, load, .. }: Serving) {
+        let (longest, stop) = (self.backend.longest_call(), self.stop.clone());
+        self.drained.spawn(async move {
+            tokio::select! {
+                _ = timeout(longest, load.idle()) => {}
+                _ = run.ended() => {}
+                () = stop.cancelled() => {}
+            }
+            run.stop(&End::Stopped).await;
+        });
+    }
+
+    async fn stop(&self, run: Run) {
+        // Callers must know at once, however long it takes to clean up.
+        self.enter(State::Stopped);
+        run.stop(&End::Stopped).await;
+        let server = &self.backend.id;
+        tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
+    }
+
+    async fn bury(&self, run: Run, end: &End) {
+        let (server, reason) = (&self.backend.id, end.reason());
+        let stderr = run.stop(end).await;
+        tracing::warn!(%server, copy = self.number, generation = self.generation, %reason, ?stderr, "server `{server}` ended");
+        self.note_trouble(reason, reason, stderr);
+    }
+
+    fn note_ready(&self, ready: &Ready) {
+        let (server, version) = (&self.backend.id, ready.dialect.version());
+        tracing::info!(
+            %server, copy = self.number, generation = self.generation,
+            protocol = %version, era = %version.era(), tools = ready.tools.len(),
+            "server `{server}` is ready"
+        );
+    }
+
+    fn enter(&self, state: State) {
+        self.backend.enter(self.number, state, None);
+    }
+
+    fn enter_ready(&self, ready: Arc<Ready>, load: &Arc<Load>) {
+        self.backend.enter(self.number, State::Ready(ready), Some(load));
+    }
+
+    /// Refuses calls from now on, or has them wait if it will not be long; gives the time to start again.
+    fn fail(&mut self, failed: Failed, reason: &str) -> Next {
+        let next = self.lifecycle.after(failed, Instant::now());
+        let reason = reason.into();
+        self.enter(match next {
+            Next::Restart(_) => State::Starting,
+            Next::Backoff(until) => State::Backoff { until, reason },
+            Next::Quarantine(until) => State::Quarantined { until, reason },
+        });
+        next
+    }
+
+    fn note_trouble(&self, reason: &str, detail: &str, stderr: Vec<String>) {
+        let (reason, detail, stderr) = (reason.into(), detail.into(), stderr.into());
+        let trouble = Trouble { at: Timestamp::now(), reason, detail, stderr };
+        self.backend.pool.note_trouble(self.number, trouble);
+    }
+
+    /// Lists the tools again whenever the server says that they have changed. What is listed replaces what was
+    /// there; a list that cannot be had leaves it. Never ends.
+    async fn keep_tools_fresh(&self, ready: &Arc<Ready>, load: &Arc<Load>) {
+        let (backend, server, connection) = (&self.backend, &self.backend.id, &ready.connection);
+        let mut tools = ready.tools.clone();
+        loop {
+            connection.tools_changed().await;
+            // A server that says so all the time is not asked all the time.
+            sleep(REFRESH_PAUSE).await;
+            let deadline = Instant::now() + REFRESH_TIMEOUT;
+            let metrics = &backend.environment.metrics;
+            let listed = ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await;
+            match listed {
+                Ok(listed) => {
+                    let has_changed = !listed.is_like(&tools);
+                    let ready = Arc::new(ready.with_tools(listed));
+                    tools = ready.tools.clone();
+                    self.enter_ready(ready, load);
+                    if has_changed {
+                        tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
+                        backend.changes().list_changed(List::Tools);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%server, %error, "the changed tools of server `{server}` could not be listed");
+                }
             }
         }
     }

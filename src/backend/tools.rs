@@ -17,7 +17,7 @@ use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;
 use crate::mcp::names;
 use crate::mcp::requests::Dialect;
-use crate::mcp::results::{Caching, ToolsPage, input_schema, tool_name};
+use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
 use crate::telemetry::metrics::{Metrics, ToolMetrics};
 
 /// Tools that one server may have: each costs memory here and a handful of metrics.
@@ -40,6 +40,8 @@ pub struct Tool {
     pub metrics: ToolMetrics,
     /// The arguments that modern clients repeat in headers.
     pub header_params: HeaderParams,
+    /// Whether it says that calling it twice does no harm.
+    is_repeatable: bool,
     /// What its calls took lately, in microseconds.
     typical_micros: AtomicU64,
     definition: Box<RawValue>,
@@ -49,6 +51,11 @@ impl Tool {
     /// What its calls take.
     pub fn typical(&self) -> Duration {
         Duration::from_micros(self.typical_micros.load(Ordering::Relaxed))
+    }
+
+    /// Whether it says that calling it twice does no harm.
+    pub fn is_repeatable(&self) -> bool {
+        self.is_repeatable
     }
 
     /// Notes what a call took.
@@ -243,6 +250,7 @@ impl ToolSet {
             name_json,
             metrics,
             header_params,
+            is_repeatable: is_repeatable(&definition),
             typical_micros: AtomicU64::new(TYPICAL_MICROS),
             definition,
         });

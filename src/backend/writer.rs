@@ -36,7 +36,9 @@ pub(super) async fn run(
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last look before the write: callers that left, deadlines that passed in the queue.
                 connection.pending().claim(&mut batch, |frame| frame.id, Instant::now());
+                connection.pulse().note_writing();
                 write_batch(&mut input, &mut buffer, &batch).await?;
+                connection.pulse().note_written();
             }
         }
         Ok::<(), std::io::Error>(())

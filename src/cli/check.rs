@@ -138,7 +138,8 @@ mod tests {
             tools: vec!["echo".into(), "time".into()],
         };
         let detail = "it ended with exit code 3".to_owned();
-        let error = StartError { reason: String::new(), detail, stderr: vec!["boom".into()] };
+        let stderr = vec!["boom".into()];
+        let error = StartError { reason: String::new(), detail, stderr, is_permanent: false };
         let took = Duration::from_millis(250);
         let reports = [
             Report { server: ServerId::parse("good").unwrap(), outcome: Ok(found), took },

@@ -130,6 +130,14 @@ pub enum CallError {
     /// The tool asks back, and this caller cannot answer.
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
+    /// It failed again and again.
+    #[error("{last} (after {attempts} attempts)")]
+    Repeatedly {
+        /// How often it was tried.
+        attempts: u32,
+        /// Why it failed the last time.
+        last: Box<CallError>,
+    },
     /// Too late.
     #[error("the call was not answered by its deadline")]
     DeadlineExceeded {
@@ -161,6 +169,7 @@ impl CallError {
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
+            Self::Repeatedly { last, .. } => last.code(),
         }
     }
 
@@ -176,6 +185,7 @@ impl CallError {
                 _ => Executed::Unknown,
             },
             Self::BackendTooLarge | Self::InputRequired => Executed::Unknown,
+            Self::Repeatedly { last, .. } => last.executed(),
             _ => Executed::No,
         }
     }
@@ -193,6 +203,7 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
+            Self::Repeatedly { last, .. } => last.is_retryable(),
             _ => false,
         }
     }
@@ -208,7 +219,40 @@ impl CallError {
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ShuttingDown => Some(RETRY_SOON),
+            Self::Repeatedly { last, .. } => last.retry_after(),
             _ => None,
+        }
+    }
+
+    /// The same after so many attempts.
+    pub(super) fn after(self, attempts: u32) -> Self {
+        match attempts {
+            1 => self,
+            _ => Self::Repeatedly { attempts, last: Box::new(self) },
+        }
+    }
+
+    /// How many attempts there were.
+    pub fn attempts(&self) -> u32 {
+        match self {
+            Self::Repeatedly { attempts, .. } => *attempts,
+            _ => 1,
+        }
+    }
+
+    /// The same, to be taken apart.
+    pub fn into_last(self) -> Self {
+        match self {
+            Self::Repeatedly { last, .. } => *last,
+            _ => self,
+        }
+    }
+
+    /// Why it failed the last time.
+    pub fn last(&self) -> &Self {
+        match self {
+            Self::Repeatedly { last, .. } => last,
+            _ => self,
         }
     }
 
@@ -243,7 +287,7 @@ impl Executed {
 impl From<NotReady> for CallError {
     fn from(not_ready: NotReady) -> Self {
         match not_ready {
-            NotReady::Backoff { retry_after, reason } => {
+            NotReady::Down { retry_after, reason } => {
                 Self::ServerUnavailable { reason: reason.to_string(), retry_after }
             }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },

@@ -3,7 +3,9 @@
 
 mod error;
 mod record;
+mod retry;
 
+use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +16,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::error::{CallError, Executed};
 use self::record::Record;
+use self::retry::Attempts;
 use crate::backend::during::Listener;
-use crate::backend::pending::Answer;
+use crate::backend::pending::{Answer, Patience};
+use crate::backend::queue::Place;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::ids::CallId;
+use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
-use crate::limits::Standing;
+use crate::limits::{Admission, Standing};
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
@@ -31,6 +35,9 @@ use crate::tenant::Tenant;
 
 /// What a request other than a tool call takes, as long as nothing better is known.
 const TYPICAL: Duration = Duration::from_millis(5);
+
+/// The member of `_meta` that tells a server how many milliseconds a call has left.
+const TIMEOUT_META: &str = "trunkline/timeoutMs";
 
 /// Who calls.
 #[derive(Clone)]
@@ -96,6 +103,8 @@ pub struct Call {
     pub arrived: Instant,
     /// When its answer is no longer of use.
     pub deadline: Instant,
+    /// How far progress may move that.
+    pub deadline_max: Option<Instant>,
 }
 
 /// What is asked of a server.
@@ -138,6 +147,8 @@ pub struct Reply {
     pub backend: Duration,
     /// Where the tenant stands with its rates.
     pub standing: Standing,
+    /// How many attempts it took.
+    pub attempts: u32,
 }
 
 /// The gateway proper.
@@ -189,7 +200,7 @@ impl Gateway {
     async fn route(
         &self,
         caller: &Caller,
-        mut call: Call,
+        call: Call,
         record: &mut Record<'_>,
     ) -> Result<Reply, CallError> {
         if call.deadline <= Instant::now() {
@@ -197,11 +208,13 @@ impl Gateway {
         }
         let mut admission = caller.tenant.limits.enter()?;
         let server = self.backend(caller, &call.server)?;
+        let _visit = server.visit();
         let _in_flight = record.at_server(&server);
 
         let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-        let mut place = server.queue().line_up(tenant, policy.weight, call.size);
-        let mut ready = place.first(server.ready(call.deadline)).await??;
+        let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
+        let mut place = line_up();
+        let ready = place.first(server.ready(call.deadline)).await??;
         let tool = call.find_tool(caller, &ready)?;
         match (&tool, &call.ask) {
             (Some(tool), _) => record.at_tool(tool),
@@ -211,44 +224,111 @@ impl Gateway {
 
         let tool_name = tool.as_deref().map(Tool::name);
         let standing = limits.admit(&mut admission, &call.server, tool_name).await?;
-        let estimate = tool.as_ref().map_or(TYPICAL, |tool| tool.typical());
-        let mut permit = place.slot(estimate, call.deadline).await?;
-        // Both are kept until the server is done with the call, whoever still waits for the answer.
-        permit.carry(admission);
-        // The server may have ended while the call waited for its slot.
-        if ready.connection.is_closed() {
-            ready = server.ready(call.deadline).await?;
+        let sending = Sending {
+            server: &server,
+            tenant,
+            call: &call,
+            tool: tool.as_deref(),
+            admission: Arc::new(admission),
+        };
+        let mut attempts = Attempts::new(&server, tool.as_deref(), call.deadline);
+        loop {
+            match sending.attempt(place, &mut attempts).await {
+                Ok(sent) => {
+                    let reply = sent.into_reply(&call, standing, attempts.count);
+                    return reply.map_err(|error| error.after(attempts.count));
+                }
+                Err(error) => match attempts.again(&error) {
+                    Some(at) => sleep_until(at).await,
+                    None => return Err(error.after(attempts.count)),
+                },
+            }
+            place = line_up();
         }
+    }
+}
+
+/// A call on its way to its server.
+struct Sending<'a> {
+    server: &'a Backend,
+    tenant: &'a TenantId,
+    call: &'a Call,
+    tool: Option<&'a Tool>,
+    /// Kept until the server is done with the call, whoever still waits for the answer.
+    admission: Arc<Admission>,
+}
+
+/// What came back.
+struct Sent {
+    answer: Answer,
+    era: Era,
+    queue: Duration,
+    backend: Duration,
+}
+
+impl Sending<'_> {
+    /// Waits for a slot, and has one copy of the server answer.
+    async fn attempt(
+        &self,
+        place: Place<'_>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Sent, CallError> {
+        let Self { server, tool, call, .. } = self;
+        let deadline = attempts.deadline();
+        let estimate = tool.map_or(TYPICAL, Tool::typical);
+        let mut permit = place.slot(estimate, deadline).await?;
+        let lease = server.place(attempts.avoid, deadline).await?;
+        let ready = lease.copy().ready.clone();
+        attempts.avoid = Some(lease.copy().number);
+        permit.carry((lease, self.admission.clone()));
+
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
-
-        let (tenant, deadline) = (tenant.clone(), call.deadline);
-        let ticket = ready.connection.register(tenant, call.id, deadline, Some(permit))?;
+        let ticket =
+            ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
         // Before the frame is sent: what the server says first must be heard too.
-        if let Some(listener) = call.listener.take() {
-            ticket.listen(listener);
+        if let Some(listener) = &call.listener {
+            ticket.listen(listener.clone());
         }
-        ticket.send(call.frame(ticket.id(), &ready, tool.as_deref()))?;
+        if let Some(until) = call.deadline_max {
+            ticket.be_patient(Patience { step: server.timeout(), until });
+        }
+        let meta = self.meta(deadline);
+        ticket.send(call.frame(ticket.id(), &ready, *tool, &meta))?;
         let answer = ticket.answer().await?;
-
         let backend = sent.elapsed();
-        if let Some(tool) = &tool {
+        if let Some(tool) = tool {
             tool.note_time(backend);
         }
+        Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })
+    }
+
+    /// What goes with the call; for servers that want to know, also how long they have.
+    fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
+        let meta = &self.call.meta;
+        if !self.server.config().tell_deadline {
+            return Cow::Borrowed(meta);
+        }
+        let left = deadline.duration_since(Instant::now()).as_millis();
+        let others = format!("{},\"{TIMEOUT_META}\":{left}", meta.others);
+        Cow::Owned(CallMeta { others, ..meta.clone() })
+    }
+}
+
+impl Sent {
+    fn into_reply(
+        self,
+        call: &Call,
+        standing: Standing,
+        attempts: u32,
+    ) -> Result<Reply, CallError> {
+        let Self { answer, era, queue, backend } = self;
         let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
-        Ok(Reply {
-            result,
-            kind,
-            is_typed,
-            era: ready.dialect.version().era(),
-            queue,
-            backend,
-            standing,
-        })
+        Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
     }
 }
 
@@ -265,6 +345,7 @@ impl Call {
             listener: None,
             arrived: Instant::now(),
             deadline,
+            deadline_max: None,
         }
     }
 
@@ -300,13 +381,13 @@ impl Call {
         Ok(Some(tool.clone()))
     }
 
-    fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>) -> Frame {
+    fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>, meta: &CallMeta) -> Frame {
         match (&self.ask, tool) {
             (Ask::Tool { arguments, .. }, Some(tool)) => {
-                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, &self.meta)
+                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, meta)
             }
             (Ask::Tool { .. }, None) => unreachable!("a tool that is not found is an error"),
-            (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, &self.meta),
+            (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
         }
     }
 }

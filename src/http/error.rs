@@ -37,7 +37,7 @@ struct BackendProblem<'a> {
 }
 
 pub(super) fn status_of(error: &CallError) -> StatusCode {
-    match error {
+    match error.last() {
         CallError::InvalidRequest(_)
         | CallError::InvalidArguments(_)
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
@@ -57,13 +57,14 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::ServerUnavailable { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
+        CallError::Repeatedly { .. } => unreachable!("the last is none"),
     }
 }
 
 impl IntoResponse for CallError {
     fn into_response(self) -> Response<Body> {
         let status = status_of(&self);
-        let backend = match &self {
+        let backend = match self.last() {
             Self::Backend(error) => Some(BackendProblem {
                 code: error.code,
                 message: &error.message,
@@ -89,7 +90,8 @@ impl IntoResponse for CallError {
             let seconds = retry_after.as_secs_f64().ceil().max(1.0) as u64;
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        match &self {
+        headers.insert(super::rest::ATTEMPTS.clone(), self.attempts().into());
+        match self.last() {
             Self::Unauthenticated { challenge, .. } => {
                 headers.extend(
                     HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),

@@ -15,6 +15,7 @@ use super::Front;
 use super::auth::Authenticated;
 use super::error::{call_failed, rate_headers};
 use super::{body, trace};
+use crate::backend::CALL_MAX;
 use crate::gateway::{Ask, Call, CallError, Caller, Reply, ToolName};
 use crate::ids::CallId;
 use crate::jsonrpc::RawObject;
@@ -22,12 +23,14 @@ use crate::mcp::requests::CallMeta;
 
 pub(super) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
 pub(super) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
+/// How many attempts a call took.
+pub(super) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
 static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
 pub(super) static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The longest deadline a caller may ask for.
-const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
+const TIMEOUT_MS_MAX: u64 = CALL_MAX.as_millis() as u64;
 
 /// Calls a tool: the body is its arguments, the answer its result.
 pub(super) async fn call_tool(
@@ -86,7 +89,9 @@ async fn read_call(
     let ask = Ask::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
     let meta = CallMeta { others: trace::members(&parts.headers), ..CallMeta::default() };
     let (others, listener) = (String::new(), None);
-    Ok(Call { id, server, ask, others, meta, size, listener, arrived, deadline })
+    // No progress is asked for here that could move the deadline.
+    let deadline_max = None;
+    Ok(Call { id, server, ask, others, meta, size, listener, arrived, deadline, deadline_max })
 }
 
 /// The caller's own timeout, if it gives one.
@@ -113,6 +118,7 @@ fn answered(reply: Reply, id: CallId) -> Response<Body> {
     headers.insert(CALL_ID.clone(), call_id_value(id));
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
+    headers.insert(ATTEMPTS.clone(), reply.attempts.into());
     rate_headers(headers, &reply.standing);
     response
 }

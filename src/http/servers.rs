@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{Response, header};
 use axum::response::IntoResponse;
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -14,48 +15,103 @@ use tokio::time::Instant;
 use super::Front;
 use super::auth::Authenticated;
 use crate::backend::tools::Tool;
-use crate::backend::{Ready, State as ServerState};
+use crate::backend::{Ready, State as ServerState, pool};
 use crate::gateway::{CallError, Caller};
 use crate::registry::Server;
 
 /// One server as callers see it.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct ServerView<'a> {
     id: &'a str,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol_version: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     era: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<usize>,
+    /// Copies that are ready, and copies that there should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instances: Option<usize>,
+    /// Every copy, for those who see everything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    copies: Vec<CopyView>,
+}
+
+/// One copy of a server, as the operator sees it.
+#[derive(Serialize)]
+struct CopyView {
+    state: &'static str,
+    since: Timestamp,
+    starts: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_flight: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failure: Option<FailureView>,
+}
+
+/// What went wrong last.
+#[derive(Serialize)]
+struct FailureView {
+    at: Timestamp,
+    detail: String,
+    stderr: Vec<String>,
+}
+
+impl CopyView {
+    fn of(copy: &pool::View) -> Self {
+        let last_failure = copy.trouble.as_ref().map(|trouble| FailureView {
+            at: trouble.at,
+            detail: trouble.detail.to_string(),
+            stderr: trouble.stderr.to_vec(),
+        });
+        Self {
+            state: copy.state.as_str(),
+            since: copy.since,
+            starts: copy.starts,
+            in_flight: copy.in_flight.map(|(now, _)| now),
+            limit: copy.in_flight.map(|(_, limit)| limit),
+            last_failure,
+        }
+    }
 }
 
 impl<'a> ServerView<'a> {
     /// As a caller sees it, or as those do who see everything.
     pub(super) fn of(server: &'a Server, caller: Option<&Caller>) -> Self {
         let id = server.id().as_str();
-        let view = |state| Self {
-            id,
-            state,
-            reason: None,
-            protocol_version: None,
-            era: None,
-            tools: None,
-        };
         let backend = match server {
             Server::Shared(backend) => backend,
-            Server::PerSession(_) => return view("per_session"),
+            Server::PerSession(_) => return Self { id, state: "per_session", ..Self::default() },
         };
-        match backend.state() {
-            ServerState::Idle => view("idle"),
-            ServerState::Starting => view("starting"),
-            ServerState::Backoff { reason, .. } => {
-                Self { reason: Some(reason.to_string()), ..view("backoff") }
+        let (state, copies) = (backend.state(), backend.copies());
+        let is_ready = |copy: &&pool::View| matches!(copy.state, ServerState::Ready(_));
+        let same = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
+        let view = Self {
+            id,
+            state: state.as_str(),
+            since: same.map(|copy| copy.since).min(),
+            ready: Some(copies.iter().filter(is_ready).count()),
+            instances: Some(copies.len()),
+            copies: match caller {
+                Some(_) => vec![],
+                None => copies.iter().map(CopyView::of).collect(),
+            },
+            ..Self::default()
+        };
+        match state {
+            ServerState::Backoff { reason, .. } | ServerState::Quarantined { reason, .. } => {
+                Self { reason: Some(reason.to_string()), ..view }
             }
-            ServerState::Stopped => view("stopped"),
             ServerState::Ready(ready) => {
                 let version = ready.dialect.version();
                 Self {
@@ -65,9 +121,10 @@ impl<'a> ServerView<'a> {
                         Some(caller) => granted(caller, id, &ready).count(),
                         None => ready.tools.len(),
                     }),
-                    ..view("ready")
+                    ..view
                 }
             }
+            _ => view,
         }
     }
 }

@@ -89,6 +89,14 @@ impl Dialect {
         self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
     }
 
+    /// A request that any server can answer at once: `ping`, and where there is none, `server/discover`.
+    pub fn ping(&self, id: u64) -> Frame {
+        match self.version.era() {
+            Era::Legacy => Frame::request(id, method::PING, &["{}"]),
+            Era::Modern => discover(id),
+        }
+    }
+
     /// `subscriptions/listen`; `notifications` is the filter. Modern servers only.
     pub fn listen(&self, id: u64, notifications: &serde_json::Value) -> Frame {
         let filter = format!(",\"notifications\":{notifications}");

@@ -232,6 +232,24 @@ pub fn tool_name(definition: &RawValue) -> Option<String> {
     serde_json::from_str::<Head>(definition.get()).ok().map(|head| head.name)
 }
 
+/// Whether a tool says that calling it twice does no harm: it changes nothing, or the same again.
+pub fn is_repeatable(definition: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        annotations: Annotations,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Annotations {
+        #[serde(default)]
+        read_only_hint: bool,
+        #[serde(default)]
+        idempotent_hint: bool,
+    }
+    serde_json::from_str::<Head>(definition.get())
+        .is_ok_and(|Head { annotations: it }| it.read_only_hint || it.idempotent_hint)
+}
+
 /// The `inputSchema` of a tool's definition.
 pub fn input_schema(definition: &RawValue) -> Option<&RawValue> {
     #[derive(Deserialize)]

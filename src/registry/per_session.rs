@@ -90,7 +90,8 @@ impl PerSession {
         }
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
         let client = Some(owner.client.clone());
-        let backend = Backend::new(self.id.clone(), config, self.environment.clone(), client);
+        let (id, environment) = (self.id.clone(), self.environment.clone());
+        let backend = Backend::new(id, config, environment, Arc::default(), client);
         let stop = self.stop.child_token();
         let running = run(backend.clone(), owner.clone(), stop.clone(), self.processes.clone());
         self.tasks.spawn(running);

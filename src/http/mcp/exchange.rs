@@ -14,7 +14,7 @@ use super::{rpc, sse};
 use crate::backend::during::Events;
 use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
-use crate::http::rest::{CALL_ID, call_id_value};
+use crate::http::rest::{ATTEMPTS, CALL_ID, call_id_value};
 use crate::ids::CallId;
 use crate::limits::Standing;
 
@@ -132,8 +132,10 @@ impl Reshape {
             Err(CallError::RateLimited { standing, .. }) => standing.clone(),
             Err(_) => Standing::default(),
         };
+        let attempts = outcome.as_ref().map_or_else(CallError::attempts, |reply| reply.attempts);
         let (status, message): (StatusCode, Bytes) = self.message(outcome);
         let mut response = rpc::respond(status, message);
+        response.headers_mut().insert(ATTEMPTS.clone(), attempts.into());
         rate_headers(response.headers_mut(), &standing);
         response
     }

@@ -54,7 +54,10 @@ impl Forward {
                 _ => error,
             }
         })?;
-        let timeout = asked_timeout(asking.headers)?.unwrap_or(server.config().timeout);
+        let asked = asked_timeout(asking.headers)?;
+        let timeout = asked.unwrap_or(server.config().timeout);
+        // Whoever names a deadline means it.
+        let max_timeout = server.config().max_timeout.filter(|_| asked.is_none());
         let state = (asking.era == Era::Modern).then(|| RequestState {
             sealer: asking.front.sealer.clone(),
             tenant: caller.tenant.id.clone(),
@@ -111,6 +114,7 @@ impl Forward {
             listener,
             arrived: asking.arrived,
             deadline: asking.arrived + timeout,
+            deadline_max: max_timeout.map(|max| asking.arrived + max),
         };
         Ok(Self { call, reshape, events })
     }

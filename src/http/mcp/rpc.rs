@@ -127,6 +127,8 @@ impl From<&Malformed<'_>> for RpcError {
 
 impl From<CallError> for RpcError {
     fn from(error: CallError) -> Self {
+        let attempts = error.attempts();
+        let error = error.into_last();
         let code = match &error {
             // What the server said is passed on as it is.
             CallError::Backend(_) => {
@@ -148,6 +150,9 @@ impl From<CallError> for RpcError {
             "retryable": error.is_retryable(),
             "executed": error.executed().as_str(),
         });
+        if attempts > 1 {
+            data["attempts"] = json!(attempts);
+        }
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
         }

@@ -1,0 +1,51 @@
+//! Whether a server that has not ended is alive.
+//!
+//! A busy server is not a dead one: it is asked for a sign of life only when it has nothing else to do, or when a call
+//! was given up, its grace has ended, and nothing at all has been heard meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::Ready;
+
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A server that does not read its input for so long never will.
+const BLOCKED_MAX: Duration = Duration::from_secs(10);
+/// An idle server is asked for a sign of life when it has been silent for so long.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// How long it may take to give one.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Done when the server is not alive; says what is wrong, in words that callers may see.
+pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
+    let connection = &ready.connection;
+    let pulse = connection.pulse();
+    let mut look = interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_overdue = tokio::select! {
+            _ = look.tick() => false,
+            () = pulse.overdue() => true,
+        };
+        if pulse.blocked_for() >= BLOCKED_MAX {
+            return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
+        }
+        let silent = pulse.silent_for();
+        let is_idle = connection.in_flight() == 0 && silent >= PING_AFTER;
+        let is_stuck = is_overdue && silent >= grace;
+        if (is_idle || is_stuck) && !answers(ready).await {
+            return format!("it has not answered for {} s", pulse.silent_for().as_secs());
+        }
+    }
+}
+
+/// Whether the server answers anything at all.
+async fn answers(ready: &Ready) -> bool {
+    let deadline = Instant::now() + PING_TIMEOUT;
+    let before = Instant::now();
+    let asked = ready.connection.request(deadline, |id| ready.dialect.ping(id)).await;
+    // Whatever else it says meanwhile is a sign of life too.
+    asked.is_ok() || ready.connection.pulse().silent_for() < before.elapsed()
+}

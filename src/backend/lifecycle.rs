@@ -1,0 +1,210 @@
+//! When a copy of a server that has failed is started again. Decided here, and nowhere else.
+//!
+//! ```text
+//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Draining ──▶ (gone, another is Ready)
+//!                        ▲   │ fails   │ ends
+//!                        │   ▼         │
+//!                       Backoff ◀──────┤
+//!                        ▲             │ too often, or for good
+//!                        └─ Quarantined ◀
+//!
+//!  any of them ──stop──▶ Stopped
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::time::Instant;
+
+/// A copy that stayed up this long is healthy: its next failure counts as the first.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+/// A healthy copy that fails is started again within this time, at random: those that failed together do not all
+/// start together.
+const AT_ONCE: Duration = Duration::from_millis(20);
+/// The wait after the second failure in a row. It doubles with each.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// No wait is longer.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// How often a copy may be started.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// So many times …
+    pub starts: usize,
+    /// … in this time. Then it is in quarantine,
+    pub within: Duration,
+    /// in which it is started once in this time.
+    pub probe_every: Duration,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let (within, probe_every) = (Duration::from_secs(10), Duration::from_secs(30));
+        Self { starts: 5, within, probe_every }
+    }
+}
+
+/// What became of a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It did not get ready, and will not next time either, as far as can be told.
+    ForGood,
+    /// It did not get ready.
+    ToStart,
+    /// It was ready for so long.
+    After(Duration),
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It is as good as started: callers wait for it.
+    Restart(Instant),
+    /// Callers are refused until then.
+    Backoff(Instant),
+    /// The same, and it will be long.
+    Quarantine(Instant),
+}
+
+impl Next {
+    /// When it is started again.
+    pub fn at(self) -> Instant {
+        match self {
+            Self::Restart(at) | Self::Backoff(at) | Self::Quarantine(at) => at,
+        }
+    }
+}
+
+/// What is remembered of one copy's starts. Planned ones are not told here and cost nothing.
+#[derive(Debug)]
+pub struct Lifecycle {
+    budget: Budget,
+    /// The latest, as many as the budget has.
+    starts: VecDeque<Instant>,
+    failures: u32,
+    in_quarantine: bool,
+}
+
+impl Lifecycle {
+    /// Nothing has happened yet.
+    pub fn new(budget: Budget) -> Self {
+        Self { budget, starts: VecDeque::new(), failures: 0, in_quarantine: false }
+    }
+
+    /// It is being started.
+    pub fn note_start(&mut self, now: Instant) {
+        if self.starts.len() == self.budget.starts {
+            self.starts.pop_front();
+        }
+        self.starts.push_back(now);
+    }
+
+    /// It has failed.
+    pub fn after(&mut self, failed: Failed, now: Instant) -> Next {
+        if matches!(failed, Failed::After(up) if up >= HEALTHY_AFTER) {
+            self.failures = 0;
+            self.in_quarantine = false;
+        }
+        self.failures += 1;
+        let wait = match self.failures {
+            1 => AT_ONCE,
+            n => BACKOFF.saturating_mul(1 << (n - 2).min(20)).min(BACKOFF_MAX),
+        };
+        let at = now + wait.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let is_spent = self.starts.len() == self.budget.starts
+            && self.starts.front().is_some_and(|first| at < *first + self.budget.within);
+        if failed == Failed::ForGood || is_spent || self.in_quarantine {
+            self.in_quarantine = true;
+            // Never earlier, but not all at once either.
+            let wait = self.budget.probe_every.mul_f64(rand::rng().random_range(1.0..=1.1));
+            return Next::Quarantine(now + wait);
+        }
+        match self.failures {
+            1 => Next::Restart(at),
+            _ => Next::Backoff(at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Starts it whenever it may be, and has it fail so; gives the times of all starts.
+    fn starts(failed: impl Fn(usize) -> (Duration, Failed), time: Duration) -> Vec<Duration> {
+        let begin = Instant::now();
+        let mut lifecycle = Lifecycle::new(Budget::default());
+        let (mut now, mut starts) = (begin, vec![]);
+        while now < begin + time {
+            lifecycle.note_start(now);
+            starts.push(now - begin);
+            let (took, failed) = failed(starts.len());
+            now = lifecycle.after(failed, now + took).at();
+        }
+        starts
+    }
+
+    #[test]
+    fn one_that_always_fails_is_started_five_times_in_ten_seconds_then_once_in_thirty() {
+        let starts = starts(|_| (Duration::ZERO, Failed::ToStart), seconds(600));
+        let early = starts.iter().filter(|at| **at < seconds(10)).count();
+        assert_eq!(early, 5, "{starts:?}");
+        let later = starts.windows(2).skip(4);
+        assert!(later.clone().count() > 10);
+        for pair in later {
+            assert!(pair[1] - pair[0] >= seconds(30), "{starts:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_start_is_tried_once_in_thirty_seconds_from_the_first() {
+        let starts = starts(|_| (Duration::ZERO, Failed::ForGood), seconds(100));
+        assert_eq!(starts.len(), 4, "{starts:?}");
+    }
+
+    #[test]
+    fn a_healthy_one_that_fails_is_back_at_once() {
+        let mut lifecycle = Lifecycle::new(Budget::default());
+        let now = Instant::now();
+        lifecycle.note_start(now);
+        for n in 1..100 {
+            let now = now + seconds(60 * n);
+            let next = lifecycle.after(Failed::After(seconds(60)), now);
+            assert!(matches!(next, Next::Restart(at) if at <= now + AT_ONCE), "{next:?}");
+            lifecycle.note_start(next.at());
+        }
+    }
+
+    #[test]
+    fn one_that_heals_in_quarantine_is_out_of_it() {
+        let mut lifecycle = Lifecycle::new(Budget::default());
+        let now = Instant::now();
+        assert!(matches!(lifecycle.after(Failed::ForGood, now), Next::Quarantine(_)));
+        let still = lifecycle.after(Failed::After(seconds(1)), now + seconds(40));
+        assert!(matches!(still, Next::Quarantine(_)));
+        let healed = lifecycle.after(Failed::After(seconds(11)), now + seconds(90));
+        assert!(matches!(healed, Next::Restart(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_five_starts_in_any_ten_seconds(ups in prop::collection::vec(0_u64..15_000, 1..50)) {
+            let starts = starts(
+                |n| {
+                    let up = Duration::from_millis(ups[n % ups.len()]);
+                    (up, Failed::After(up))
+                },
+                seconds(300),
+            );
+            for six in starts.windows(6) {
+                prop_assert!(six[5] - six[0] >= seconds(10), "{:?}", six);
+            }
+        }
+    }
+}

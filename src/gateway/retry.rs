@@ -1,0 +1,88 @@
+//! Whether a call that failed is tried again.
+//!
+//! A call that no server has seen is, as long as there is time. One that a server may have seen is only if its tool says
+//! that doing it twice does no harm, the operator has allowed it (`retry = "safe"`), and not too many are.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::time::Instant;
+
+use super::{CallError, Executed};
+use crate::backend::Backend;
+use crate::backend::tools::Tool;
+use crate::config::Retry;
+
+/// Attempts at one call, the first included.
+const ATTEMPTS_MAX: u32 = 5;
+/// The wait before the second attempt. It doubles with each.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The attempts at one call.
+pub(super) struct Attempts<'a> {
+    server: &'a Backend,
+    /// What is over at this time is over for good.
+    deadline: Instant,
+    /// Whether doing it twice does no harm.
+    is_repeatable: bool,
+    /// How many there were, the one under way included.
+    pub(super) count: u32,
+    /// The copy that failed it last.
+    pub(super) avoid: Option<usize>,
+}
+
+impl<'a> Attempts<'a> {
+    /// The first one.
+    pub(super) fn new(server: &'a Backend, tool: Option<&Tool>, deadline: Instant) -> Self {
+        server.retries().note_call();
+        let is_repeatable =
+            server.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
+        Self { server, deadline, is_repeatable, count: 1, avoid: None }
+    }
+
+    /// When the answer to this attempt is no longer of use.
+    pub(super) fn deadline(&self) -> Instant {
+        if !self.is_repeatable || self.count == ATTEMPTS_MAX {
+            return self.deadline;
+        }
+        let now = Instant::now();
+        let left = self.deadline.duration_since(now);
+        let attempt = self.server.config().attempt_timeout.unwrap_or(left / 3);
+        (now + attempt).min(self.deadline)
+    }
+
+    /// When to try again after this error, if at all.
+    pub(super) fn again(&mut self, error: &CallError) -> Option<Instant> {
+        if self.count == ATTEMPTS_MAX || !self.may_repeat(error) {
+            return None;
+        }
+        let pause = PAUSE * (1 << (self.count - 1));
+        let pause = match error {
+            // Nobody knows better than the server's own keeper.
+            CallError::ServerUnavailable { retry_after, .. } => *retry_after + pause,
+            _ => pause.mul_f64(rand::rng().random_range(0.5..=1.0)),
+        };
+        let at = Instant::now() + pause;
+        if at >= self.deadline {
+            return None;
+        }
+        self.count += 1;
+        Some(at)
+    }
+
+    fn may_repeat(&self, error: &CallError) -> bool {
+        let failed = match error {
+            CallError::BackendExited { .. } | CallError::BackendProtocol { .. } => true,
+            // While it was being tried again. A first attempt is refused at once: the caller decides.
+            CallError::ServerUnavailable { .. } => self.count > 1,
+            // The attempt's deadline, not the call's.
+            CallError::DeadlineExceeded { .. } => self.is_repeatable,
+            _ => false,
+        };
+        failed
+            && match error.executed() {
+                Executed::No => true,
+                Executed::Unknown => self.is_repeatable && self.server.retries().spend(),
+            }
+    }
+}
