@@ -114,7 +114,9 @@ impl Lifecycle {
         let at = now + wait.mul_f64(rand::rng().random_range(0.5..=1.0));
         let is_spent = self.starts.len() == self.budget.starts
             && self.starts.front().is_some_and(|first| at < *first + self.budget.within);
-        if failed == Failed::ForGood || is_spent || self.in_quarantine {
+        // One that takes its time to fail is no better.
+        let is_hopeless = self.failures as usize >= self.budget.starts;
+        if failed == Failed::ForGood || is_spent || is_hopeless || self.in_quarantine {
             self.in_quarantine = true;
             // Never earlier, but not all at once either.
             let wait = self.budget.probe_every.mul_f64(rand::rng().random_range(1.0..=1.1));
@@ -158,6 +160,14 @@ mod tests {
         let later = starts.windows(2).skip(4);
         assert!(later.clone().count() > 10);
         for pair in later {
+            assert!(pair[1] - pair[0] >= seconds(30), "{starts:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_takes_its_time_to_fail_is_no_better() {
+        let starts = starts(|_| (seconds(3), Failed::ToStart), seconds(600));
+        for pair in starts.windows(2).skip(4) {
             assert!(pair[1] - pair[0] >= seconds(30), "{starts:?}");
         }
     }

@@ -110,6 +110,18 @@ def subscribe(id):
     answer(id, "{}")
 
 
+def step(id, steps):
+    """Each call takes the next of the steps; the last one is for all that follow."""
+    with open(OPTIONS["log"] + ".steps", "a+") as taken:
+        taken.write(".")
+        taken.flush()
+        now = steps[min(taken.tell(), len(steps)) - 1]
+    if now == "exit":
+        os._exit(1)
+    if now == "answer":
+        answer(id, text("step %s of %d" % (now, os.getpid())))
+
+
 def stand_still():
     while True:
         time.sleep(60)
@@ -129,6 +141,9 @@ TOOLS = {
     "deaf": lambda id, args, raw: stand_still(),
     "exit": lambda id, args, raw: os._exit(args.get("code", 0)),
     "close": lambda id, args, raw: (os.close(1), stand_still()),
+    # What becomes of a call depends on how many there were before it, over all runs of the server.
+    "steps": lambda id, args, raw: step(id, args["steps"]),
+    "steps_once": lambda id, args, raw: step(id, args["steps"]),
     # Answers that are wrong.
     "error": lambda id, args, raw: fail(id, **args),
     "bad_error": lambda id, args, raw: send('{"jsonrpc":"2.0","id":%d,"error":{"code":"x"}}' % id),
@@ -165,7 +180,11 @@ def definitions():
     names = [name for name in TOOLS if name != "odd"]
     if os.path.exists(OPTIONS.get("extra", "")):
         names += open(OPTIONS["extra"]).read().split()
-    plain = ['{"name":%s,"inputSchema":{"type":"object"}}' % json.dumps(name) for name in names]
+    hints = {"steps": ',"annotations":{"readOnlyHint":true}'}
+    plain = [
+        '{"name":%s,"inputSchema":{"type":"object"}%s}' % (json.dumps(name), hints.get(name, ""))
+        for name in names
+    ]
     return [ODD_TOOL] + plain
 
 
@@ -229,7 +248,7 @@ def take(line):
         empty_list(id, method)
     elif method == "resources/subscribe":
         subscribe(id)
-    elif method in ("resources/unsubscribe", "logging/setLevel"):
+    elif method in ("ping", "resources/unsubscribe", "logging/setLevel"):
         answer(id, "{}")
     elif method == "notifications/roots/list_changed":
         say([{"id": "roots", "method": "roots/list"}])

@@ -79,7 +79,8 @@ async fn every_call_is_answered_while_the_server_is_killed_again_and_again() {
     let gateway = Setup::new().fake("fake").std().start().await;
     let fake = gateway.fake("fake");
     let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..5 {
+    // Once more, and it would be in quarantine.
+    for _ in 0..3 {
         let mut calls = JoinSet::new();
         for n in 0..20 {
             calls.spawn(Answer::of(gateway.post("fake", "later", json!({"ms": 5 * n}))));
@@ -110,7 +111,7 @@ async fn every_call_is_answered_while_the_server_is_killed_again_and_again() {
         .await;
     }
     // The neighbour has not noticed.
-    assert_eq!(outcomes.remove("quiet"), Some(100));
+    assert_eq!(outcomes.remove("quiet"), Some(60));
     for expected in ["later", "backend_exited", "server_unavailable"] {
         outcomes.remove(expected);
     }
@@ -119,21 +120,38 @@ async fn every_call_is_answered_while_the_server_is_killed_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_failing_is_tried_less_and_less_often() {
-    let gateway = Setup::new().fake_with("fake", &["start=fail"], "").start().await;
-    let fake = gateway.fake("fake");
-    let restarts = "trunkline_server_restarts_total{server=\"fake\"}";
-    let retry_after = eventually("seconds apart", async || {
-        let answer = gateway.call("fake", "raw", "{}").await;
-        answer.retry_after().filter(|seconds| *seconds >= 2)
-    })
-    .await;
-    // 0.1 s, 0.2 s, 0.4 s …, each at least half: two seconds come after five failures or later.
-    assert!(retry_after <= 30);
-    assert!(fake.pids().len() >= 5, "{} starts", fake.pids().len());
-    assert!(fake.pids().len() <= 8, "{} starts", fake.pids().len());
-    let counted = gateway.metrics().await.value(restarts).unwrap();
-    assert_eq!(counted, fake.pids().len() as f64 - 1.0);
+async fn a_server_that_keeps_failing_is_put_in_quarantine() {
+    let setup = Setup::new().fake_with("fake", &["start=fail"], "");
+    let gateway =
+        setup.fake_with("other", &["start=mute"], "start_timeout = \"100ms\"").start().await;
+    for id in ["fake", "other"] {
+        let fake = gateway.fake(id);
+        let server = eventually("quarantined", async || {
+            let server = gateway.server(id).await.json();
+            (server["state"] == "quarantined").then_some(server)
+        })
+        .await;
+        assert_eq!(fake.pids().len(), 5, "{id}");
+        assert!(server["since"].is_string() && server["ready"] == 0, "{server}");
+        let answer = gateway.call(id, "raw", "{}").await;
+        assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
+        assert!((20..=33).contains(&answer.retry_after().unwrap()), "{answer:?}");
+        let restarts = format!("trunkline_server_restarts_total{{server=\"{id}\"}}");
+        assert_eq!(gateway.metrics().await.value(&restarts), Some(4.0));
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_not_tried_again_and_again() {
+    let gateway = Setup::new().server("gone", "/no/such/program", &[], "").start().await;
+    let server = gateway.server("gone").await.json();
+    assert_eq!(server["state"], "quarantined");
+    assert_eq!(server["reason"], "its program cannot be started");
+    assert_eq!(
+        gateway.metrics().await.value("trunkline_server_restarts_total{server=\"gone\"}"),
+        Some(0.0)
+    );
     gateway.stop().await;
 }
 

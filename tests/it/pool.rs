@@ -1,0 +1,150 @@
+//! Servers of which several copies run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Gateway, Setup, eventually, is_alive, kill};
+
+/// A gateway with a server of these settings.
+async fn start(settings: &str) -> Gateway {
+    Setup::new().fake_with("fake", &[], settings).start().await
+}
+
+/// Calls one after another; how many each process had.
+async fn calls_by_process(gateway: &Gateway, calls: usize) -> BTreeMap<String, usize> {
+    let mut by_process = BTreeMap::new();
+    for _ in 0..calls {
+        let pid = gateway.call("fake", "pid", "{}").await.tool_text();
+        *by_process.entry(pid).or_default() += 1;
+    }
+    by_process
+}
+
+/// Waits until so many copies are ready.
+async fn has_ready(gateway: &Gateway, copies: usize) {
+    eventually("ready", async || {
+        (gateway.server("fake").await.json()["ready"] == copies).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_are_spread_evenly_over_the_copies() {
+    let gateway = start("instances = 4").await;
+    has_ready(&gateway, 4).await;
+    let by_process = calls_by_process(&gateway, 40).await;
+    assert_eq!(by_process.values().copied().collect::<Vec<_>>(), [10; 4]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_least_busy_copy_takes_the_call_and_none_takes_more_than_its_bound() {
+    let gateway = start("instances = 2\nmax_in_flight = 2").await;
+    has_ready(&gateway, 2).await;
+    let held: Vec<_> = (0..4).map(|_| gateway.spawn_call("fake", "hold", "{}")).collect();
+    let fake = gateway.fake("fake");
+    eventually("held", async || (fake.calls_of("hold").len() == 4).then_some(())).await;
+    // All places are taken: one more waits, whatever it is.
+    let waits = gateway.call_within_ms(200, "fake", "raw", "{}").await;
+    assert_eq!(waits.status, 504);
+    assert!(fake.calls_of("raw").is_empty());
+    for pid in fake.pids() {
+        kill(pid, Signal::KILL);
+    }
+    for call in held {
+        assert_eq!(call.await.unwrap().json()["code"], "backend_exited");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn while_one_copy_is_down_the_others_serve() {
+    let gateway = start("instances = 3").await;
+    has_ready(&gateway, 3).await;
+    let pids = gateway.fake("fake").pids();
+    kill(pids[0], Signal::KILL);
+    let by_process = calls_by_process(&gateway, 30).await;
+    assert!(!by_process.contains_key(&pids[0].to_string()));
+    has_ready(&gateway, 3).await;
+    assert_eq!(gateway.fake("fake").pids().len(), 4);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_has_served_its_time_is_replaced_without_a_failed_call() {
+    let gateway = start("recycle.calls = 5").await;
+    let fake = gateway.fake("fake");
+    eventually("three processes", async || {
+        let answer = gateway.call("fake", "raw", "{}").await;
+        assert_eq!(answer.tool_text(), "{}");
+        (fake.pids().len() >= 3).then_some(())
+    })
+    .await;
+    // The first one had nothing left to do.
+    let first = fake.pids()[0];
+    eventually("gone", async || (!is_alive(first)).then_some(())).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
+    let gateway = start("recycle.calls = 1").await;
+    let fake = gateway.fake("fake");
+    let slow = gateway.spawn_call("fake", "later", r#"{"ms":3000}"#);
+    eventually("replaced", async || (fake.pids().len() >= 2).then_some(())).await;
+    assert!(is_alive(fake.pids()[0]));
+    assert_eq!(slow.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn two_copies_of_an_exclusive_server_never_run_side_by_side() {
+    let gateway = start("recycle.calls = 1\nexclusive = true").await;
+    let fake = gateway.fake("fake");
+    let slow = gateway.spawn_call("fake", "later", r#"{"ms":1500}"#);
+    gateway.has_in_flight("fake", 1.0).await;
+    eventually("three processes", async || {
+        assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+        let alive = fake.pids().into_iter().filter(|pid| is_alive(*pid)).count();
+        assert!(alive <= 1, "{alive} at once");
+        (fake.pids().len() >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(slow.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn many_callers_of_a_lazy_server_start_each_copy_once() {
+    let gateway = start("instances = 2\nstart = \"lazy\"").await;
+    let calls: Vec<_> = (0..20).map(|_| gateway.spawn_call("fake", "pid", "{}")).collect();
+    let mut pids = BTreeSet::new();
+    for call in calls {
+        pids.insert(call.await.unwrap().tool_text());
+    }
+    has_ready(&gateway, 2).await;
+    assert_eq!(gateway.fake("fake").pids().len(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn four_copies_of_a_serial_server_do_four_calls_at_once() {
+    let setup = Setup::new();
+    let gateway = setup
+        .server("slow", "trunkline", &["std".to_owned()], "instances = 4\nmax_in_flight = 1")
+        .start()
+        .await;
+    eventually("ready", async || (gateway.server("slow").await.json()["ready"] == 4).then_some(()))
+        .await;
+    let begun = tokio::time::Instant::now();
+    let sleep = json!({"ms": 1000}).to_string();
+    let calls: Vec<_> = (0..4).map(|_| gateway.spawn_call("slow", "sleep", &sleep)).collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().status, 200);
+    }
+    // One after another they would take four seconds.
+    assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
+    gateway.stop().await;
+}

@@ -1,0 +1,96 @@
+//! Calls that are tried again, and those that must not be.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Answer, Gateway, Setup, failed, kill};
+
+const SAFE: &str = "retry = \"safe\"\nattempt_timeout = \"300ms\"\n";
+
+async fn start(settings: &str) -> Gateway {
+    Setup::new().fake_with("fake", &[], settings).start().await
+}
+
+fn attempts(answer: &Answer) -> &str {
+    answer.header("trunkline-attempts")
+}
+
+#[tokio::test]
+async fn the_whole_ladder_ends_with_an_answer() {
+    let gateway = start(SAFE).await;
+    let steps = json!({"steps": ["hang", "hang", "exit", "answer"]}).to_string();
+    // Deadline of an attempt, pause, again; the end of the server, its restart, again.
+    let answer = gateway.call("fake", "steps", &steps).await;
+    assert!(answer.tool_text().starts_with("step answer"), "{answer:?}");
+    assert_eq!(attempts(&answer), "4");
+    let fake = gateway.fake("fake");
+    assert_eq!(fake.pids().len(), 2);
+    assert_eq!(fake.calls_of("steps").len(), 4);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_may_have_been_executed_is_not_repeated_unless_its_tool_says_so() {
+    let gateway = start(SAFE).await;
+    let steps = json!({"steps": ["exit", "answer"]}).to_string();
+    let answer = gateway.call("fake", "steps_once", &steps).await;
+    assert_eq!(answer.problem(), failed(502, "backend_exited"));
+    assert_eq!(attempts(&answer), "1");
+    assert_eq!(gateway.fake("fake").calls_of("steps_once").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn nor_unless_the_operator_allows_it() {
+    let gateway = start("").await;
+    let steps = json!({"steps": ["exit", "answer"]}).to_string();
+    let answer = gateway.call("fake", "steps", &steps).await;
+    assert_eq!(answer.problem(), failed(502, "backend_exited"));
+    assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_was_never_written_is_tried_again_on_another_copy() {
+    let gateway = start("max_in_flight = 8").await;
+    let fake = gateway.fake("fake");
+    // It reads nothing: what does not fit into the pipe is not written.
+    kill(fake.pids()[0], Signal::STOP);
+    let large = json!({"x": "x".repeat(200_000)}).to_string();
+    let calls: Vec<_> = (0..3).map(|_| gateway.spawn_call("fake", "raw", &large)).collect();
+    gateway.has_in_flight("fake", 3.0).await;
+    kill(fake.pids()[0], Signal::KILL);
+    let mut answered = 0;
+    for call in calls {
+        let answer = call.await.unwrap();
+        match answer.status {
+            200 => {
+                assert_eq!(attempts(&answer), "2");
+                answered += 1;
+            }
+            // The one whose frame was being written.
+            _ => assert_eq!(answer.problem(), failed(502, "backend_exited")),
+        }
+    }
+    assert!(answered >= 2, "{answered}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn no_more_than_one_call_in_ten_is_repeated() {
+    let gateway = start(SAFE).await;
+    let steps = json!({"steps": ["hang"]}).to_string();
+    let calls: Vec<_> = (0..30)
+        .map(|_| {
+            let post = gateway.post("fake", "steps", &steps);
+            tokio::spawn(Answer::of(post.header("trunkline-timeout-ms", "1500")))
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().status, 504);
+    }
+    let made = gateway.fake("fake").calls_of("steps").len();
+    // Ten that were saved up, and at most three that thirty calls earn.
+    assert!((40..=43).contains(&made), "{made}");
+    gateway.stop().await;
+}
