@@ -5,7 +5,8 @@
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`supervisor`] keeps it running, [`run`] is one run of it
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
-//! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
+//! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
+//!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
@@ -16,6 +17,7 @@ pub mod connection;
 pub mod during;
 pub mod guard;
 mod handshake;
+mod http;
 pub mod mailbox;
 pub mod pending;
 mod proc_table;
@@ -28,7 +30,9 @@ mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 pub mod testing;
+mod ticket;
 pub mod tools;
+mod wishes;
 mod writer;
 
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ use super::run::Run;
 use super::subscriptions::keep_subscribed;
 use super::tools::ToolSet;
 use super::{Backend, Ready, State};
-use crate::config::Start;
+use crate::config::{Secrets, Start};
 
 /// A server that stayed up this long is healthy: its next failure counts as the first.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
@@ -68,13 +68,13 @@ async fn run_once(
     stop: &CancellationToken,
 ) -> Option<Instant> {
     let server = &backend.id;
-    let ids = (backend.environment.ids)();
+    let secrets = Arc::new(Secrets::new());
     let started = Instant::now();
     let start = Run::start(
         server,
         &backend.config,
+        &secrets,
         generation,
-        ids,
         &backend.environment,
         backend.audience.clone(),
         stop,

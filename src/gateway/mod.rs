@@ -229,7 +229,8 @@ impl Gateway {
         if let Some(listener) = call.listener.take() {
             ticket.listen(listener);
         }
-        ticket.send(call.frame(ticket.id(), &ready, tool.as_deref()))?;
+        let headers = call.headers(&ready, tool.as_deref())?;
+        ticket.send_with(call.frame(ticket.id(), &ready, tool.as_deref()), headers)?;
         let answer = ticket.answer().await?;
 
         let backend = sent.elapsed();
@@ -298,6 +299,23 @@ impl Call {
             tool.header_params.check(arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// The headers that repeat its arguments, where the server is to get them.
+    fn headers(
+        &self,
+        ready: &Ready,
+        tool: Option<&Tool>,
+    ) -> Result<Vec<(String, String)>, CallError> {
+        match (&self.ask, tool) {
+            (Ask::Tool { arguments, .. }, Some(tool))
+                if ready.connection.has_headers()
+                    && ready.dialect.version().era() == Era::Modern =>
+            {
+                Ok(tool.header_params.write(arguments.as_str())?)
+            }
+            _ => Ok(vec![]),
+        }
     }
 
     fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>) -> Frame {

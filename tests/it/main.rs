@@ -19,6 +19,8 @@ mod failures;
 mod fidelity;
 mod grants;
 mod handshake;
+mod http_backend;
+mod http_backend_failures;
 mod keys;
 mod limits_away;
 mod limits_shared;
