@@ -21,7 +21,7 @@ async fn a_legacy_server_has_one_session_from_handshake_to_goodbye() {
     let server = HttpServer::legacy().await;
     let gateway = gateway(&server).await;
     assert_eq!(gateway.call("web", "echo", json!({"text": "hello"})).await.tool_text(), "hello");
-    assert_eq!(gateway.server("web").await.json()["protocol"], "2025-11-25");
+    assert_eq!(gateway.server("web").await.json()["protocol_version"], "2025-11-25");
     let seen = server.seen();
     assert_eq!(seen[0].message["method"], "server/discover");
     assert_eq!(seen[1].message["method"], "initialize");

@@ -21,6 +21,7 @@ mod grants;
 mod handshake;
 mod http_backend;
 mod http_backend_failures;
+mod http_backend_real;
 mod keys;
 mod limits_away;
 mod limits_shared;

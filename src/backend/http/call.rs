@@ -21,6 +21,8 @@ use crate::mcp::{HEADER_MISMATCH, method};
 
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
+/// The codes with which SDKs refuse a session.
+const SESSION_ERRORS: [i64; 2] = [-32000, -32001];
 /// The longest id of a session.
 const SESSION_LEN_MAX: usize = 1024;
 /// Before a stream that has broken off is asked for again, when the server has not said.
@@ -121,12 +123,7 @@ async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), NoAn
         sleep(decoder.retry().unwrap_or(RESUME_AFTER).max(RESUME_AFTER_MIN)).await;
         response = match link.get(Some(&last_id)).await {
             Ok(response) if response.status().is_success() => response,
-            Ok(response) => {
-                if response.status() == 404 && link.session.get().is_some() {
-                    link.session_is_gone();
-                }
-                return Err(cut_off(ended));
-            }
+            Ok(_) => return Err(cut_off(ended)),
             Err(error) => {
                 tracing::debug!(%error, "an answer that broke off could not be resumed");
                 return Err(cut_off(ended));
@@ -193,16 +190,8 @@ async fn refused(
     let status = response.status().as_u16();
     let retry_after = retry_after(response.headers());
     let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
-    // Some servers say 400 where the specification says 404, and some repeat the id of the request.
-    let mentions_session =
-        || String::from_utf8_lossy(&body).to_ascii_lowercase().contains("session");
     let error_code = error_of(&body, id);
-    let is_gone = match status {
-        404 => error_code.is_none() || mentions_session(),
-        400 => mentions_session(),
-        _ => false,
-    };
-    if has_session && is_gone {
+    if has_session && (status == 404 && error_code.is_none() || knows_no_session(&body)) {
         return Err(link.session_is_gone());
     }
     if let Some(code) = error_code {
@@ -217,6 +206,14 @@ async fn refused(
         link.connection.pause(Instant::now() + retry_after);
     }
     Err(NoAnswer::Http { status, retry_after })
+}
+
+/// Some servers do not say 404 when they do not know a session, as the specification asks, but this.
+fn knows_no_session(body: &[u8]) -> bool {
+    let Ok(Message::Response { outcome: Err(error), .. }) = decode(body) else { return false };
+    serde_json::from_str::<ErrorObject>(error.get()).is_ok_and(|error| {
+        SESSION_ERRORS.contains(&error.code) && error.message.to_lowercase().contains("session")
+    })
 }
 
 /// The code of the JSON-RPC error that answers `id`.
@@ -276,6 +273,19 @@ mod tests {
             jiff::fmt::rfc2822::to_string(&later.to_zoned(jiff::tz::TimeZone::UTC)).unwrap();
         assert!(wait(&later).unwrap() > Duration::from_secs(50), "{later}");
         assert_eq!((wait("soon"), wait("-1")), (None, None));
+    }
+
+    #[test]
+    fn a_session_that_is_not_known_is_told_from_other_errors() {
+        let body = |code: i64, message: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#)
+        };
+        let lost = |body: String| knows_no_session(body.as_bytes());
+        assert!(lost(body(-32000, "Bad Request: No valid session ID provided")));
+        assert!(lost(body(-32001, "Session not found")));
+        assert!(!lost(body(-32602, "no such session")));
+        assert!(!lost(body(-32000, "Bad Request")));
+        assert!(!lost("session".to_owned()));
     }
 
     #[test]

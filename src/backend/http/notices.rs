@@ -30,11 +30,7 @@ pub(super) async fn listen(link: Arc<Link>) {
                 read_events(&link, &mut response, &mut decoder, Answers::None).await;
                 decoder.begin_again();
             }
-            Ok(response) if response.status() == 404 && link.session.get().is_some() => {
-                link.session_is_gone();
-                return;
-            }
-            // Most often 405: it has nothing to say.
+            // Most often 405: it has nothing to say. If the session has ended, the next call will tell.
             Ok(response) if response.status().is_client_error() => return,
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the server's stream of notifications is lost"),

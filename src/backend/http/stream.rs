@@ -16,6 +16,9 @@ use crate::jsonrpc::raw::blank_line_breaks;
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// No more memory is set aside on the mere word of a server.
+const RESERVED_LEN_MAX: usize = 1024 * 1024;
+
 /// What a body is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -55,7 +58,7 @@ pub(super) async fn read_whole(response: &mut Response, len_max: usize) -> Resul
     if announced > len_max as u64 {
         return Err(Ended::TooLarge);
     }
-    let mut body = Vec::with_capacity(announced as usize);
+    let mut body = Vec::with_capacity((announced as usize).min(RESERVED_LEN_MAX));
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > len_max => return Err(Ended::TooLarge),
