@@ -50,3 +50,48 @@ impl Connection {
         self.wishes.paused_until.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use crate::backend::client::Audience;
+    use crate::backend::pending::Answer;
+    use crate::backend::testing::{PIPE_LEN, connect};
+    use crate::ids::ServerId;
+    use crate::mcp::requests::discover;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retired_connection_ends_its_calls_and_takes_no_others() {
+        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
+        let (connection, mut peer) = connect(PIPE_LEN, audience);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let caller = connection.clone();
+        let call = tokio::spawn(async move { caller.request(deadline, discover).await });
+        let request = peer.receive().await;
+        assert!(!connection.wants_replacement().is_cancelled());
+        connection.retire("it is gone", "first".to_owned());
+        connection.retire("it is gone", "second".to_owned());
+        assert!(connection.wants_replacement().is_cancelled() && !connection.is_closed());
+        let refused = Failure::Unreached { reason: "it is gone", detail: "first".to_owned() };
+        assert_eq!(connection.request(deadline, discover).await, Err(refused));
+        peer.answer(&request["id"], json!({})).await;
+        assert_eq!(call.await.unwrap(), Ok(Answer::Result("{}".into())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_pause_counts() {
+        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
+        let (connection, _peer) = connect(PIPE_LEN, audience);
+        let in_secs = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let paused_until = connection.paused_until();
+        assert_eq!(*paused_until.borrow(), None);
+        for seconds in [2, 5, 3] {
+            connection.pause(in_secs(seconds));
+        }
+        assert_eq!(*paused_until.borrow(), Some(in_secs(5)));
+    }
+}

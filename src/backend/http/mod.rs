@@ -6,7 +6,7 @@
 //!
 //! - [`client`]: where requests go, and with which of the operator's headers
 //! - [`head`]: the headers of the protocol
-//! - [`call`]: one request until its answer; [`stream`] reads it, [`sse`] takes events apart
+//! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads it, [`sse`] takes events apart
 //! - [`notices`]: what a legacy server says unasked
 //! - [`greet`]: the handshake
 
@@ -15,6 +15,7 @@ mod client;
 mod greet;
 mod head;
 mod notices;
+mod refusal;
 pub(super) mod sse;
 mod stream;
 
