@@ -4,3 +4,5 @@
 pub mod jsonrpc;
 #[path = "../../src/mcp/mod.rs"]
 pub mod mcp;
+#[path = "../../src/backend/http/sse.rs"]
+pub mod sse;

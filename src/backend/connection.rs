@@ -1,32 +1,32 @@
-//! One run of a server, shared by all its callers: requests go out through one writer task, answers come
-//! back through one reader task, and each answer finds its call by the id that was issued for it.
+//! One run of a server, shared by all its callers: what goes out waits in one short queue, and each answer
+//! finds its call by the id that was issued for it.
 //!
-//! The two tasks never wait for each other, so a server that does not read cannot keep its answers from
-//! being read, and neither ever waits for a caller.
+//! Over pipes one task writes and another reads. They never wait for each other, so a server that does not
+//! read cannot keep its answers from being read, and neither ever waits for a caller. Over HTTP
+//! ([`super::http`]) every request has a task of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
 use super::client::{Audience, Client};
-use super::during::Listener;
-use super::pending::{
-    Answer, Delivery, End, NoAnswer, Owner, Patience, Pending, Progress, Refused,
-};
+use super::pending::{Answer, End, Owner, Pending, Progress, Refused};
 use super::pulse::Pulse;
 use super::queue::Permit;
 use super::request_ids::IdSource;
+pub use super::ticket::Ticket;
+use super::wishes::Wishes;
 use super::{reader, writer};
 use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::Frame;
-use crate::mcp::requests;
+use crate::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
 
 /// Frames beyond those of the calls in flight: cancellations, and answers to the server's own requests.
@@ -59,6 +59,10 @@ pub struct Connection {
     ids: Arc<dyn IdSource>,
     pending: Pending,
     outgoing: mpsc::Sender<Outgoing>,
+    /// The version that the handshake has settled on.
+    version: OnceLock<ProtocolVersion>,
+    /// Whether arguments are repeated in headers where a tool asks for that.
+    has_headers: bool,
     /// Wakes the sweeper when the first call is abandoned.
     abandoned: Notify,
     /// Told when the server's tools have changed.
@@ -68,17 +72,35 @@ pub struct Connection {
     /// The same for those who only look, which every call does: the token would make them take a lock.
     is_closed: AtomicBool,
     pulse: Pulse,
+    /// What it asks of whoever keeps it.
+    pub(super) wishes: Wishes,
     metrics: ServerMetrics,
 }
 
-/// A frame on its way to the writer, with the id of the call it belongs to.
-pub(super) struct Outgoing {
-    pub(super) id: Option<u64>,
-    pub(super) frame: Frame,
+/// What is on its way to the server.
+pub(super) enum Outgoing {
+    /// A call.
+    Request {
+        /// The one in the frame.
+        id: u64,
+        /// The message.
+        frame: Frame,
+        /// Its arguments, where headers repeat them.
+        headers: Vec<(String, String)>,
+    },
+    /// Something that expects no answer.
+    Message(Frame),
+    /// The call `id` is no longer wanted.
+    Cancel {
+        /// Of a request that was sent.
+        id: u64,
+        /// Why, in words for the server.
+        reason: &'static str,
+    },
 }
 
 /// Why a request got no answer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The connection ended.
     Ended {
@@ -98,6 +120,20 @@ pub enum Failure {
     Busy,
     /// The answer belonged to another call. It was withheld and the connection closed.
     Mixup,
+    /// The server answered with an HTTP status instead.
+    Http {
+        /// Which.
+        status: u16,
+        /// When to come back, if it said.
+        retry_after: Option<Duration>,
+    },
+    /// The server was not reached, or knew at once that it could not take the call.
+    Unreached {
+        /// In words that may be shown to callers.
+        reason: &'static str,
+        /// The whole story, for the operator.
+        detail: String,
+    },
 }
 
 impl Connection {
@@ -108,6 +144,19 @@ impl Connection {
         output: impl AsyncRead + Unpin + Send + 'static,
         options: Options,
     ) -> Arc<Self> {
+        let (line_len_max, exit) = (options.line_len_max, options.exit.clone());
+        let (connection, frames) = Self::new(options, false);
+        tokio::spawn(writer::run(connection.clone(), input, frames));
+        tokio::spawn(reader::run(connection.clone(), output, line_len_max, exit));
+        connection
+    }
+
+    /// A connection, and what goes out through it. Whoever takes that brings the answers to
+    /// [`reader::take_message`].
+    pub(super) fn new(
+        options: Options,
+        has_headers: bool,
+    ) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
         let frames_max = 2 * options.max_in_flight + CONTROL_FRAMES_MAX;
         let (outgoing, frames) = mpsc::channel(frames_max);
         let connection = Arc::new(Self {
@@ -116,18 +165,19 @@ impl Connection {
             ids: options.ids,
             pending: Pending::default(),
             outgoing,
+            version: OnceLock::new(),
+            has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
             audience: options.audience,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             pulse: Pulse::default(),
+            wishes: Wishes::default(),
             metrics: options.metrics,
         });
-        tokio::spawn(writer::run(connection.clone(), input, frames));
-        tokio::spawn(reader::run(connection.clone(), output, options.line_len_max, options.exit));
         tokio::spawn(connection.clone().sweep());
-        connection
+        (connection, frames)
     }
 
     /// Registers a call and gives it an id. Its slot exists before its frame is queued, so that no
@@ -139,14 +189,14 @@ impl Connection {
         deadline: Instant,
         permit: Option<Permit>,
     ) -> Result<Ticket, Failure> {
+        if let Some(failure) = self.retired() {
+            return Err(failure.clone());
+        }
         let owner = Owner { tenant, call, generation: self.generation };
         let id = self.ids.issue(&owner);
         let (waiter, answer) = oneshot::channel();
         match self.pending.insert(id, owner.clone(), deadline, permit, waiter) {
-            Ok(()) => {
-                let on_drop = OnDrop::Cancel("the caller went away");
-                Ok(Ticket { connection: self.clone(), id, owner, deadline, answer, on_drop })
-            }
+            Ok(()) => Ok(Ticket::new(self.clone(), id, owner, deadline, answer)),
             Err(Refused::Closed(end)) => Err(Failure::Ended { end, written: false }),
             Err(Refused::IdInUse) => Err(Failure::Mixup),
         }
@@ -160,8 +210,8 @@ impl Connection {
         frame: impl FnOnce(u64) -> Frame,
     ) -> Result<Answer, Failure> {
         let mut ticket = self.register(TenantId::gateway(), CallId::new(), deadline, None)?;
-        ticket.on_drop = OnDrop::Forget;
-        let frame = frame(ticket.id);
+        ticket.forget_on_drop();
+        let frame = frame(ticket.id());
         ticket.send(frame)?;
         ticket.answer().await
     }
@@ -169,7 +219,7 @@ impl Connection {
     /// Sends a frame that expects no answer. If too many wait already it is not sent: whoever does not
     /// read would not read this either.
     pub fn notify(&self, frame: Frame) {
-        let _ = self.outgoing.try_send(Outgoing { id: None, frame });
+        let _ = self.outgoing.try_send(Outgoing::Message(frame));
     }
 
     /// Ends the connection: all calls fail with `end`, the server's input is closed.
@@ -195,6 +245,21 @@ impl Connection {
         self.pending.end().unwrap_or(End::Stopped)
     }
 
+    /// Whether arguments are repeated in headers, where a tool asks for that ([`Ticket::send_with`]).
+    pub fn has_headers(&self) -> bool {
+        self.has_headers
+    }
+
+    /// The version that the handshake has settled on.
+    pub(super) fn version(&self) -> Option<ProtocolVersion> {
+        self.version.get().copied()
+    }
+
+    /// From here on both sides speak `version`.
+    pub(super) fn settle(&self, version: ProtocolVersion) {
+        let _ = self.version.set(version);
+    }
+
     /// Done when the server has said that its tools have changed, since this was last asked.
     pub async fn tools_changed(&self) {
         self.tools_changed.notified().await;
@@ -208,6 +273,11 @@ impl Connection {
     /// Its signs of life.
     pub fn pulse(&self) -> &Pulse {
         &self.pulse
+    }
+
+    /// Tenants' calls under way, abandoned ones included.
+    pub fn calls_in_flight(&self) -> usize {
+        self.pending.calls()
     }
 
     pub(super) fn token(&self) -> &CancellationToken {
@@ -238,12 +308,28 @@ impl Connection {
         self.tools_changed.notify_one();
     }
 
-    fn abandon(&self, id: u64, cancel: Option<&str>) -> Progress {
+    pub(super) fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// Queues a call. If too many wait already it is not sent.
+    pub(super) fn send(&self, outgoing: Outgoing) -> Result<(), Failure> {
+        match self.outgoing.try_send(outgoing) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                let end = self.pending.end().unwrap_or(End::Stopped);
+                Err(Failure::Ended { end, written: false })
+            }
+        }
+    }
+
+    pub(super) fn abandon(&self, id: u64, cancel: Option<&'static str>) -> Progress {
         let progress = self.pending.abandon(id, Instant::now() + self.grace);
         if progress == Progress::Written {
             if let Some(reason) = cancel {
                 self.metrics.cancelled.inc();
-                self.notify(requests::cancelled(id, reason));
+                let _ = self.outgoing.try_send(Outgoing::Cancel { id, reason });
             }
             self.abandoned.notify_one();
         }
@@ -267,109 +353,6 @@ impl Connection {
                 () = wait => {}
                 () = self.closed.cancelled() => return,
             }
-        }
-    }
-}
-
-/// One registered call. Dropping it abandons the call: the server is told, and nobody else is touched.
-pub struct Ticket {
-    connection: Arc<Connection>,
-    id: u64,
-    owner: Owner,
-    deadline: Instant,
-    answer: oneshot::Receiver<Delivery>,
-    on_drop: OnDrop,
-}
-
-/// What dropping a ticket does to its call.
-#[derive(Clone, Copy)]
-enum OnDrop {
-    Nothing,
-    Forget,
-    Cancel(&'static str),
-}
-
-impl Ticket {
-    /// The id to write into the frame.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// From now on `listener` hears what the server says about the call.
-    pub fn listen(&self, listener: Listener) {
-        self.connection.pending.listen(self.id, listener);
-    }
-
-    /// From now on progress moves the deadline.
-    pub fn be_patient(&self, patience: Patience) {
-        self.connection.pending.be_patient(self.id, patience);
-    }
-
-    /// Queues the call's frame.
-    pub fn send(&self, frame: Frame) -> Result<(), Failure> {
-        match self.connection.outgoing.try_send(Outgoing { id: Some(self.id), frame }) {
-            Ok(()) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                let end = self.connection.pending.end().unwrap_or(End::Stopped);
-                Err(Failure::Ended { end, written: false })
-            }
-        }
-    }
-
-    /// Waits for the answer until the deadline.
-    pub async fn answer(mut self) -> Result<Answer, Failure> {
-        let delivery = loop {
-            match timeout_at(self.deadline, &mut self.answer).await {
-                Ok(delivery) => break delivery,
-                // Progress may have moved it.
-                Err(_) => match self.connection.pending.deadline(self.id) {
-                    Some(later) if later > self.deadline => self.deadline = later,
-                    _ => return Err(self.expire()),
-                },
-            }
-        };
-        self.on_drop = OnDrop::Nothing;
-        // Every slot is resolved before it is dropped; a lost one would be a bug of ours.
-        let Ok(delivery) = delivery else { return Err(self.mixup()) };
-        if delivery.owner != self.owner {
-            return Err(self.mixup());
-        }
-        delivery.outcome.map_err(|no_answer| match no_answer {
-            NoAnswer::Ended { end, written } => Failure::Ended { end, written },
-            NoAnswer::TooLarge => Failure::TooLarge,
-        })
-    }
-
-    fn expire(&mut self) -> Failure {
-        let cancel = match std::mem::replace(&mut self.on_drop, OnDrop::Nothing) {
-            OnDrop::Cancel(_) => Some("deadline exceeded"),
-            OnDrop::Forget | OnDrop::Nothing => None,
-        };
-        let progress = self.connection.abandon(self.id, cancel);
-        Failure::Expired { written: progress != Progress::NotWritten }
-    }
-
-    /// The one thing that must never happen. The connection cannot be trusted any more.
-    fn mixup(&self) -> Failure {
-        self.connection.metrics.identity_alarms.inc();
-        tracing::error!(
-            call = %self.owner.call,
-            tenant = %self.owner.tenant,
-            generation = self.owner.generation,
-            "an answer reached the wrong call and was withheld; the server is replaced"
-        );
-        self.connection.close(&End::Protocol("an answer could not be trusted".into()));
-        Failure::Mixup
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        match self.on_drop {
-            OnDrop::Nothing => {}
-            OnDrop::Forget => drop(self.connection.abandon(self.id, None)),
-            OnDrop::Cancel(reason) => drop(self.connection.abandon(self.id, Some(reason))),
         }
     }
 }

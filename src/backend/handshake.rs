@@ -65,9 +65,14 @@ impl From<Failure> for HandshakeError {
     }
 }
 
-enum Probe {
+/// What the answer to `server/discover` says.
+pub(super) enum Probe {
+    /// It is one.
     Modern(Greeting),
+    /// It is none.
     Legacy,
+    /// It is one that refuses the version and names it all the same.
+    Again,
 }
 
 /// Opens a fresh connection, both eras tried.
@@ -75,10 +80,12 @@ pub async fn greet(
     connection: &Arc<Connection>,
     deadline: Instant,
 ) -> Result<Greeting, HandshakeError> {
-    match connection.client() {
-        Some(client) => greet_for(client.capabilities(), connection, deadline).await,
-        None => greet_for_all(connection, deadline).await,
-    }
+    let greeting = match connection.client() {
+        Some(client) => greet_for(client.capabilities(), connection, deadline).await?,
+        None => greet_for_all(connection, deadline).await?,
+    };
+    connection.settle(greeting.version);
+    Ok(greeting)
 }
 
 /// For one client of the legacy era, with its own capabilities. The server should speak that era too: in
@@ -94,7 +101,7 @@ async fn greet_for(
             let answer = connection.request(deadline, requests::discover).await?;
             match read_probe(answer) {
                 Ok(Probe::Modern(greeting)) => Ok(greeting),
-                Ok(Probe::Legacy) | Err(_) => Err(refused),
+                Ok(Probe::Legacy | Probe::Again) | Err(_) => Err(refused),
             }
         }
         greeting => greeting,
@@ -110,7 +117,7 @@ async fn greet_for_all(
     if let Ok(answer) = timeout(PROBE_TIMEOUT, &mut discover).await {
         return match read_probe(answer?)? {
             Probe::Modern(greeting) => Ok(greeting),
-            Probe::Legacy => {
+            Probe::Legacy | Probe::Again => {
                 let answer = connection.request(deadline, initialize).await?;
                 open_legacy(connection, answer)
             }
@@ -120,20 +127,20 @@ async fn greet_for_all(
     tokio::select! {
         answer = &mut discover => match read_probe(answer?)? {
             Probe::Modern(greeting) => Ok(greeting),
-            Probe::Legacy => open_legacy(connection, initialize.await?),
+            Probe::Legacy | Probe::Again => open_legacy(connection, initialize.await?),
         },
         answer = &mut initialize => match open_legacy(connection, answer?) {
             Ok(greeting) => Ok(greeting),
             Err(refused) => match discover.await.map_err(HandshakeError::from).and_then(read_probe) {
                 Ok(Probe::Modern(greeting)) => Ok(greeting),
-                Ok(Probe::Legacy) | Err(_) => Err(refused),
+                Ok(Probe::Legacy | Probe::Again) | Err(_) => Err(refused),
             },
         },
     }
 }
 
 /// Any error that is not the modern era's own means a legacy server: the codes differ from one to the next.
-fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
+pub(super) fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
     let version = match &answer {
         Answer::Result(result) => match serde_json::from_slice::<DiscoverResult>(result) {
             Ok(discovered) => match discovered.version() {
@@ -155,7 +162,10 @@ fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
             None => return Ok(Probe::Legacy),
         },
     };
-    version.map(|_| Probe::Legacy).map_err(HandshakeError::Version)
+    match version.map_err(HandshakeError::Version)?.era() {
+        Era::Legacy => Ok(Probe::Legacy),
+        Era::Modern => Ok(Probe::Again),
+    }
 }
 
 fn unsupported_version(error: &Bytes) -> Option<UnsupportedVersion> {
@@ -166,7 +176,10 @@ fn unsupported_version(error: &Bytes) -> Option<UnsupportedVersion> {
     serde_json::from_str(error.data?.get()).ok()
 }
 
-fn open_legacy(connection: &Connection, answer: Answer) -> Result<Greeting, HandshakeError> {
+pub(super) fn open_legacy(
+    connection: &Connection,
+    answer: Answer,
+) -> Result<Greeting, HandshakeError> {
     let malformed = || HandshakeError::Malformed("initialize");
     let result = match answer {
         Answer::Result(result) => result,
@@ -179,6 +192,7 @@ fn open_legacy(connection: &Connection, answer: Answer) -> Result<Greeting, Hand
     let version = ProtocolVersion::parse(&result.protocol_version)
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
+    connection.settle(version);
     connection.notify(requests::initialized());
     Ok(Greeting {
         version,
@@ -188,7 +202,20 @@ fn open_legacy(connection: &Connection, answer: Answer) -> Result<Greeting, Hand
     })
 }
 
-/// A failure of the gateway's own request, in the operator's words.
+impl HandshakeError {
+    /// Whether another attempt would end no better.
+    pub(super) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Failed(Failure::Http { status, .. }) => {
+                matches!(status, 401 | 403 | 404 | 405 | 410)
+            }
+            Self::Failed(_) => false,
+            Self::Refused { .. } | Self::Version(_) | Self::Malformed(_) => true,
+        }
+    }
+}
+
+/// A failure of the gateway's own request, in words that may be shown to callers.
 pub(super) fn describe(failure: &Failure) -> String {
     match failure {
         Failure::Ended { end: End::Exited(reason) | End::Protocol(reason), .. } => reason.clone(),
@@ -197,5 +224,7 @@ pub(super) fn describe(failure: &Failure) -> String {
         Failure::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
         Failure::Busy => "it does not read its input".to_owned(),
         Failure::Mixup => "its answers cannot be trusted".to_owned(),
+        Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
+        Failure::Unreached { reason, .. } => (*reason).to_owned(),
     }
 }

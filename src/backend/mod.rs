@@ -6,7 +6,8 @@
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
-//! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
+//! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
+//!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
@@ -17,6 +18,7 @@ pub mod during;
 pub mod guard;
 mod handshake;
 mod health;
+mod http;
 pub mod lifecycle;
 pub mod mailbox;
 pub mod pending;
@@ -33,9 +35,11 @@ mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 pub mod testing;
+mod ticket;
 pub mod tools;
 pub mod visits;
 mod wear;
+mod wishes;
 mod writer;
 
 use std::path::PathBuf;

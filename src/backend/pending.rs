@@ -86,6 +86,20 @@ pub enum NoAnswer {
     },
     /// There was one, over the size limit.
     TooLarge,
+    /// There was an HTTP status instead.
+    Http {
+        /// Which.
+        status: u16,
+        /// When to come back, if it said.
+        retry_after: Option<Duration>,
+    },
+    /// The server was not reached, or knew at once that it could not take the call.
+    Unreached {
+        /// In words that may be shown to callers.
+        reason: &'static str,
+        /// The whole story, for the operator.
+        detail: String,
+    },
 }
 
 /// What a waiter receives: the outcome, and whose it is by the slot's own record.
@@ -254,6 +268,13 @@ impl Pending {
         }
     }
 
+    /// Passes on a log line that came with the answer to call `id`, and so is about it.
+    pub fn log_of(&self, id: u64, level: LogLevel, params: Bytes) -> bool {
+        let table = self.table.lock();
+        let listener = table.slots.get(&id).and_then(|slot| slot.listener.as_ref());
+        listener.is_some_and(|it| it.wants(level) && it.hear(Event::Log(params)))
+    }
+
     /// Asks for a batch of frames whether each may still be written, and marks those that may. Dropped
     /// are those whose caller has gone or whose deadline has passed.
     pub fn claim<T>(&self, batch: &mut Vec<T>, id: impl Fn(&T) -> Option<u64>, now: Instant) {
@@ -268,6 +289,13 @@ impl Pending {
                 _ => false,
             }
         });
+    }
+
+    /// The same for a single request.
+    pub fn claim_one(&self, id: u64, now: Instant) -> bool {
+        let mut single = vec![id];
+        self.claim(&mut single, |id| Some(*id), now);
+        !single.is_empty()
     }
 
     /// Hands an outcome to whoever waits for `id`.
@@ -345,6 +373,11 @@ impl Pending {
     /// How many slots are taken, abandoned ones included.
     pub fn len(&self) -> usize {
         self.table.lock().slots.len()
+    }
+
+    /// How many of them are tenants' calls.
+    pub fn calls(&self) -> usize {
+        self.table.lock().slots.values().filter(|slot| slot.permit.is_some()).count()
     }
 
     /// Whether no slot is taken.

@@ -18,7 +18,7 @@ use super::pending::{Answer, Completion, End, NoAnswer};
 use super::process::exited;
 use crate::jsonrpc::id_scan::Whose;
 use crate::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
-use crate::mcp::{LogLevel, method};
+use crate::mcp::{Era, LogLevel, method};
 
 /// An overlong line is read to its end to fail its own call only; one longer than this never ends, as
 /// far as anyone can tell.
@@ -82,43 +82,77 @@ async fn read_all(
 
 fn take(connection: &Arc<Connection>, line: &Line, garbage: &mut Garbage) -> Result<(), End> {
     match line {
-        Line::Whole(line) if take_message(connection, line) => Ok(()),
-        Line::Whole(line) if garbage.floods(line.len(), Instant::now()) => {
-            Err(End::Protocol("it floods its output with what is no message".into()))
-        }
-        Line::Whole(_) => Ok(()),
+        Line::Whole(line) => match take_message(connection, line, Answers::Any) {
+            Taken::Garbage if garbage.floods(line.len(), Instant::now()) => {
+                Err(End::Protocol("it floods its output with what is no message".into()))
+            }
+            _ => Ok(()),
+        },
         Line::TooLong { whose } => take_overlong(connection, *whose),
     }
 }
 
-/// Whether it was a message.
-fn take_message(connection: &Arc<Connection>, line: &Bytes) -> bool {
+/// Which answers are believed, by where they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// All: there is one stream for everything.
+    Any,
+    /// Those to one call: the stream is that call's own.
+    To(u64),
+    /// None: the stream is for what nobody asked.
+    None,
+}
+
+/// What a line turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The answer that its stream is there for.
+    Answer,
+    /// Any other message.
+    Other,
+    /// No message.
+    Garbage,
+}
+
+/// Takes one message.
+pub(super) fn take_message(connection: &Arc<Connection>, line: &Bytes, answers: Answers) -> Taken {
     match decode(line) {
         Ok(Message::Response { id, outcome }) => {
+            let expected = match answers {
+                Answers::Any => true,
+                Answers::To(expected) => id.get().parse() == Ok(expected),
+                Answers::None => false,
+            };
+            if !expected {
+                connection.metrics().unknown_answers.inc();
+                tracing::debug!("dropped an answer that came where it does not belong");
+                return Taken::Other;
+            }
             let answer = match outcome {
                 Ok(result) => Answer::Result(detach(line, result.get())),
                 Err(error) => Answer::Error(detach(line, error.get())),
             };
             complete(connection, id, Ok(answer));
+            return Taken::Answer;
         }
         // Nobody has such methods; written into another message, one could pass for more than a name.
         Ok(Message::Notification { method, .. }) if !is_plain(&method) => {
             connection.metrics().garbage_lines.inc();
-            return false;
+            return Taken::Garbage;
         }
         Ok(Message::Request { id, method, params }) => {
             take_request(connection, line, id, &method, params);
         }
         Ok(Message::Notification { method, params }) => {
-            take_notification(connection, line, &method, params);
+            take_notification(connection, line, &method, params, answers);
         }
         Err(_) => {
             connection.metrics().garbage_lines.inc();
             tracing::debug!(len = line.len(), "dropped a line that is no message");
-            return false;
+            return Taken::Garbage;
         }
     }
-    true
+    Taken::Other
 }
 
 /// Lines that are no messages. A few are common: something prints where it should not. A flood of them is not.
@@ -227,6 +261,7 @@ fn take_notification(
     line: &Bytes,
     method: &str,
     params: Option<&RawValue>,
+    answers: Answers,
 ) {
     let changes = connection.changes();
     match method {
@@ -247,7 +282,7 @@ fn take_notification(
                 connection.pending().hear(meta.subscription_id, event);
             }
         }
-        method::LOG_MESSAGE => take_log(connection, line, params),
+        method::LOG_MESSAGE => take_log(connection, line, params, answers),
         // Told to others when the new list is here.
         method::TOOLS_CHANGED => connection.note_tools_changed(),
         method::PROMPTS_CHANGED => changes.list_changed(List::Prompts),
@@ -296,7 +331,7 @@ struct AcknowledgedMeta {
 
 /// A log line belongs to whoever has the server to itself, or to the only call it can be about; otherwise
 /// it is the operator's alone.
-fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>) {
+fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>, answers: Answers) {
     #[derive(Deserialize)]
     struct Log {
         level: String,
@@ -304,10 +339,15 @@ fn take_log(connection: &Connection, line: &Bytes, params: Option<&RawValue>) {
     let Some((Log { level }, params)) = read(params) else { return };
     let Some(level) = LogLevel::parse(&level) else { return };
     let params = detach(line, params);
-    match connection.client() {
-        Some(client) => client.log(level, params),
-        None if connection.pending().log(level, params) => {}
-        None => tracing::debug!("a log line of the server's that is nobody's"),
+    let is_modern = connection.version().is_some_and(|version| version.era() == Era::Modern);
+    match (connection.client(), answers) {
+        (Some(client), _) => client.log(level, params),
+        // Modern servers say nothing there but what the call is about.
+        (None, Answers::To(id)) if is_modern => {
+            connection.pending().log_of(id, level, params);
+        }
+        (None, _) if connection.pending().log(level, params) => {}
+        (None, _) => tracing::debug!("a log line of the server's that is nobody's"),
     }
 }
 

@@ -1,19 +1,19 @@
-//! One run of a server: from its process to a connection that is ready for calls.
+//! One run of a server: from its process, or its address, to a connection that is ready for calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Audience;
-use super::connection::{Connection, Options};
-use super::handshake::{HandshakeError, greet};
+use super::connection::{Connection, Failure, Options};
+use super::handshake::{Greeting, HandshakeError, greet};
 use super::pending::End;
 use super::process::{Process, SpawnError, exited};
-use super::request_ids::IdSource;
 use super::tools::{ListError, ToolSet};
-use super::{About, Environment, Ready};
+use super::{About, Environment, Ready, http};
 use crate::config;
 use crate::ids::ServerId;
 use crate::mcp::requests::Dialect;
@@ -29,9 +29,17 @@ const DETAIL_CHARS_MAX: usize = 1000;
 
 /// A server that answered its handshake.
 pub struct Run {
-    process: Process,
+    place: Place,
     /// What calls need.
     pub ready: Arc<Ready>,
+}
+
+/// Where a server runs.
+enum Place {
+    /// Here.
+    Process(Process),
+    /// Elsewhere; the task that talks to it.
+    Http(JoinHandle<()>),
 }
 
 /// Why a server did not start.
@@ -43,55 +51,56 @@ pub struct StartError {
     pub detail: String,
     /// What the server last wrote to standard error; for the operator only.
     pub stderr: Vec<String>,
-    /// Whether it will not start the next time either, as far as can be told.
+    /// Whether another attempt would end no better, as far as anyone can tell.
     pub is_permanent: bool,
 }
 
 impl Run {
-    /// Starts the server's process, opens the connection and lists the tools, all within `start_timeout`
-    /// and unless told to `stop`.
+    /// Opens the connection to a server and lists its tools, unless told to `stop`. A program is started first,
+    /// and all of that must be done within `start_timeout`; over HTTP each step has its own time.
     pub async fn start(
         id: &ServerId,
         server: &config::Server,
+        secrets: &Arc<config::Secrets>,
         generation: u64,
-        ids: Arc<dyn IdSource>,
         environment: &Environment,
         audience: Audience,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let deadline = Instant::now() + server.start_timeout;
-        let config::Transport::Stdio(program) = &server.transport else {
-            return Err(StartError::new("it is not a program", "it is not a program"));
-        };
-        let secrets = config::Secrets::new();
-        let (process, stdin, stdout) = Process::spawn(&environment.own_program, program, &secrets)?;
         let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
-            ids,
+            ids: (environment.ids)(),
             audience,
-            exit: Some(process.exit()),
+            exit: None,
             metrics: environment.metrics.server(id.as_str()),
         };
-        let connection = Connection::open(stdin, stdout, options);
+        let deadline = Instant::now() + server.start_timeout;
+        let (place, connection) = Place::open(&server.transport, secrets, environment, options)?;
+        let prepare = async {
+            let greeting = place.greet(&connection, server, deadline).await?;
+            let deadline = match place {
+                Place::Process(_) => deadline,
+                Place::Http(_) => Instant::now() + server.timeout,
+            };
+            prepare(id, connection.clone(), greeting, deadline, environment).await
+        };
         let prepared = tokio::select! {
-            prepared = prepare(id, connection.clone(), deadline, environment) => prepared,
+            prepared = prepare => prepared,
             () = stop.cancelled() => Err(StartError::new("it was stopped", "it was stopped")),
         };
         match prepared {
-            Ok(ready) => Ok(Self { process, ready: Arc::new(ready) }),
+            Ok(ready) => Ok(Self { place, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let Some(End::Exited(_)) = connection.end()
+                if let (Some(End::Exited(_)), Place::Process(process)) = (connection.end(), &place)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit, &exit);
                 }
                 connection.close(&End::Stopped);
-                let stderr = process.stderr().clone();
-                process.stop().await;
-                Err(StartError { stderr: stderr.lines(), ..error })
+                Err(StartError { stderr: place.leave().await, ..error })
             }
         }
     }
@@ -103,7 +112,7 @@ impl Run {
             end = connection.closed() => end,
             // The end of the output normally follows at once. If it does not, something that got away
             // from the guard holds the pipe; nobody must wait for that.
-            exit = exited(self.process.exit()) => {
+            exit = self.place.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
                     connection.close(&End::Exited(exit));
                 }
@@ -112,28 +121,94 @@ impl Run {
         }
     }
 
-    /// What it and all it started use of the machine's memory, in bytes.
+    /// What it and all it started use of the machine's memory, in bytes, if it runs here.
     pub fn memory(&self) -> Option<u64> {
-        self.process.memory()
+        match &self.place {
+            Place::Process(process) => process.memory(),
+            Place::Http(_) => None,
+        }
     }
 
-    /// Ends the run: calls fail, the process and all it started are gone when this is done. Gives what the
-    /// server last wrote to standard error.
+    /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
+    /// elsewhere has been told. Gives what the server last wrote to standard error.
     pub async fn stop(self, end: &End) -> Vec<String> {
         self.ready.connection.close(end);
-        let stderr = self.process.stderr().clone();
-        self.process.stop().await;
-        stderr.lines()
+        self.place.leave().await
+    }
+}
+
+impl Place {
+    fn open(
+        transport: &config::Transport,
+        secrets: &config::Secrets,
+        environment: &Environment,
+        mut options: Options,
+    ) -> Result<(Self, Arc<Connection>), StartError> {
+        match transport {
+            config::Transport::Stdio(program) => {
+                let (process, stdin, stdout) =
+                    Process::spawn(&environment.own_program, program, secrets)?;
+                options.exit = Some(process.exit());
+                Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
+            }
+            config::Transport::Http(upstream) => {
+                let (connection, driving) = http::open(upstream, secrets, options)?;
+                Ok((Self::Http(driving), connection))
+            }
+        }
+    }
+
+    async fn greet(
+        &self,
+        connection: &Arc<Connection>,
+        server: &config::Server,
+        deadline: Instant,
+    ) -> Result<Greeting, StartError> {
+        match &server.transport {
+            config::Transport::Stdio(_) => Ok(greet(connection, deadline).await?),
+            config::Transport::Http(upstream) => {
+                match http::greet(connection, upstream.init_timeout).await {
+                    Err(HandshakeError::Failed(Failure::Expired { .. })) => {
+                        let late = "it did not answer in time (`init_timeout`)";
+                        Err(StartError::new(late, late))
+                    }
+                    greeting => Ok(greeting?),
+                }
+            }
+        }
+    }
+
+    /// Done when the process has ended; tells how.
+    async fn exited(&self) -> String {
+        match self {
+            Self::Process(process) => exited(process.exit()).await,
+            Self::Http(_) => std::future::pending().await,
+        }
+    }
+
+    /// Cleans up after a connection that is closed.
+    async fn leave(self) -> Vec<String> {
+        match self {
+            Self::Process(process) => {
+                let stderr = process.stderr().clone();
+                process.stop().await;
+                stderr.lines()
+            }
+            Self::Http(driving) => {
+                let _ = driving.await;
+                vec![]
+            }
+        }
     }
 }
 
 async fn prepare(
     id: &ServerId,
     connection: Arc<Connection>,
+    greeting: Greeting,
     deadline: Instant,
     environment: &Environment,
 ) -> Result<Ready, StartError> {
-    let greeting = greet(&connection, deadline).await?;
     let dialect = Arc::new(Dialect::new(greeting.version));
     let tools = match greeting.capabilities.tools {
         Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics).await?,
@@ -148,35 +223,42 @@ async fn prepare(
 }
 
 impl StartError {
+    fn permanent(self, is_permanent: bool) -> Self {
+        Self { is_permanent, ..self }
+    }
+
     fn new(reason: &str, detail: &str) -> Self {
         // A server can put as much as it likes into an error.
         let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
         Self { reason: reason.to_owned(), detail, stderr: vec![], is_permanent: false }
     }
-
-    fn permanent(reason: &str, detail: &str) -> Self {
-        Self { is_permanent: true, ..Self::new(reason, detail) }
-    }
 }
 
 impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
+        let is_permanent = !matches!(error, SpawnError::System(_));
         // Where programs lie on this machine is not for callers.
-        let reason = "its program cannot be started";
-        match error {
-            SpawnError::System(_) => Self::new(reason, &error.to_string()),
-            _ => Self::permanent(reason, &error.to_string()),
-        }
+        Self::new("its program cannot be started", &error.to_string()).permanent(is_permanent)
+    }
+}
+
+impl From<http::SetupError> for StartError {
+    fn from(error: http::SetupError) -> Self {
+        Self::new("it cannot be connected to", &error.to_string()).permanent(true)
     }
 }
 
 impl From<HandshakeError> for StartError {
     fn from(error: HandshakeError) -> Self {
-        let detail = error.to_string();
+        let (is_permanent, text) = (error.is_permanent(), error.to_string());
         match error {
-            HandshakeError::Failed(_) => Self::new(&detail, &detail),
+            // Nor is where a server is.
+            HandshakeError::Failed(Failure::Unreached { reason, detail }) => {
+                Self::new(reason, &detail)
+            }
+            HandshakeError::Failed(_) => Self::new(&text, &text).permanent(is_permanent),
             // Nor are a server's own words: they are often about its credentials.
-            _ => Self::permanent("its handshake failed", &detail),
+            _ => Self::new("its handshake failed", &text).permanent(is_permanent),
         }
     }
 }
@@ -185,6 +267,7 @@ impl From<ListError> for StartError {
     fn from(error: ListError) -> Self {
         let detail = error.to_string();
         match error {
+            ListError::Failed(Failure::Unreached { reason, detail }) => Self::new(reason, &detail),
             ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
             _ => Self::new("its tools could not be listed", &detail),
         }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::handshake::describe;
 use super::health::failing;
 use super::lifecycle::{Failed, Lifecycle, Next};
 use super::mailbox::List;
@@ -108,6 +109,8 @@ enum Left {
     Stopped,
     /// It ended, or had to be ended.
     Failed(End),
+    /// It takes no more calls; those it has may go on.
+    Lost(String),
     /// It is well, and has served its time.
     Worn(String),
 }
@@ -168,12 +171,11 @@ impl Keeper {
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
-        let ids = (backend.environment.ids)();
         let start = Run::start(
             &backend.id,
             &backend.config,
+            &backend.secrets,
             self.generation,
-            ids,
             &backend.environment,
             backend.audience.clone(),
             &self.stop,
@@ -217,6 +219,14 @@ impl Keeper {
                     self.bury(serving.run, &end).await;
                     return Some(next);
                 }
+                Left::Lost(reason) => {
+                    let next = self.fail(failed, &reason);
+                    let server = &self.backend.id;
+                    tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
+                    self.note_trouble(&reason, &reason, vec![]);
+                    self.drain(serving);
+                    return Some(next);
+                }
                 Left::Worn(why) => {
                     let server = &self.backend.id;
                     tracing::info!(%server, copy = self.number, %why, "server `{server}` is replaced");
@@ -237,6 +247,9 @@ impl Keeper {
             end = run.ended() => Left::Failed(end),
             reason = failing(&run.ready, backend.environment.cancel_grace) => {
                 Left::Failed(End::Exited(reason))
+            }
+            () = run.ready.connection.wants_replacement().cancelled() => {
+                Left::Lost(run.ready.connection.retired().map_or(String::new(), describe))
             }
             why = worn(&backend.config.recycle, run, load, *since) => Left::Worn(why),
             () = self.keep_tools_fresh(&run.ready, load) => Left::Stopped,

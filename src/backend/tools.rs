@@ -15,9 +15,9 @@ use super::pending::Answer;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;
-use crate::mcp::names;
 use crate::mcp::requests::Dialect;
 use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
+use crate::mcp::{Era, names};
 use crate::telemetry::metrics::{Metrics, ToolMetrics};
 
 /// Tools that one server may have: each costs memory here and a handful of metrics.
@@ -140,8 +140,10 @@ impl ToolSet {
                     }
                     Answer::Error(error) => return Err(refused(&error)),
                 };
+            // Over HTTP, tools that break the rules for headers must not be used.
+            let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
             for definition in page.tools {
-                tools.add(definition, server, metrics)?;
+                tools.add(definition, server, metrics, checks_headers)?;
             }
             cursor = page.next_cursor;
             match &cursor {
@@ -222,6 +224,7 @@ impl ToolSet {
         definition: Box<RawValue>,
         server: &ServerId,
         metrics: &Metrics,
+        checks_headers: bool,
     ) -> Result<(), ListError> {
         let Some(name) = tool_name(&definition) else {
             return Err(ListError::Malformed("a tool has no name".into()));
@@ -245,6 +248,10 @@ impl ToolSet {
         let metrics = metrics.tool(server.as_str(), &name);
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
+        if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
+            tracing::warn!(%server, tool = %name, %reason, "server `{server}` has a tool that cannot be used");
+            return Ok(());
+        }
         let tool = Arc::new(Tool {
             name: name.clone(),
             name_json,

@@ -1,5 +1,6 @@
 //! The writer task: takes queued frames and writes them whole, many at once when many wait.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Outgoing};
 use super::pending::End;
+use crate::mcp::requests;
 
 /// Frames taken from the queue at once.
 const BATCH_FRAMES_MAX: usize = 128;
@@ -35,7 +37,7 @@ pub(super) async fn run(
                 let mut batch: Vec<Outgoing> =
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last look before the write: callers that left, deadlines that passed in the queue.
-                connection.pending().claim(&mut batch, |frame| frame.id, Instant::now());
+                connection.pending().claim(&mut batch, Outgoing::claimed, Instant::now());
                 connection.pulse().note_writing();
                 write_batch(&mut input, &mut buffer, &batch).await?;
                 connection.pulse().note_written();
@@ -65,7 +67,7 @@ fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>
 fn batch_len(frames: &[Outgoing]) -> usize {
     let mut len = 0;
     let small = frames.iter().take_while(|outgoing| {
-        len += outgoing.frame.as_bytes().len();
+        len += outgoing.bytes().len();
         len <= BATCH_LEN
     });
     small.count().max(1)
@@ -77,13 +79,33 @@ async fn write_batch(
     batch: &[Outgoing],
 ) -> std::io::Result<()> {
     if let [single] = batch {
-        input.write_all(single.frame.as_bytes()).await?;
+        input.write_all(&single.bytes()).await?;
     } else {
         buffer.clear();
         for outgoing in batch {
-            buffer.extend_from_slice(outgoing.frame.as_bytes());
+            buffer.extend_from_slice(&outgoing.bytes());
         }
         input.write_all(buffer).await?;
     }
     input.flush().await
+}
+
+impl Outgoing {
+    /// The call that must still be wanted when it is written.
+    fn claimed(&self) -> Option<u64> {
+        match self {
+            Self::Request { id, .. } => Some(*id),
+            Self::Message(_) | Self::Cancel { .. } => None,
+        }
+    }
+
+    /// As it is written to a pipe.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Request { frame, .. } | Self::Message(frame) => Cow::Borrowed(frame.as_bytes()),
+            Self::Cancel { id, reason } => {
+                Cow::Owned(requests::cancelled(*id, reason).into_bytes())
+            }
+        }
+    }
 }

@@ -13,7 +13,6 @@ use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::client::Audience;
 use crate::backend::pending::End;
-use crate::backend::request_ids::RequestIds;
 use crate::backend::run::{Run, StartError};
 use crate::ids::ServerId;
 use crate::telemetry::logging;
@@ -51,9 +50,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         checks.spawn(async move {
             let began = Instant::now();
             let never = CancellationToken::new();
-            let ids = Arc::new(RequestIds::new());
             let audience = Audience::new(server.clone(), None);
-            let run = Run::start(&server, &config, 1, ids, &environment, audience, &never).await;
+            let secrets = Arc::default();
+            let run =
+                Run::start(&server, &config, &secrets, 1, &environment, audience, &never).await;
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {

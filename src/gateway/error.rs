@@ -124,6 +124,16 @@ pub enum CallError {
         /// Whether it may have run the tool.
         executed: Executed,
     },
+    /// The server answered with an HTTP status.
+    #[error("the server answered with the HTTP status {status}")]
+    BackendHttp {
+        /// Which.
+        status: u16,
+        /// Whether it may have run the tool.
+        executed: Executed,
+        /// When to come back, if it said.
+        retry_after: Option<Duration>,
+    },
     /// The answer is over the limit.
     #[error("the server's answer is larger than the gateway passes on (`max_response`)")]
     BackendTooLarge,
@@ -166,6 +176,7 @@ impl CallError {
             Self::Backend(_) => "backend_error",
             Self::BackendExited { .. } => "backend_exited",
             Self::BackendProtocol { .. } => "backend_protocol",
+            Self::BackendHttp { .. } => "backend_http",
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
@@ -178,6 +189,7 @@ impl CallError {
         match self {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
+            | Self::BackendHttp { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed,
             // These codes say that the request itself was refused.
             Self::Backend(error) => match error.code {
@@ -204,6 +216,8 @@ impl CallError {
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
             Self::Repeatedly { last, .. } => last.is_retryable(),
+            // Other refusals would be the same again.
+            Self::BackendHttp { status: 429 | 503, executed, .. } => *executed == Executed::No,
             _ => false,
         }
     }
@@ -214,6 +228,7 @@ impl CallError {
             Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
                 Some(*retry_after)
             }
+            Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::AuthUnavailable
             | Self::TenantBusy(_)
             | Self::Overloaded
@@ -282,6 +297,18 @@ impl Executed {
     fn if_written(written: bool) -> Self {
         if written { Self::Unknown } else { Self::No }
     }
+
+    /// What an HTTP status says about it. A status of the 400s is a refusal, except those that a server or a
+    /// proxy gives in the midst of the work; "unavailable" is one when it says until when. All others say
+    /// nothing: proxies make them up when a server behind them does not answer.
+    fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
+        match status {
+            408 | 409 | 499 => Self::Unknown,
+            300..=499 => Self::No,
+            503 if retry_after.is_some() => Self::No,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 impl From<NotReady> for CallError {
@@ -349,6 +376,14 @@ impl From<Failure> for CallError {
             Failure::TooLarge => Self::BackendTooLarge,
             Failure::Busy => Self::Overloaded,
             Failure::Mixup => Self::protocol("its answer could not be trusted"),
+            Failure::Http { status, retry_after } => Self::BackendHttp {
+                status,
+                executed: Executed::by_status(status, retry_after),
+                retry_after,
+            },
+            Failure::Unreached { reason, .. } => {
+                Self::ServerUnavailable { reason: reason.to_owned(), retry_after: RETRY_SOON }
+            }
         }
     }
 }

@@ -295,7 +295,8 @@ impl Sending<'_> {
             ticket.be_patient(Patience { step: server.timeout(), until });
         }
         let meta = self.meta(deadline);
-        ticket.send(call.frame(ticket.id(), &ready, *tool, &meta))?;
+        let headers = call.headers(&ready, *tool)?;
+        ticket.send_with(call.frame(ticket.id(), &ready, *tool, &meta), headers)?;
         let answer = ticket.answer().await?;
         let backend = sent.elapsed();
         if let Some(tool) = tool {
@@ -379,6 +380,23 @@ impl Call {
             tool.header_params.check(arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// The headers that repeat its arguments, where the server is to get them.
+    fn headers(
+        &self,
+        ready: &Ready,
+        tool: Option<&Tool>,
+    ) -> Result<Vec<(String, String)>, CallError> {
+        match (&self.ask, tool) {
+            (Ask::Tool { arguments, .. }, Some(tool))
+                if ready.connection.has_headers()
+                    && ready.dialect.version().era() == Era::Modern =>
+            {
+                Ok(tool.header_params.write(arguments.as_str())?)
+            }
+            _ => Ok(vec![]),
+        }
     }
 
     fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>, meta: &CallMeta) -> Frame {

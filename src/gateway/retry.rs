@@ -59,7 +59,8 @@ impl<'a> Attempts<'a> {
         let pause = PAUSE * (1 << (self.count - 1));
         let pause = match error {
             // Nobody knows better than the server's own keeper.
-            CallError::ServerUnavailable { retry_after, .. } => *retry_after + pause,
+            CallError::ServerUnavailable { retry_after, .. }
+            | CallError::BackendHttp { retry_after: Some(retry_after), .. } => *retry_after + pause,
             _ => pause.mul_f64(rand::rng().random_range(0.5..=1.0)),
         };
         let at = Instant::now() + pause;
@@ -72,9 +73,14 @@ impl<'a> Attempts<'a> {
 
     fn may_repeat(&self, error: &CallError) -> bool {
         let failed = match error {
-            CallError::BackendExited { .. } | CallError::BackendProtocol { .. } => true,
-            // While it was being tried again. A first attempt is refused at once: the caller decides.
-            CallError::ServerUnavailable { .. } => self.count > 1,
+            CallError::BackendExited { .. }
+            | CallError::BackendProtocol { .. }
+            // It was there when the call came, and was not when it was to be written.
+            | CallError::ServerUnavailable { .. } => true,
+            // Most refusals would be the same again.
+            CallError::BackendHttp { .. } => {
+                error.is_retryable() || error.executed() == Executed::Unknown
+            }
             // The attempt's deadline, not the call's.
             CallError::DeadlineExceeded { .. } => self.is_repeatable,
             _ => false,

@@ -49,6 +49,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Backend(_)
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }
+        | CallError::BackendHttp { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
         CallError::TenantBusy(_) | CallError::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::AuthUnavailable

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::support::{Answer, Setup, trunkline};
 
 /// The directory; without one the test is skipped, except where it must not be.
-fn servers() -> Option<PathBuf> {
+pub fn servers() -> Option<PathBuf> {
     let dir = std::env::var_os("MCP_TEST_SERVERS");
     if dir.is_none() {
         assert!(std::env::var_os("CI").is_none(), "in CI, MCP_TEST_SERVERS must be set");

@@ -4,7 +4,7 @@
 //! the two differ is refused, so that nobody can show the one a different call than the other. Header
 //! values are taken as bytes: what is not even text must be refused too, not overlooked.
 //!
-//! - [`decode`]: what a value means
+//! - [`decode`]: what a value means; [`encode`]: how one is written
 //! - [`same`], [`same_decoded`]: one header against one text of the body
 //! - [`params`]: the headers that a tool asks for by [`annotations`] in its schema
 
@@ -52,6 +52,17 @@ pub fn decode(value: &(impl AsRef<[u8]> + ?Sized)) -> Result<Cow<'_, str>, Heade
     };
     let bytes = STANDARD.decode(encoded).map_err(|_| HeaderError::NotBase64)?;
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| HeaderError::NotUtf8)
+}
+
+/// How a text is written as the value of `Mcp-Name` or `Mcp-Param-…`: as it is, where a header can carry that.
+pub fn encode(text: &str) -> Cow<'_, str> {
+    let is_safe = text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && text.trim_matches(' ') == text
+        && !(text.starts_with(ENCODED_START) && text.ends_with(ENCODED_END));
+    match is_safe {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(format!("{ENCODED_START}{}{ENCODED_END}", STANDARD.encode(text))),
+    }
 }
 
 /// Whether a required header says what the body says. For `MCP-Protocol-Version` and `Mcp-Method`, whose
@@ -143,6 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_header_cannot_carry_is_encoded() {
+        for (value, header) in [
+            ("us west 1", "us west 1"),
+            ("", ""),
+            ("=?base64?", "=?base64?"),
+            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+            ("\tindented", "=?base64?CWluZGVudGVk?="),
+            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ] {
+            assert_eq!(encode(value), header, "{value}");
+        }
+    }
+
+    #[test]
     fn what_only_resembles_the_marks_is_taken_as_it_is() {
         for header in
             ["SGVsbG8=", "=?base64?SGVsbG8=", "SGVsbG8=?=", "=?BASE64?SGVsbG8=?=", "=?base64?="]
@@ -201,17 +228,13 @@ mod tests {
     }
 
     proptest! {
-        /// A client that follows the rules is understood, whatever the value.
+        /// What one side writes the other understands, whatever the value.
         #[test]
         fn every_text_comes_through(value in ".{0,12}|=\\?base64\\?[a-z=]{0,4}\\?=|\\PC*") {
-            let is_safe = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
-                && value.trim() == value
-                && !(value.starts_with(ENCODED_START) && value.ends_with(ENCODED_END));
-            let header = match is_safe {
-                true => value.clone(),
-                false => format!("{ENCODED_START}{}{ENCODED_END}", STANDARD.encode(&value)),
-            };
-            prop_assert_eq!(same_decoded(Some(header), &value, "Mcp-Name"), Ok(()));
+            let header = encode(&value);
+            prop_assert!(header.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+            prop_assert_eq!(header.trim(), &*header);
+            prop_assert_eq!(same_decoded(Some(&*header), &value, "Mcp-Name"), Ok(()));
         }
     }
 }

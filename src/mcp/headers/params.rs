@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{HeaderMismatch, annotations, compare, decode, differs, missing, shown};
+use super::{HeaderMismatch, annotations, compare, decode, differs, encode, missing, shown};
 use crate::jsonrpc::members::{Members, MembersError};
 
 /// The largest integer that every JSON parser reads exactly.
@@ -49,7 +49,6 @@ impl HeaderParams {
         if params.is_empty() {
             return Ok(());
         }
-        let unreadable = |error| HeaderMismatch(format!("the arguments cannot be read: {error}"));
         let arguments = Members::parse(arguments).map_err(unreadable)?;
         for param in params {
             let value = param.find(&arguments).map_err(unreadable)?;
@@ -62,6 +61,35 @@ impl HeaderParams {
         }
         Ok(())
     }
+
+    /// The headers that repeat the arguments of a call, a JSON object: names in lower case, and values.
+    pub fn write(&self, arguments: &str) -> Result<Vec<(String, String)>, HeaderMismatch> {
+        let Self::Valid(params) = self else { return Ok(vec![]) };
+        if params.is_empty() {
+            return Ok(vec![]);
+        }
+        let arguments = Members::parse(arguments).map_err(unreadable)?;
+        let mut headers = vec![];
+        for param in params {
+            let value = param.find(&arguments).map_err(unreadable)?.map(RawValue::get);
+            let text = match value {
+                // There is no header for these; that they are wrong the server will say.
+                None => continue,
+                Some(value) if value.starts_with(['{', '[']) => continue,
+                Some(value) if value.starts_with('"') => {
+                    let text = serde_json::from_str(value);
+                    text.map_err(|_| differs(&param.name, "", value))?
+                }
+                Some(value) => value.to_owned(),
+            };
+            headers.push((param.key.clone(), encode(&text).into_owned()));
+        }
+        Ok(headers)
+    }
+}
+
+fn unreadable(error: MembersError) -> HeaderMismatch {
+    HeaderMismatch(format!("the arguments cannot be read: {error}"))
 }
 
 impl HeaderParam {
@@ -209,6 +237,27 @@ mod tests {
         assert_eq!(params.check("{}", |_| Some("anything")), Ok(()));
     }
 
+    #[test]
+    fn what_is_written_is_what_is_checked() {
+        for arguments in [
+            r#"{"region":"us-west1","count":42,"options":{"dry":true},"query":"x"}"#,
+            r#"{"region":" \u00e9\n","count":-4.2e1,"options":{"dry":null}}"#,
+            r#"{"region":"","options":7}"#,
+            "{}",
+        ] {
+            let headers = params().write(arguments).unwrap();
+            let pairs: Vec<_> =
+                headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            assert_eq!(check(arguments, &pairs), Ok(()), "{arguments}: {pairs:?}");
+        }
+        let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            params().write(r#"{"options":{"dry":false},"region":"é","count":{}}"#).unwrap(),
+            [named("mcp-param-dry-run", "false"), named("mcp-param-region", "=?base64?w6k=?=")]
+        );
+        assert!(params().write(r#"{"region":"a","region":"b"}"#).is_err());
+    }
+
     proptest! {
         #[test]
         fn nothing_makes_it_panic(
@@ -216,6 +265,7 @@ mod tests {
             header in prop::option::of(".{0,6}"),
         ) {
             let _ = params().check(&arguments, |_| header.as_deref());
+            let _ = params().write(&arguments);
         }
     }
 }

@@ -7,6 +7,7 @@ mod databases;
 mod fake;
 mod gateway;
 mod http2;
+mod http_server;
 mod identity_provider;
 pub mod mcp_legacy;
 pub mod mcp_modern;
@@ -28,6 +29,7 @@ pub use self::binary::{Serving, trunkline};
 pub use self::databases::{Database, on_both};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;
+pub use self::http_server::{HttpServer, Seen};
 pub use self::http2::Http2;
 pub use self::identity_provider::{
     AUDIENCE, ISSUER, Provider, SigningKey, claims, now_s, token_of,

@@ -112,6 +112,12 @@ impl Setup {
         self
     }
 
+    /// A server of which only these settings are known.
+    pub fn raw_server(mut self, id: &str, settings: &str) -> Self {
+        write!(self.servers, "[servers.{id}]\n{settings}\n").unwrap();
+        self
+    }
+
     /// Starts the gateway and waits until every server has been tried.
     pub async fn start(self) -> Gateway {
         let gateway = self.start_at_once().await;

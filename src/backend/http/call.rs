@@ -1,0 +1,187 @@
+//! One request, from its post to its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Response;
+use reqwest::header::{HeaderMap, HeaderValue};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::Link;
+use super::client::SendError;
+use super::head::{Head, SESSION};
+use super::refusal::refused;
+use super::sse::SseDecoder;
+use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
+use crate::backend::pending::{End, NoAnswer};
+use crate::backend::reader::Answers;
+use crate::jsonrpc::Frame;
+use crate::mcp::method;
+
+/// The longest id of a session.
+const SESSION_LEN_MAX: usize = 1024;
+/// Before a stream that has broken off is asked for again, when the server has not said.
+const RESUME_AFTER: Duration = Duration::from_secs(1);
+/// At least so long, whatever the server says.
+const RESUME_AFTER_MIN: Duration = Duration::from_millis(50);
+/// How often to look whether a call whose time is over is still there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Sends a request and brings back its answer, or why there is none. Gives the id it was for.
+pub(super) async fn run(
+    link: Arc<Link>,
+    id: u64,
+    frame: Frame,
+    params: Vec<(String, String)>,
+    cancelled: CancellationToken,
+) -> u64 {
+    let connection = &link.connection;
+    tokio::select! {
+        outcome = converse(&link, id, frame, &params) => {
+            if let Err(no_answer) = outcome {
+                if no_answer == NoAnswer::TooLarge {
+                    connection.metrics().too_long_lines.inc();
+                }
+                connection.pending().complete(id, Err(no_answer));
+            }
+        }
+        () = given_up(&link, id, &cancelled) => {}
+        () = connection.token().cancelled() => {}
+    }
+    id
+}
+
+/// Done when nobody is interested in the answer any more. A modern server learns of that by the end of the
+/// stream. A legacy one has been told, and may still answer.
+async fn given_up(link: &Link, id: u64, cancelled: &CancellationToken) {
+    let (connection, grace) = (&link.connection, link.connection.grace());
+    let told = async {
+        cancelled.cancelled().await;
+        if !link.is_modern() {
+            sleep(grace).await;
+        }
+    };
+    let forgotten = async {
+        while let Some(deadline) = connection.pending().deadline(id) {
+            sleep_until((deadline + grace).max(Instant::now() + LOOK_AGAIN)).await;
+        }
+    };
+    tokio::select! {
+        () = told => {}
+        () = forgotten => {}
+    }
+}
+
+async fn converse(
+    link: &Link,
+    id: u64,
+    frame: Frame,
+    params: &[(String, String)],
+) -> Result<(), NoAnswer> {
+    let head = Head::of(&frame);
+    let headers = head.headers(link, params);
+    let has_session = headers.contains_key(SESSION);
+    let mut response = link.post(&headers, frame).await.map_err(|error| unsent(link, error))?;
+    if !response.status().is_success() {
+        return refused(link, id, response, has_session).await;
+    }
+    if head.method == method::INITIALIZE {
+        note_session(link, response.headers());
+    }
+    match kind_of(&response) {
+        Kind::Json => {
+            let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
+            match take(link, body, Answers::To(id)) {
+                true => Ok(()),
+                false => Err(senseless("it answered with something else than an answer")),
+            }
+        }
+        Kind::Events => follow(link, id, response).await,
+        Kind::Other => Err(senseless("its answer is neither JSON nor a stream of events")),
+    }
+}
+
+/// Reads a stream until the answer. A legacy server may end it and go on where it is asked to.
+async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), NoAnswer> {
+    let mut decoder = SseDecoder::new(link.message_len_max);
+    loop {
+        let ended = read_events(link, &mut response, &mut decoder, Answers::To(id)).await;
+        let Some(last_id) = decoder.last_id().filter(|_| !link.is_modern()).map(str::to_owned)
+        else {
+            return finish(ended, response).await;
+        };
+        if !matches!(ended, Ended::Over | Ended::Broken(_)) {
+            return finish(ended, response).await;
+        }
+        sleep(decoder.retry().unwrap_or(RESUME_AFTER).max(RESUME_AFTER_MIN)).await;
+        response = match link.get(Some(&last_id)).await {
+            Ok(response) if response.status().is_success() => response,
+            Ok(_) => return Err(cut_off(ended)),
+            Err(error) => {
+                tracing::debug!(%error, "an answer that broke off could not be resumed");
+                return Err(cut_off(ended));
+            }
+        };
+        decoder.begin_again();
+    }
+}
+
+async fn finish(ended: Ended, response: Response) -> Result<(), NoAnswer> {
+    if ended == Ended::Answered {
+        drain(response).await;
+        return Ok(());
+    }
+    Err(cut_off(ended))
+}
+
+/// The server may have done what it was asked; nobody will know.
+fn cut_off(ended: Ended) -> NoAnswer {
+    match ended {
+        Ended::TooLarge => NoAnswer::TooLarge,
+        Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
+        Ended::Broken(error) => {
+            tracing::debug!(%error, "an answer broke off");
+            exited("the connection to it was lost")
+        }
+    }
+}
+
+fn senseless(what: &str) -> NoAnswer {
+    NoAnswer::Ended { end: End::Protocol(what.to_owned()), written: true }
+}
+
+fn exited(how: &str) -> NoAnswer {
+    NoAnswer::Ended { end: End::Exited(how.to_owned()), written: true }
+}
+
+fn unsent(link: &Link, error: SendError) -> NoAnswer {
+    let detail = error.to_string();
+    match error {
+        SendError::Unreachable(_) => {
+            let reason = "it cannot be reached";
+            link.connection.retire(reason, detail.clone());
+            NoAnswer::Unreached { reason, detail }
+        }
+        SendError::Elsewhere(_) | SendError::Nowhere => {
+            tracing::warn!(reason = %detail, "a redirect is not followed");
+            NoAnswer::Unreached { reason: "it redirects to where it must not", detail }
+        }
+        SendError::Broken(_) => {
+            tracing::debug!(%error, "a request broke off");
+            exited("the connection to it was lost")
+        }
+    }
+}
+
+fn note_session(link: &Link, headers: &HeaderMap) {
+    let is_id = |value: &&HeaderValue| {
+        let bytes = value.as_bytes();
+        (1..=SESSION_LEN_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+    };
+    if let Some(session) = headers.get(SESSION).filter(is_id) {
+        let mut session = session.clone();
+        session.set_sensitive(true);
+        let _ = link.session.set(session);
+    }
+}

@@ -1,0 +1,70 @@
+//! The handshake over HTTP. Here every request has an answer of its own, be it a status: no need to guess
+//! from silence, as with a process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::connection::{Connection, Failure};
+use crate::backend::handshake::{Greeting, HandshakeError, Probe, open_legacy, read_probe};
+use crate::backend::pending::End;
+use crate::mcp::requests;
+
+/// Opens a fresh connection, both eras tried. Each step may take `init_timeout`.
+pub(in crate::backend) async fn greet(
+    connection: &Arc<Connection>,
+    init_timeout: Duration,
+) -> Result<Greeting, HandshakeError> {
+    let client = connection.client();
+    let capabilities = client.map_or("{}", |client| client.capabilities());
+    let initialize = async || {
+        let request = |id| requests::initialize(id, capabilities);
+        open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
+    };
+    // A client of its own is one of the legacy era: in the modern one it could not be asked for anything.
+    if client.is_some() {
+        return match initialize().await {
+            Ok(greeting) => Ok(greeting),
+            Err(refused) => discover(connection, init_timeout).await.ok().flatten().ok_or(refused),
+        };
+    }
+    match discover(connection, init_timeout).await? {
+        Some(greeting) => Ok(greeting),
+        None => initialize().await,
+    }
+}
+
+/// What a modern server says of itself; `None` if it may be a legacy one.
+async fn discover(
+    connection: &Arc<Connection>,
+    init_timeout: Duration,
+) -> Result<Option<Greeting>, HandshakeError> {
+    // A server that refuses the version and then names it is asked once more.
+    for _ in 0..2 {
+        match connection.request(Instant::now() + init_timeout, requests::discover).await {
+            Ok(answer) => match read_probe(answer)? {
+                Probe::Modern(greeting) => {
+                    connection.settle(greeting.version);
+                    return Ok(Some(greeting));
+                }
+                Probe::Legacy => return Ok(None),
+                Probe::Again => {}
+            },
+            Err(failure) if may_be_legacy(&failure) => return Ok(None),
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// A legacy server does not know the request, and says so in one way or another. The statuses that are not
+/// about the request would be the same for any other.
+fn may_be_legacy(failure: &Failure) -> bool {
+    match failure {
+        Failure::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
+        Failure::Expired { .. } => true,
+        Failure::Ended { end, .. } => matches!(end, End::Protocol(_)),
+        _ => false,
+    }
+}

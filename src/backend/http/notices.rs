@@ -1,0 +1,42 @@
+//! What a legacy server says unasked: a stream of its own, for as long as the connection lasts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::Link;
+use super::sse::SseDecoder;
+use super::stream::{Kind, kind_of, read_events};
+use crate::backend::reader::Answers;
+
+/// The pause before the stream is asked for again. It grows each time nothing has come of it.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
+/// A stream that was there this long was of use.
+const USEFUL_AFTER: Duration = Duration::from_secs(5);
+
+/// Listens until the server says that it has no such stream.
+pub(super) async fn listen(link: Arc<Link>) {
+    let mut decoder = SseDecoder::new(link.message_len_max);
+    let mut pause = AGAIN_AFTER;
+    loop {
+        let began = Instant::now();
+        match link.get(decoder.last_id()).await {
+            Ok(mut response) if response.status().is_success() => {
+                if kind_of(&response) != Kind::Events {
+                    return;
+                }
+                read_events(&link, &mut response, &mut decoder, Answers::None).await;
+                decoder.begin_again();
+            }
+            // Most often 405: it has nothing to say. If the session has ended, the next call will tell.
+            Ok(response) if response.status().is_client_error() => return,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the server's stream of notifications is lost"),
+        }
+        pause = if began.elapsed() >= USEFUL_AFTER { AGAIN_AFTER } else { pause };
+        sleep(pause.max(decoder.retry().unwrap_or_default())).await;
+        pause = (pause * 2).min(AGAIN_AFTER_MAX);
+    }
+}

@@ -1,0 +1,131 @@
+//! A response that is no success: what it says about the request, the session and the server.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use tokio::time::Instant;
+
+use super::Link;
+use super::stream::{read_whole, take};
+use crate::backend::pending::NoAnswer;
+use crate::backend::reader::Answers;
+use crate::jsonrpc::envelope::ErrorObject;
+use crate::jsonrpc::{Message, decode};
+use crate::mcp::HEADER_MISMATCH;
+
+/// How much of the body of a refusal is looked at.
+const REFUSAL_LEN_MAX: usize = 64 * 1024;
+/// The codes with which SDKs refuse a session.
+const SESSION_ERRORS: [i64; 2] = [-32000, -32001];
+/// A server that wants to be left alone for longer is asked again all the same.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// A status that is no success. Modern servers say more in the body: that is an answer like any other.
+pub(super) async fn refused(
+    link: &Link,
+    id: u64,
+    mut response: Response,
+    has_session: bool,
+) -> Result<(), NoAnswer> {
+    let status = response.status().as_u16();
+    let retry_after = retry_after(response.headers());
+    let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
+    let error_code = error_of(&body, id);
+    if has_session && (status == 404 && error_code.is_none() || knows_no_session(&body)) {
+        return Err(link.session_is_gone());
+    }
+    if let Some(code) = error_code {
+        if code == HEADER_MISMATCH {
+            // What the tool wants in headers is not what it said when it was listed.
+            link.connection.note_tools_changed();
+        }
+        take(link, body, Answers::To(id));
+        return Ok(());
+    }
+    if let (429 | 503, Some(retry_after)) = (status, retry_after) {
+        link.connection.pause(Instant::now() + retry_after);
+    }
+    Err(NoAnswer::Http { status, retry_after })
+}
+
+/// Some servers do not say 404 when they do not know a session, as the specification asks, but this.
+fn knows_no_session(body: &[u8]) -> bool {
+    let Ok(Message::Response { outcome: Err(error), .. }) = decode(body) else { return false };
+    serde_json::from_str::<ErrorObject>(error.get()).is_ok_and(|error| {
+        SESSION_ERRORS.contains(&error.code) && error.message.to_lowercase().contains("session")
+    })
+}
+
+/// The code of the JSON-RPC error that answers `id`.
+fn error_of(body: &[u8], id: u64) -> Option<i64> {
+    match decode(body) {
+        Ok(Message::Response { id: answered, outcome: Err(error) })
+            if answered.get().parse() == Ok(id) =>
+        {
+            Some(serde_json::from_str::<ErrorObject>(error.get()).ok()?.code)
+        }
+        _ => None,
+    }
+}
+
+/// `Retry-After`, in seconds or as a date.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+            let wait = date.duration_since(jiff::Timestamp::now());
+            Duration::try_from(wait).unwrap_or_default()
+        }
+    };
+    Some(wait.min(PAUSE_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(value: &str) -> Option<Duration> {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+        retry_after(&headers)
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_never_for_ever() {
+        assert_eq!(wait("7"), Some(Duration::from_secs(7)));
+        assert_eq!(wait("99999999"), Some(PAUSE_MAX));
+        assert_eq!(wait("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
+        let later =
+            jiff::fmt::rfc2822::to_string(&later.to_zoned(jiff::tz::TimeZone::UTC)).unwrap();
+        assert!(wait(&later).unwrap() > Duration::from_secs(50), "{later}");
+        assert_eq!((wait("soon"), wait("-1")), (None, None));
+    }
+
+    #[test]
+    fn a_session_that_is_not_known_is_told_from_other_errors() {
+        let body = |code: i64, message: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#)
+        };
+        let lost = |body: String| knows_no_session(body.as_bytes());
+        assert!(lost(body(-32000, "Bad Request: No valid session ID provided")));
+        assert!(lost(body(-32001, "Session not found")));
+        assert!(!lost(body(-32602, "no such session")));
+        assert!(!lost(body(-32000, "Bad Request")));
+        assert!(!lost("session".to_owned()));
+    }
+
+    #[test]
+    fn only_an_error_for_the_same_request_is_its_answer() {
+        let error = |id: &str| {
+            let body =
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"?"}}}}"#);
+            error_of(body.as_bytes(), 7)
+        };
+        assert_eq!(error("7"), Some(-32601));
+        assert_eq!((error("8"), error("null"), error("\"7\"")), (None, None, None));
+        assert_eq!(error_of(br#"{"jsonrpc":"2.0","id":7,"result":{}}"#, 7), None);
+    }
+}

@@ -1,0 +1,168 @@
+"""What the suite's client scenarios run: a gateway before the scenario's server, used as a user would.
+
+    client.py TRUNKLINE URL
+
+The suite names the scenario by MCP_CONFORMANCE_SCENARIO. Its server watches what the gateway sends to it.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+VERSION = "2026-07-28"
+HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Gateway:
+    """A gateway with one server, `target`."""
+
+    def __init__(self, program, url):
+        self.dir = tempfile.TemporaryDirectory()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.base = f"http://127.0.0.1:{free.getsockname()[1]}"
+        config = os.path.join(self.dir.name, "trunkline.toml")
+        with open(config, "w") as file:
+            file.write(f'listen = "{self.base.removeprefix("http://")}"\n')
+            file.write('[auth]\nanonymous_tenant = "local"\n')
+            file.write(f'[store]\nurl = "sqlite://{self.dir.name}/trunkline.db"\n')
+            file.write(f'[servers.target]\nurl = "{url}"\n')
+        self.process = subprocess.Popen([program, "serve", "--config", config])
+        deadline = time.monotonic() + 20
+        while self.send("/readyz")[0] != 200:
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                sys.exit("the gateway did not become ready")
+            time.sleep(0.05)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=10)
+        self.dir.cleanup()
+
+    def send(self, path, body=None, headers=None):
+        """The status and the JSON of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base + path, data, headers or {})
+        try:
+            with HTTP.open(request, timeout=20) as response:
+                return response.status, json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError as error:
+            return 0, str(error)
+
+    def tools(self):
+        """What the gateway lists, by name."""
+        status, answer = self.send("/v1/servers/target/tools")
+        expect(status == 200, answer)
+        return {tool["name"]: tool for tool in answer["tools"]}
+
+    def call(self, name, arguments):
+        """Runs a tool by the plain API."""
+        status, answer = self.send(f"/v1/servers/target/tools/{name}", arguments)
+        expect(status == 200, answer)
+        return answer
+
+    def ask(self, method, params, capabilities=None):
+        """A request of a modern MCP client."""
+        key = "io.modelcontextprotocol/"
+        meta = {key + "protocolVersion": VERSION, key + "clientCapabilities": capabilities or {}}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": VERSION,
+            "Mcp-Method": method,
+        }
+        name = params.get("name", params.get("uri"))
+        if name is not None:
+            headers["Mcp-Name"] = name
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        status, answer = self.send("/mcp/target", body, headers)
+        expect(status == 200 and "result" in answer, answer)
+        return answer["result"]
+
+
+def expect(truth, answer):
+    if not truth:
+        sys.exit(f"unexpected: {answer}")
+
+
+def tools_call(gateway):
+    gateway.call("add_numbers", {"a": 5, "b": 3})
+
+
+def sse_retry(gateway):
+    gateway.call("test_reconnection", {})
+
+
+def standard_headers(gateway):
+    for name in gateway.tools():
+        gateway.call(name, {})
+    for resource in gateway.ask("resources/list", {})["resources"]:
+        gateway.ask("resources/read", {"uri": resource["uri"]})
+    for prompt in gateway.ask("prompts/list", {})["prompts"]:
+        gateway.ask("prompts/get", {"name": prompt["name"]})
+
+
+def custom_headers(gateway):
+    for call in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+        gateway.call(call["name"], call["arguments"])
+
+
+def invalid_tool_headers(gateway):
+    for name in gateway.tools():
+        gateway.call(name, {"region": "here"})
+
+
+def preserved_schema(gateway):
+    schema = gateway.tools()["json_schema_2020_12_tool"]["inputSchema"]
+    gateway.call("json_schema_echo", {"schema": schema})
+
+
+def request_state(gateway):
+    """Tools that ask back; what they ask is answered, and what they remember is handed back."""
+    for name in ["test_mrtr_echo_state", "test_mrtr_unrelated", "test_mrtr_no_state", "test_mrtr_no_result_type"]:
+        params = {"name": name, "arguments": {}}
+        while True:
+            result = gateway.ask("tools/call", params, {"elicitation": {}})
+            if result.get("resultType") != "input_required":
+                break
+            answer = {"action": "accept", "content": {"confirmed": True}}
+            params["inputResponses"] = {key: answer for key in result["inputRequests"]}
+            if "requestState" in result:
+                params["requestState"] = result["requestState"]
+            else:
+                params.pop("requestState", None)
+
+
+SCENARIOS = {
+    # What they watch is done when the gateway is ready.
+    "initialize": lambda gateway: None,
+    "request-metadata": lambda gateway: None,
+    "json-schema-ref-no-deref": Gateway.tools,
+    "tools_call": tools_call,
+    "sse-retry": sse_retry,
+    "http-standard-headers": standard_headers,
+    "http-custom-headers": custom_headers,
+    "http-invalid-tool-headers": invalid_tool_headers,
+    "json-schema-2020-12-preservation": preserved_schema,
+    "sep-2322-client-request-state": request_state,
+}
+
+
+def main():
+    program, url = sys.argv[1:]
+    gateway = Gateway(program, url)
+    try:
+        SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]](gateway)
+    finally:
+        gateway.stop()
+
+
+main()

@@ -1,0 +1,159 @@
+//! What callers are told when a server that has a URL refuses, moves or goes away.
+
+use serde_json::{Value, json};
+
+use crate::support::{Gateway, HttpServer, Setup, eventually, failed, refused, trunkline};
+
+async fn gateway(server: &HttpServer) -> Gateway {
+    Setup::new().http("web", &server.url("/mcp"), "").start().await
+}
+
+/// What the tool `status` is told to answer.
+fn status(status: u16, headers: Value, body: &str) -> Value {
+    json!({"status": status, "headers": headers, "body": body})
+}
+
+#[tokio::test]
+async fn a_status_is_told_with_what_it_says_about_the_call() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    for code in [400, 401, 403, 404, 405, 413, 415] {
+        let said = gateway.call("web", "status", status(code, json!({}), "no")).await;
+        assert_eq!(said.problem(), refused(502, "backend_http"), "{code}");
+        assert!(said.detail().contains(&code.to_string()), "{}", said.detail());
+    }
+    for code in [408, 500, 502, 503, 504] {
+        let said = gateway.call("web", "status", status(code, json!({}), "no")).await;
+        assert_eq!(said.problem(), failed(502, "backend_http"), "{code}");
+    }
+    for code in [429, 503] {
+        let headers = json!({"retry-after": "7"});
+        let said = gateway.call("web", "status", status(code, headers, "")).await;
+        assert_eq!(said.problem(), refused(502, "backend_http").for_now(), "{code}");
+        assert_eq!(said.retry_after(), Some(7));
+    }
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_status_with_an_error_for_the_call_is_that_error() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let body = r#"{"jsonrpc":"2.0","id":$id,"error":{"code":-32602,"message":"no such thing"}}"#;
+    let said = gateway.call("web", "status", status(400, json!({}), body)).await;
+    assert_eq!(said.problem(), refused(502, "backend_error"));
+    assert_eq!(said.json()["backend"]["code"], -32602);
+    let body = body.replace("$id", "null");
+    let said = gateway.call("web", "status", status(400, json!({}), &body)).await;
+    assert_eq!(said.problem(), refused(502, "backend_http"));
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_gone_is_renewed_and_the_call_was_not_made() {
+    let server = HttpServer::legacy().await;
+    let gateway = gateway(&server).await;
+    assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    server.forget_sessions();
+    let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+    assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+    eventually("a new session", async || {
+        let said = gateway.call("web", "echo", json!({"text": "c"})).await;
+        (said.status == 200).then_some(())
+    })
+    .await;
+    let mut sessions: Vec<_> = server
+        .seen_of("tools/call")
+        .iter()
+        .map(|seen| seen.header("mcp-session-id").to_owned())
+        .collect();
+    sessions.dedup();
+    assert_eq!(sessions.len(), 2, "{sessions:?}");
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_connected_to_again() {
+    for is_modern in [false, true] {
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let server = HttpServer::start(is_modern, addr).await;
+        let addr = server.addr;
+        let gateway = gateway(&server).await;
+        let hanging = gateway.spawn_call("web", "hang", json!({}));
+        eventually("the call", async || server.seen_of("tools/call").pop()).await;
+        server.stop().await;
+        // It was under way: nobody knows.
+        assert_eq!(hanging.await.unwrap().problem(), failed(502, "backend_exited"));
+        let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+        assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+        let server = HttpServer::start(is_modern, addr).await;
+        eventually("the server", async || {
+            let said = gateway.call("web", "echo", json!({"text": "c"})).await;
+            (said.status == 200).then_some(())
+        })
+        .await;
+        gateway.stop().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_within_the_server_and_no_further() {
+    let (server, other) = (HttpServer::modern().await, HttpServer::modern().await);
+    server.redirect_to("/mcp".to_owned());
+    let setup = Setup::new().http("web", &server.url("/redirect"), "");
+    let gateway = setup.start().await;
+    assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    server.redirect_to(other.url("/mcp"));
+    let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+    assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+    assert!(!said.text().contains(&other.addr.to_string()), "{}", said.text());
+    assert!(other.seen().is_empty());
+    gateway.stop().await;
+
+    let setup = Setup::new().http("web", &server.url("/redirect"), "");
+    setup.write();
+    let output = trunkline(&setup, &["check"]).await;
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains(&format!("it redirects to `{}`", other.addr)), "{table}");
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn a_named_host_may_be_redirected_to_without_the_operators_headers() {
+    let (server, other) = (HttpServer::modern().await, HttpServer::modern().await);
+    server.redirect_to(other.url("/mcp"));
+    let settings = format!(
+        "headers = {{ Authorization = \"Bearer secret\", X-Key = \"secret\" }}\nredirect_hosts = [\"{}\"]",
+        other.addr
+    );
+    let gateway = Setup::new().http("web", &server.url("/redirect"), &settings).start().await;
+    assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    assert!(server.seen().iter().all(|seen| seen.header("x-key") == "secret"));
+    assert!(server.seen().iter().all(|seen| seen.header("authorization") == "Bearer secret"));
+    assert!(!other.seen().is_empty());
+    for seen in other.seen() {
+        assert!(!format!("{:?}", seen.headers).contains("secret"), "{seen:?}");
+    }
+    gateway.stop().await;
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_used_says_why_to_the_operator() {
+    let server = HttpServer::modern().await;
+    let gone = server.url("/mcp");
+    server.stop().await;
+    let setup = Setup::new().http("web", &gone, "");
+    setup.write();
+    let output = trunkline(&setup, &["check"]).await;
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.to_lowercase().contains("connection refused"), "{table}");
+}
