@@ -136,6 +136,12 @@ impl Changes {
         }
     }
 
+    /// Another server has the name now, or none.
+    pub fn all_may_have_changed(&self) {
+        self.lists_may_have_changed(Lists::ALL);
+        self.resources_may_have_changed();
+    }
+
     /// The resources that are watched now.
     pub(super) fn watched(&self) -> BTreeSet<String> {
         self.table.lock().watched.keys().cloned().collect()

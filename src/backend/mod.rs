@@ -3,7 +3,7 @@
 //! From the outside in:
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
-//! - [`supervisor`] keeps it running, [`run`] is one run of it
+//! - [`supervisor`] keeps it running, [`run`] is one run of it; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -24,6 +24,7 @@ pub mod queue;
 mod reader;
 pub mod request_ids;
 pub mod run;
+pub mod service;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use self::connection::Connection;
 use self::mailbox::Lists;
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
+use self::service::Service;
 use self::tools::ToolSet;
 use crate::config;
 use crate::ids::ServerId;
@@ -88,6 +90,7 @@ pub struct Backend {
     queue: Queue,
     state: watch::Sender<State>,
     audience: Audience,
+    service: Service,
     /// Wakes a lazy server.
     wanted: Notify,
     /// Whether it has started or failed once.
@@ -173,12 +176,25 @@ impl Backend {
         environment: Environment,
         client: Option<Arc<dyn Client>>,
     ) -> Arc<Self> {
+        let audience = Audience::new(id.clone(), client);
+        Self::with(id, config, environment, audience, Service::active())
+    }
+
+    /// The same for those who listen already, or beside another that has the name still.
+    pub fn with(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        audience: Audience,
+        service: Service,
+    ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
         Arc::new(Self {
-            audience: Audience::new(id.clone(), client),
+            audience,
+            service,
             queue: Queue::new(config.max_in_flight as usize),
             state: watch::Sender::new(initial),
             wanted: Notify::new(),
@@ -190,9 +206,22 @@ impl Backend {
         })
     }
 
-    /// Keeps the server running until `stop`; done when its process is gone.
+    /// Keeps the server running until `stop`, or until it is retired and has no calls; done when its process is gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
-        supervisor::run(self, stop).await;
+        if self.service.retired_until().is_some() {
+            self.set_state(State::Stopped);
+        } else {
+            let stop = stop.child_token();
+            let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone()));
+            tokio::select! {
+                () = &mut running => {}
+                () = self.last_call() => {
+                    stop.cancel();
+                    running.await;
+                }
+            }
+        }
+        self.service.note_gone();
     }
 
     /// The running server. Waits while it is being started; refuses at once while it is not.
@@ -225,6 +254,13 @@ impl Backend {
             Ok(State::Ready(ready)) => Some(ready.clone()),
             _ => None,
         }
+    }
+
+    /// Where it stands as soon as it has started or failed.
+    pub async fn first_settled(&self) -> State {
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(State::is_settled).await;
+        settled.map_or(State::Stopped, |state| state.clone())
     }
 
     /// Has the tools listed again if they are older than their server wanted, and it does not tell when they change.
@@ -290,14 +326,22 @@ impl Backend {
     }
 
     fn set_state(&self, state: State) {
-        // Of those with a client of their own there are many; one of them does not speak for all.
-        if self.audience.client.is_none() {
-            self.metrics.up.set(i64::from(matches!(state, State::Ready(_))));
-        }
         if matches!(state, State::Ready(_) | State::Backoff { .. } | State::Stopped) {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(state);
+        if self.service.is_active() {
+            self.note_up();
+        }
+    }
+
+    /// Tells whether the server can be called. Another of its name speaks for itself.
+    fn note_up(&self) {
+        // Of those with a client of their own there are many; one of them does not speak for all.
+        if self.audience.client.is_none() {
+            let is_up = self.service.is_active() && matches!(*self.state.borrow(), State::Ready(_));
+            self.metrics.up.set(i64::from(is_up));
+        }
     }
 }
 

@@ -106,13 +106,16 @@ async fn run_once(
         "server `{server}` is ready"
     );
     backend.set_state(State::Ready(ready.clone()));
-    backend.changes().lists_may_have_changed(ready.about.lists());
-    backend.changes().resources_may_have_changed();
+    // Otherwise told when it is the one that is called.
+    if backend.service.is_active() {
+        backend.changes().lists_may_have_changed(ready.about.lists());
+        backend.changes().resources_may_have_changed();
+    }
     let ready_since = Instant::now();
     let end = tokio::select! {
         end = run.ended() => end,
         () = keep_tools_fresh(backend, ready) => unreachable!("it never ends"),
-        () = keep_subscribed(backend.changes(), ready) => unreachable!("it never ends"),
+        () = keep_listening(backend, ready) => unreachable!("it never ends"),
         () = stop.cancelled() => End::Stopped,
     };
     if ready_since.elapsed() >= HEALTHY_AFTER {
@@ -133,6 +136,16 @@ async fn run_once(
     let stderr = run.stop(&end).await;
     tracing::warn!(%server, generation, %reason, ?stderr, "server `{server}` ended");
     Some(until)
+}
+
+/// Subscribes to what is watched, as long as the backend is the one that is called: of two of a name, only one.
+async fn keep_listening(backend: &Backend, ready: &Ready) {
+    backend.service.entered().await;
+    tokio::select! {
+        () = keep_subscribed(backend.changes(), ready) => {}
+        () = backend.service.retired() => {}
+    }
+    std::future::pending().await
 }
 
 /// Refuses calls from now on; gives the time to start again.

@@ -17,11 +17,11 @@ use self::record::Record;
 use crate::backend::during::Listener;
 use crate::backend::pending::Answer;
 use crate::backend::tools::Tool;
-use crate::backend::{Backend, Ready};
+use crate::backend::{Backend, NotReady, Ready};
 use crate::ids::CallId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
-use crate::limits::Standing;
+use crate::limits::{Admission, Standing};
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
@@ -163,12 +163,13 @@ impl Gateway {
     }
 
     /// The servers that are there for a caller.
-    pub fn servers<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = &'a Server> {
-        self.registry.iter().filter(|server| caller.tenant.sees(server.id().as_str()))
+    pub fn servers(&self, caller: &Caller) -> impl Iterator<Item = Arc<Server>> {
+        let servers = self.registry.servers().into_iter();
+        servers.filter(|server| caller.tenant.sees(server.id().as_str()))
     }
 
     /// The server that a caller means by `id`. One it may not use does not exist for it.
-    pub fn server(&self, caller: &Caller, id: &str) -> Result<&Server, CallError> {
+    pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Server>, CallError> {
         let server = self.registry.get(id).filter(|_| caller.tenant.sees(id));
         server.ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })
     }
@@ -176,6 +177,34 @@ impl Gateway {
     /// The server's process that a caller uses.
     pub fn backend(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
         Ok(self.server(caller, id)?.backend(caller.session.as_ref())?)
+    }
+
+    /// The same as soon as it runs; `until` says how long that may take.
+    pub async fn ready(
+        &self,
+        caller: &Caller,
+        id: &str,
+        until: impl Fn(&Backend) -> Instant,
+    ) -> Result<(Arc<Backend>, Arc<Ready>), CallError> {
+        let mut server = self.backend(caller, id)?;
+        loop {
+            match server.ready(until(&server)).await {
+                Ok(ready) => return Ok((server, ready)),
+                Err(NotReady::Stopped) => server = self.successor(caller, id, &server)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The process that has taken the place of one that was stopped, if one has.
+    fn successor(
+        &self,
+        caller: &Caller,
+        id: &str,
+        stopped: &Arc<Backend>,
+    ) -> Result<Arc<Backend>, CallError> {
+        let server = self.backend(caller, id)?;
+        if Arc::ptr_eq(&server, stopped) { Err(CallError::ShuttingDown) } else { Ok(server) }
     }
 
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
@@ -189,67 +218,92 @@ impl Gateway {
     async fn route(
         &self,
         caller: &Caller,
-        mut call: Call,
+        call: Call,
         record: &mut Record<'_>,
     ) -> Result<Reply, CallError> {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let mut admission = caller.tenant.limits.enter()?;
-        let server = self.backend(caller, &call.server)?;
-        let _in_flight = record.at_server(&server);
-
-        let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-        let mut place = server.queue().line_up(tenant, policy.weight, call.size);
-        let mut ready = place.first(server.ready(call.deadline)).await??;
-        let tool = call.find_tool(caller, &ready)?;
-        match (&tool, &call.ask) {
-            (Some(tool), _) => record.at_tool(tool),
-            (None, Ask::Method(method)) => record.at_method(method),
-            (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
+        let mut pass = Pass { admission: Arc::new(caller.tenant.limits.enter()?), standing: None };
+        let mut server = self.backend(caller, &call.server)?;
+        loop {
+            match attempt(caller, &call, &server, &mut pass, record).await {
+                // It has not seen the call. If another has its place by now, the call goes there.
+                Err(CallError::ShuttingDown) => {
+                    server = self.successor(caller, &call.server, &server)?;
+                }
+                outcome => return outcome,
+            }
         }
-
-        let tool_name = tool.as_deref().map(Tool::name);
-        let standing = limits.admit(&mut admission, &call.server, tool_name).await?;
-        let estimate = tool.as_ref().map_or(TYPICAL, |tool| tool.typical());
-        let mut permit = place.slot(estimate, call.deadline).await?;
-        // Both are kept until the server is done with the call, whoever still waits for the answer.
-        permit.carry(admission);
-        // The server may have ended while the call waited for its slot.
-        if ready.connection.is_closed() {
-            ready = server.ready(call.deadline).await?;
-        }
-        let sent = Instant::now();
-        let queue = sent.duration_since(call.arrived);
-        server.metrics().queue_seconds.observe(queue.as_secs_f64());
-
-        let (tenant, deadline) = (tenant.clone(), call.deadline);
-        let ticket = ready.connection.register(tenant, call.id, deadline, Some(permit))?;
-        // Before the frame is sent: what the server says first must be heard too.
-        if let Some(listener) = call.listener.take() {
-            ticket.listen(listener);
-        }
-        ticket.send(call.frame(ticket.id(), &ready, tool.as_deref()))?;
-        let answer = ticket.answer().await?;
-
-        let backend = sent.elapsed();
-        if let Some(tool) = &tool {
-            tool.note_time(backend);
-        }
-        let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
-        if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
-            return Err(CallError::InputRequired);
-        }
-        Ok(Reply {
-            result,
-            kind,
-            is_typed,
-            era: ready.dialect.version().era(),
-            queue,
-            backend,
-            standing,
-        })
     }
+}
+
+/// What a call has of its tenant's limits: counted once, wherever it goes.
+struct Pass {
+    /// Shared with the slot that the call has.
+    admission: Arc<Admission>,
+    /// What was left of the rates.
+    standing: Option<Standing>,
+}
+
+/// One call at one process.
+async fn attempt(
+    caller: &Caller,
+    call: &Call,
+    server: &Arc<Backend>,
+    pass: &mut Pass,
+    record: &mut Record<'_>,
+) -> Result<Reply, CallError> {
+    let _in_flight = record.at_server(server);
+    let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
+    let mut place = server.queue().line_up(tenant, policy.weight, call.size);
+    let mut ready = place.first(server.ready(call.deadline)).await??;
+    let tool = call.find_tool(caller, &ready)?;
+    match (&tool, &call.ask) {
+        (Some(tool), _) => record.at_tool(tool),
+        (None, Ask::Method(method)) => record.at_method(method),
+        (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
+    }
+
+    let tool_name = tool.as_deref().map(Tool::name);
+    let standing = match &pass.standing {
+        Some(standing) => standing.clone(),
+        None => {
+            let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
+            pass.standing.insert(limits.admit(admission, &call.server, tool_name).await?).clone()
+        }
+    };
+    let estimate = tool.as_ref().map_or(TYPICAL, |tool| tool.typical());
+    let mut permit = place.slot(estimate, call.deadline).await?;
+    // Both are kept until the server is done with the call, whoever still waits for the answer.
+    permit.carry(pass.admission.clone());
+    // The server may have ended while the call waited for its slot.
+    if ready.connection.is_closed() {
+        ready = server.ready(call.deadline).await?;
+    }
+    let sent = Instant::now();
+    let queue = sent.duration_since(call.arrived);
+    server.metrics().queue_seconds.observe(queue.as_secs_f64());
+
+    let (tenant, deadline) = (tenant.clone(), call.deadline);
+    let ticket = ready.connection.register(tenant, call.id, deadline, Some(permit))?;
+    // Before the frame is sent: what the server says first must be heard too.
+    if let Some(listener) = &call.listener {
+        ticket.listen(listener.clone());
+    }
+    ticket.send(call.frame(ticket.id(), &ready, tool.as_deref()))?;
+    let answer = ticket.answer().await?;
+
+    let backend = sent.elapsed();
+    if let Some(tool) = &tool {
+        tool.note_time(backend);
+    }
+    let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
+    if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
+        return Err(CallError::InputRequired);
+    }
+    let era = ready.dialect.version().era();
+    Ok(Reply { result, kind, is_typed, era, queue, backend, standing })
 }
 
 impl Call {

@@ -14,61 +14,78 @@ use tokio::time::Instant;
 use super::Front;
 use super::auth::Authenticated;
 use crate::backend::tools::Tool;
-use crate::backend::{Ready, State as ServerState};
+use crate::backend::{Backend, Ready, State as ServerState};
 use crate::gateway::{CallError, Caller};
-use crate::registry::Server;
+use crate::ids::ServerId;
+use crate::registry::{Registry, Server};
 
 /// One server as callers see it.
 #[derive(Serialize)]
-pub(super) struct ServerView<'a> {
-    id: &'a str,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+pub(super) struct ServerView {
+    id: String,
+    #[serde(flatten)]
+    state: StateView,
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol_version: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     era: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<usize>,
+    /// What takes its place as soon as it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replacement: Option<StateView>,
 }
 
-impl<'a> ServerView<'a> {
+/// Where a server stands.
+#[derive(Serialize)]
+struct StateView {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl ServerView {
     /// As a caller sees it, or as those do who see everything.
-    pub(super) fn of(server: &'a Server, caller: Option<&Caller>) -> Self {
-        let id = server.id().as_str();
-        let view = |state| Self {
-            id,
-            state,
-            reason: None,
-            protocol_version: None,
-            era: None,
-            tools: None,
+    pub(super) fn of(registry: &Registry, server: &Server, caller: Option<&Caller>) -> Self {
+        let id = server.id();
+        let Server::Shared(backend) = server else {
+            let state = StateView { state: "per_session", reason: None };
+            return Self::in_state(id, state);
         };
-        let backend = match server {
-            Server::Shared(backend) => backend,
-            Server::PerSession(_) => return view("per_session"),
+        let state = backend.state();
+        let view = Self {
+            replacement: registry.replacement(id).as_ref().map(StateView::of),
+            ..Self::in_state(id, StateView::of(&state))
         };
-        match backend.state() {
-            ServerState::Idle => view("idle"),
-            ServerState::Starting => view("starting"),
-            ServerState::Backoff { reason, .. } => {
-                Self { reason: Some(reason.to_string()), ..view("backoff") }
-            }
-            ServerState::Stopped => view("stopped"),
-            ServerState::Ready(ready) => {
-                let version = ready.dialect.version();
-                Self {
-                    protocol_version: Some(version.as_str()),
-                    era: Some(version.era().to_string()),
-                    tools: Some(match caller {
-                        Some(caller) => granted(caller, id, &ready).count(),
-                        None => ready.tools.len(),
-                    }),
-                    ..view("ready")
-                }
-            }
+        let ServerState::Ready(ready) = state else { return view };
+        let version = ready.dialect.version();
+        Self {
+            protocol_version: Some(version.as_str()),
+            era: Some(version.era().to_string()),
+            tools: Some(match caller {
+                Some(caller) => granted(caller, id.as_str(), &ready).count(),
+                None => ready.tools.len(),
+            }),
+            ..view
         }
+    }
+
+    fn in_state(id: &ServerId, state: StateView) -> Self {
+        let (protocol_version, era, tools) = (None, None, None);
+        Self { id: id.to_string(), state, protocol_version, era, tools, replacement: None }
+    }
+}
+
+impl StateView {
+    fn of(state: &ServerState) -> Self {
+        let (state, reason) = match state {
+            ServerState::Idle => ("idle", None),
+            ServerState::Starting => ("starting", None),
+            ServerState::Ready(_) => ("ready", None),
+            ServerState::Backoff { reason, .. } => ("backoff", Some(reason.to_string())),
+            ServerState::Stopped => ("stopped", None),
+        };
+        Self { state, reason }
     }
 }
 
@@ -78,12 +95,13 @@ pub(super) async fn list_servers(
     Authenticated(caller): Authenticated,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
-    struct List<'a> {
-        servers: Vec<ServerView<'a>>,
+    struct List {
+        servers: Vec<ServerView>,
     }
+    let registry = front.gateway.registry();
     let servers = front.gateway.servers(&caller);
     Ok(json(&List {
-        servers: servers.map(|server| ServerView::of(server, Some(&caller))).collect(),
+        servers: servers.map(|server| ServerView::of(registry, &server, Some(&caller))).collect(),
     }))
 }
 
@@ -94,7 +112,7 @@ pub(super) async fn show_server(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
     let server = front.gateway.server(&caller, &named(path)?)?;
-    Ok(json(&ServerView::of(server, Some(&caller))))
+    Ok(json(&ServerView::of(front.gateway.registry(), &server, Some(&caller))))
 }
 
 /// One server's tools, as the server defines them.
@@ -107,8 +125,8 @@ pub(super) async fn list_tools(
     struct List<'a> {
         tools: Vec<&'a RawValue>,
     }
-    let server = front.gateway.backend(&caller, &named(path)?)?;
-    let ready = server.ready(Instant::now() + server.timeout()).await?;
+    let until = |server: &Backend| Instant::now() + server.timeout();
+    let (server, ready) = front.gateway.ready(&caller, &named(path)?, until).await?;
     let tools = granted(&caller, server.id().as_str(), &ready);
     Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
 }
