@@ -129,6 +129,11 @@ impl Registry {
         self.inner.servers.load().values().cloned().collect()
     }
 
+    /// The processes of those that everybody shares.
+    pub fn shared(&self) -> impl Iterator<Item = Arc<Backend>> {
+        self.servers().into_iter().filter_map(|server| server.shared().cloned())
+    }
+
     /// Where the one stands that will take a server's place as soon as it is ready.
     pub fn replacement(&self, id: &ServerId) -> Option<State> {
         self.inner.changing.lock().successors.get(id).map(|next| next.state())

@@ -115,9 +115,10 @@ async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
     loop {
         changed.borrow_and_update();
         known.retain(|backend| backend.strong_count() > 0);
-        for server in gateway.registry().servers() {
-            let Some(backend) = server.shared().map(Arc::downgrade) else { continue };
-            if !server.config().sharing_is_explicit && !known.iter().any(|it| it.ptr_eq(&backend)) {
+        for backend in gateway.registry().shared() {
+            let is_said = backend.config().sharing_is_explicit;
+            let backend = Arc::downgrade(&backend);
+            if !is_said && !known.iter().any(|it| it.ptr_eq(&backend)) {
                 warnings.push(warn_of_one(backend.clone(), directory));
                 known.push(backend);
             }

@@ -253,6 +253,11 @@ impl Subscription {
         self.changes.note_move();
     }
 
+    /// Whether it is about these changes: a name may have others later.
+    pub fn is_of(&self, changes: &Arc<Changes>) -> bool {
+        Arc::ptr_eq(&self.changes, changes)
+    }
+
     /// How many resources it watches.
     pub fn watched_len(&self) -> usize {
         let table = self.changes.table.lock();

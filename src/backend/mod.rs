@@ -208,7 +208,7 @@ impl Backend {
 
     /// Keeps the server running until `stop`, or until it is retired and has no calls; done when its process is gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
-        if self.service.retired_until().is_some() {
+        if self.service.retired_until().is_some() || stop.is_cancelled() {
             self.set_state(State::Stopped);
         } else {
             let stop = stop.child_token();

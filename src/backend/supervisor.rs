@@ -6,7 +6,7 @@
 //!                        │   ▼         │
 //!                       Backoff ◀──────┘
 //!
-//!  any of them ──stop──▶ Stopped
+//!  any of them ──stop, or retired and without calls──▶ Stopped
 //! ```
 
 use std::sync::Arc;

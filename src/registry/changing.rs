@@ -81,6 +81,8 @@ impl Registry {
         for server in left {
             let next = wanted.get(server.id());
             changing.let_go(server, next.is_some_and(|next| next.exclusive));
+            let listeners = changing.listeners.get(server.id()).and_then(Weak::upgrade);
+            listeners.iter().for_each(|changes| changes.all_may_have_changed());
         }
         drop(changing);
         self.note_change();
@@ -190,8 +192,6 @@ impl Changing {
         let config = server.config();
         let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
         server.retire(if config.exclusive || is_waited_for { usual } else { LAST_CALLS });
-        let changes = self.listeners.get(server.id()).and_then(Weak::upgrade);
-        changes.iter().for_each(|changes| changes.all_may_have_changed());
     }
 
     fn listeners_of(&mut self, id: &ServerId) -> Arc<Changes> {
