@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::backend::Environment;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::http::{self, Front};
 use crate::registry::Registry;
+use crate::reload::Reload;
+use crate::reload::watch::Watch;
 use crate::telemetry::metrics::Metrics;
 use crate::tenancy::Tenancy;
 
@@ -24,7 +28,11 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// A gateway that listens, and whose servers are being started.
 pub struct App {
-    config: Config,
+    /// What is in force.
+    config: Arc<ArcSwap<Config>>,
+    /// Its files, and who may ask to have them read again.
+    watch: Option<(Watch, Arc<Notify>)>,
+    metrics: Metrics,
     front: Arc<Front>,
     tenancy: Tenancy,
     listener: TcpListener,
@@ -47,10 +55,25 @@ impl App {
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
         let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
-        let gateway = Arc::new(Gateway::new(registry, metrics));
+        let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
         let front = Arc::new(Front::new(gateway, directory, oauth, &config));
-        Ok(Self { config, front, tenancy, listener, ops_listener, servers, stop_servers })
+        Ok(Self {
+            config: Arc::new(ArcSwap::from_pointee(config)),
+            watch: None,
+            metrics,
+            front,
+            tenancy,
+            listener,
+            ops_listener,
+            servers,
+            stop_servers,
+        })
+    }
+
+    /// Has the configuration read again when its files change, and when `asked` is notified.
+    pub fn watching(self, watch: Watch, asked: Arc<Notify>) -> Self {
+        Self { watch: Some((watch, asked)), ..self }
     }
 
     /// Where callers are served.
@@ -67,15 +90,10 @@ impl App {
     /// finished within the limit, servers stopped.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
+        let header_timeout = self.config.load().header_timeout;
         let serving = TaskTracker::new();
         let serve = |listener, router| {
-            http::server::serve(
-                listener,
-                router,
-                self.config.header_timeout,
-                drain.clone(),
-                abort.clone(),
-            )
+            http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
         };
         serving.spawn(serve(
             self.listener,
@@ -87,16 +105,30 @@ impl App {
         serving.close();
 
         let front = self.front.clone();
-        let sweeping = tokio::spawn(async move { front.sweep_sessions().await });
+        let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
+            front.sweep_sessions().await;
+        }));
+        let reloading = self.watch.map(|(watch, asked)| {
+            let reload = Reload {
+                watch,
+                asked,
+                config: self.config.clone(),
+                registry: self.front.gateway().registry().clone(),
+                directory: self.tenancy.directory.clone(),
+                metrics: self.metrics.config(),
+            };
+            AbortOnDropHandle::new(tokio::spawn(reload.run()))
+        });
         let tenancy = self.tenancy.start(self.front.gateway().clone());
         shutdown.await;
-        sweeping.abort();
+        drop((sweeping, reloading));
         tracing::info!("shutting down");
         self.front.start_draining();
-        sleep(self.config.drain_delay).await;
+        let config = self.config.load_full();
+        sleep(config.drain_delay).await;
         drain.cancel();
         self.front.close_streams();
-        if timeout(self.config.drain_timeout, serving.wait()).await.is_err() {
+        if timeout(config.drain_timeout, serving.wait()).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
             // Ended by their servers' end, calls are answered: not run, or outcome unknown.
             self.stop_servers.cancel();

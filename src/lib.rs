@@ -7,6 +7,7 @@
 //!
 //! - [`cli`]: the command line, one file per subcommand
 //! - [`app`]: the gateway put together: build, serve, shut down
+//! - [`reload`]: the configuration, read again while it runs
 //! - [`tenancy`]: what knows tenants, put together
 //! - [`http`]: requests in, responses out
 //! - [`gateway`]: the path of a call, and everything that can go wrong with it
@@ -38,6 +39,7 @@ pub mod mcp;
 pub mod oauth;
 pub mod policy;
 pub mod registry;
+pub mod reload;
 pub mod seal;
 pub mod shutdown;
 pub mod std_server;

@@ -1,23 +1,49 @@
 //! The servers of a gateway, by id.
+//!
+//! They are a snapshot that is replaced as a whole ([`changing`]): a call looks its server up without a lock, and keeps
+//! what it has found.
 
+mod changing;
 mod per_session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::changing::Changing;
 use self::per_session::PerSession;
 pub use self::per_session::{NoProcess, Owner};
-use crate::backend::{Backend, Environment};
-use crate::config::{self, Sharing};
+use crate::backend::{Backend, Environment, State};
+use crate::config;
 use crate::ids::{ServerId, SessionId};
 
 /// All configured servers, in the order of their ids.
+#[derive(Clone)]
 pub struct Registry {
-    servers: BTreeMap<ServerId, Server>,
+    inner: Arc<Inner>,
 }
+
+struct Inner {
+    servers: ArcSwap<Servers>,
+    /// What is on its way into the snapshot, or out of it.
+    changing: Mutex<Changing>,
+    /// Counts the snapshots, for those who follow them.
+    version: watch::Sender<u64>,
+    /// Whether every server of the first snapshot has started or failed once.
+    settled: AtomicBool,
+    environment: Environment,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+type Servers = BTreeMap<ServerId, Arc<Server>>;
 
 /// One configured server.
 pub enum Server {
@@ -60,6 +86,14 @@ impl Server {
             Self::PerSession(processes) => processes.config(),
         }
     }
+
+    /// Lets its calls end, and stops it.
+    fn retire(&self, within: Duration) {
+        match self {
+            Self::Shared(backend) => backend.retire(within),
+            Self::PerSession(processes) => processes.retire(within),
+        }
+    }
 }
 
 impl Registry {
@@ -70,39 +104,49 @@ impl Registry {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
-        let servers = servers.iter().map(|(id, config)| {
-            let (config, environment) = (config.clone(), environment.clone());
-            let server = match config.sharing {
-                Sharing::Shared | Sharing::Tenant => {
-                    let backend =
-                        Backend::new(id.clone(), config, environment, Arc::default(), None);
-                    tasks.spawn(backend.clone().supervise(stop.clone()));
-                    Server::Shared(backend)
-                }
-                Sharing::Session => {
-                    let (tasks, stop) = (tasks.clone(), stop.clone());
-                    let processes = PerSession::new(id.clone(), config, environment, tasks, stop);
-                    Server::PerSession(Box::new(processes))
-                }
-            };
-            (id.clone(), server)
-        });
-        Self { servers: servers.collect() }
+        let registry = Self {
+            inner: Arc::new(Inner {
+                servers: ArcSwap::default(),
+                changing: Mutex::default(),
+                version: watch::Sender::new(0),
+                settled: AtomicBool::new(false),
+                environment: environment.clone(),
+                tasks: tasks.clone(),
+                stop: stop.clone(),
+            }),
+        };
+        registry.apply(servers);
+        registry
     }
 
     /// The server with that id.
-    pub fn get(&self, id: &str) -> Option<&Server> {
-        self.servers.get(id)
+    pub fn get(&self, id: &str) -> Option<Arc<Server>> {
+        self.inner.servers.load().get(id).cloned()
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Server> {
-        self.servers.values()
+    pub fn servers(&self) -> Vec<Arc<Server>> {
+        self.inner.servers.load().values().cloned().collect()
+    }
+
+    /// The processes of those that everybody shares.
+    pub fn shared(&self) -> impl Iterator<Item = Arc<Backend>> {
+        self.servers().into_iter().filter_map(|server| server.shared().cloned())
+    }
+
+    /// Where the one stands that will take a server's place as soon as it is ready.
+    pub fn replacement(&self, id: &ServerId) -> Option<State> {
+        self.inner.changing.lock().successors.get(id).map(|next| next.state())
+    }
+
+    /// Told when servers came or went, or were replaced.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.inner.version.subscribe()
     }
 
     /// The processes that were started for a session.
     pub fn of_session(&self, session: &SessionId) -> Vec<Arc<Backend>> {
-        let own = self.iter().filter_map(|server| match server {
+        let own = self.servers().into_iter().filter_map(|server| match &*server {
             Server::Shared(_) => None,
             Server::PerSession(processes) => processes.existing(session),
         });
@@ -111,18 +155,23 @@ impl Registry {
 
     /// Ends whatever was started for a session.
     pub fn end_session(&self, session: &SessionId) {
-        for server in self.iter() {
-            if let Server::PerSession(processes) = server {
+        for server in self.servers() {
+            if let Server::PerSession(processes) = &*server {
                 processes.end(session);
             }
         }
     }
 
-    /// Whether every server has started or failed once.
+    /// Whether every server has started or failed once. Those that come later do not change it.
     pub fn is_settled(&self) -> bool {
-        self.iter().all(|server| match server {
+        let is_settled = |server: &Arc<Server>| match &**server {
             Server::Shared(backend) => backend.is_settled(),
             Server::PerSession(_) => true,
-        })
+        };
+        let settled = &self.inner.settled;
+        if !settled.load(Ordering::Acquire) && self.inner.servers.load().values().all(is_settled) {
+            settled.store(true, Ordering::Release);
+        }
+        settled.load(Ordering::Acquire)
     }
 }

@@ -1,10 +1,12 @@
 //! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the books.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +18,6 @@ use crate::limits::Shared;
 use crate::limits::shared::ANSWER_TIMEOUT;
 use crate::mcp::Era;
 use crate::oauth::Verifier;
-use crate::registry::Server;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tenant::Directory;
@@ -50,10 +51,8 @@ impl Tenancy {
             config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
-        if directory.lets_nobody_in() && config.auth.oauth.is_none() {
-            tracing::warn!(
-                "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
-            );
+        if config.auth.oauth.is_none() {
+            directory.warn_if_nobody_can_call();
         }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
         let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
@@ -110,13 +109,29 @@ impl Running {
 /// A server of the legacy era may keep state for its connection, which is that of all tenants. Whoever knows that it
 /// does not says so.
 async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
-    let unsaid = gateway.registry().iter().filter_map(Server::shared);
-    let unsaid: Vec<_> = unsaid.filter(|it| !it.config().sharing_is_explicit).cloned().collect();
-    let warnings = unsaid.iter().map(|backend| warn_of_one(backend, directory));
-    futures_util::future::join_all(warnings).await;
+    let mut changed = gateway.registry().changed();
+    let mut known: Vec<Weak<Backend>> = vec![];
+    let mut warnings = FuturesUnordered::new();
+    loop {
+        changed.borrow_and_update();
+        known.retain(|backend| backend.strong_count() > 0);
+        for backend in gateway.registry().shared() {
+            let is_said = backend.config().sharing_is_explicit;
+            let backend = Arc::downgrade(&backend);
+            if !is_said && !known.iter().any(|it| it.ptr_eq(&backend)) {
+                warnings.push(warn_of_one(backend.clone(), directory));
+                known.push(backend);
+            }
+        }
+        tokio::select! {
+            Some(()) = warnings.next() => {}
+            changed = changed.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
-async fn warn_of_one(backend: &Arc<Backend>, directory: &Directory) {
+async fn warn_of_one(backend: Weak<Backend>, directory: &Directory) {
+    let Some(backend) = backend.upgrade() else { return };
     let Some(ready) = backend.first_ready().await else { return };
     if ready.dialect.version().era() != Era::Legacy {
         return;

@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "ids",
             "keys",
             "policy",
+            "reload",
             "shutdown",
             "std_server",
             "store",
@@ -26,7 +27,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "tenant",
         ],
     ),
-    ("app", &["backend", "config", "gateway", "http", "registry", "telemetry", "tenancy"]),
+    (
+        "app",
+        &["backend", "config", "gateway", "http", "registry", "reload", "telemetry", "tenancy"],
+    ),
+    ("reload", &["config", "registry", "telemetry", "tenant"]),
     (
         "http",
         &[

@@ -136,6 +136,12 @@ impl Changes {
         }
     }
 
+    /// Another server has the name now, or none.
+    pub fn all_may_have_changed(&self) {
+        self.lists_may_have_changed(Lists::ALL);
+        self.resources_may_have_changed();
+    }
+
     /// The resources that are watched now.
     pub(super) fn watched(&self) -> BTreeSet<String> {
         self.table.lock().watched.keys().cloned().collect()
@@ -245,6 +251,11 @@ impl Subscription {
             table.release(self.key, &tenant, uri);
         }
         self.changes.note_move();
+    }
+
+    /// Whether it is about these changes: a name may have others later.
+    pub fn is_of(&self, changes: &Arc<Changes>) -> bool {
+        Arc::ptr_eq(&self.changes, changes)
     }
 
     /// How many resources it watches.

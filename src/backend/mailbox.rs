@@ -36,6 +36,15 @@ impl Lists {
     /// All of them.
     pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
 
+    /// Those of either.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            tools: self.tools || other.tools,
+            prompts: self.prompts || other.prompts,
+            resources: self.resources || other.resources,
+        }
+    }
+
     pub(super) fn slot(&mut self, list: List) -> &mut bool {
         match list {
             List::Tools => &mut self.tools,
@@ -96,6 +105,11 @@ impl Mailbox {
             }
             arrived.await;
         }
+    }
+
+    /// These lists are others now.
+    pub fn lists_changed(&self, lists: Lists) {
+        self.put(|news| news.lists = news.lists.or(lists));
     }
 
     /// Forgets a resource that is not wanted any more.

@@ -4,7 +4,7 @@
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
-//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it
+//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
@@ -31,6 +31,7 @@ mod reader;
 pub mod request_ids;
 pub mod retry_budget;
 pub mod run;
+pub mod service;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
@@ -60,6 +61,7 @@ use self::pool::{Lease, Load, Pool};
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
 use self::retry_budget::RetryBudget;
+use self::service::Service;
 use self::tools::ToolSet;
 use self::visits::{Visit, Visits};
 use crate::config::{self, Secrets};
@@ -115,10 +117,9 @@ pub struct Backend {
     /// Where it stands as a whole.
     state: watch::Sender<State>,
     audience: Audience,
+    service: Service,
     /// Wakes a lazy server.
     wanted: CancellationToken,
-    /// It is to end as soon as nobody uses it.
-    retired: CancellationToken,
     /// Those who use it.
     visits: Visits,
     /// Whether it has started or failed once.
@@ -216,18 +217,31 @@ impl Backend {
         secrets: Arc<Secrets>,
         client: Option<Arc<dyn Client>>,
     ) -> Arc<Self> {
+        let audience = Audience::new(id.clone(), client);
+        Self::with(id, config, environment, secrets, audience, Service::active())
+    }
+
+    /// The same for those who listen already, or beside another that has the name still.
+    pub fn with(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        secrets: Arc<Secrets>,
+        audience: Audience,
+        service: Service,
+    ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
-        let copies = if client.is_some() { 1 } else { config.instances as usize };
+        let copies = if audience.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
-            audience: Audience::new(id.clone(), client),
+            audience,
+            service,
             queue: Queue::new(copies * config.max_in_flight as usize),
             pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
             wanted: CancellationToken::new(),
-            retired: CancellationToken::new(),
             visits: Visits::default(),
             settled: AtomicBool::new(config.start == config::Start::Lazy),
             retries: RetryBudget::default(),
@@ -239,9 +253,22 @@ impl Backend {
         })
     }
 
-    /// Keeps the server running until `stop`; done when its processes are gone.
+    /// Keeps the server running until `stop`, or until it is retired and has no calls; done when its processes are gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
-        supervisor::run(self, stop).await;
+        if self.service.retired_until().is_some() || stop.is_cancelled() {
+            (0..self.copies().len()).for_each(|number| self.enter(number, State::Stopped, None));
+        } else {
+            let stop = stop.child_token();
+            let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone()));
+            tokio::select! {
+                () = &mut running => {}
+                () = self.last_call() => {
+                    stop.cancel();
+                    running.await;
+                }
+            }
+        }
+        self.service.note_gone();
     }
 
     /// The running server. Waits while it is being started; refuses at once while it is not.
@@ -289,16 +316,6 @@ impl Backend {
         self.visits.enter()
     }
 
-    /// Ends it as soon as nobody uses it any more. Whoever does meanwhile is served.
-    pub fn retire(&self) {
-        self.retired.cancel();
-    }
-
-    /// Whether it is to end.
-    pub fn is_retired(&self) -> bool {
-        self.retired.is_cancelled()
-    }
-
     /// The server as soon as it runs, for whatever reason. Starts nothing.
     pub async fn first_ready(&self) -> Option<Arc<Ready>> {
         let mut state = self.state.subscribe();
@@ -307,6 +324,13 @@ impl Backend {
             Ok(State::Ready(ready)) => Some(ready.clone()),
             _ => None,
         }
+    }
+
+    /// Where it stands as soon as it has started or failed.
+    pub async fn first_settled(&self) -> State {
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(State::is_settled).await;
+        settled.map_or(State::Stopped, |state| state.clone())
     }
 
     /// Has the tools listed again if they are older than their server wanted, and it does not tell when they change.
@@ -389,14 +413,22 @@ impl Backend {
         };
         let whole = self.pool.enter(number, state, copy);
         self.resize();
-        // Of those with a client of their own there are many; one of them does not speak for all.
-        if self.audience.client.is_none() {
-            self.metrics.up.set(i64::from(matches!(whole, State::Ready(_))));
-        }
         if !matches!(whole, State::Idle | State::Starting) {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(whole);
+        if self.service.is_active() {
+            self.note_up();
+        }
+    }
+
+    /// Tells whether the server can be called. Another of its name speaks for itself.
+    fn note_up(&self) {
+        // Of those with a client of their own there are many; one of them does not speak for all.
+        if self.audience.client.is_none() {
+            let is_up = self.service.is_active() && matches!(*self.state.borrow(), State::Ready(_));
+            self.metrics.up.set(i64::from(is_up));
+        }
     }
 
     /// Has the queue give out as many slots as the copies have.

@@ -30,35 +30,34 @@ const REFRESH_PAUSE: Duration = Duration::from_millis(250);
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 
-/// Runs until `stop`, or until the server is retired and nobody uses it, and leaves no process behind.
+/// Runs until `stop`, and leaves no process behind.
 pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
-    let stop = stop.child_token();
-    let drained = TaskTracker::new();
-    // Those who were there when it was retired are served, within the time that any call has.
-    let retired = async {
-        backend.retired.cancelled().await;
-        let _ = timeout(backend.longest_call(), backend.visits.none()).await;
-        stop.cancel();
-    };
-    let copies = async {
-        let copies = TaskTracker::new();
-        for number in 0..backend.copies().len() {
-            let keeper = Keeper::new(backend.clone(), number, stop.clone(), drained.clone());
-            copies.spawn(keeper.run());
-        }
-        copies.close();
-        copies.wait().await;
-    };
+    let (copies, drained) = (TaskTracker::new(), TaskTracker::new());
+    for number in 0..backend.copies().len() {
+        let keeper = Keeper::new(backend.clone(), number, stop.clone(), drained.clone());
+        copies.spawn(keeper.run());
+    }
+    copies.close();
     tokio::select! {
-        () = copies => {}
-        () = async { tokio::join!(retired, keep_subscribed_to_one(&backend)); } => {}
+        () = copies.wait() => {}
+        () = keep_subscribed_to_one(&backend) => {}
     }
     drained.close();
     drained.wait().await;
 }
 
-/// Subscriptions are kept with one of the copies, whichever speaks for the server.
+/// Subscriptions are kept with one of the copies, whichever speaks for the server; and of two backends of a name, only
+/// the one that is called keeps them. Never ends.
 async fn keep_subscribed_to_one(backend: &Backend) {
+    backend.service.entered().await;
+    tokio::select! {
+        () = follow_speaker(backend) => {}
+        () = backend.service.retired() => {}
+    }
+    pending().await
+}
+
+async fn follow_speaker(backend: &Backend) {
     let mut state = backend.state.subscribe();
     loop {
         let Ok(State::Ready(ready)) = state.wait_for(State::is_open).await.map(|it| it.clone())

@@ -86,8 +86,12 @@ struct Loaded {
 
 /// Loads the configuration that `args` and the environment name.
 fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loaded> {
-    let own_program = ::std::env::current_exe()?;
-    let sources = Sources {
+    load(&sources(args, listen)?)
+}
+
+/// Where the configuration comes from that `args` and the environment name.
+fn sources(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Sources> {
+    Ok(Sources {
         file: args.config,
         mcp_file: args.mcp_config,
         listen,
@@ -96,9 +100,12 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect(),
         working_dir: ::std::env::current_dir()?,
-        own_program: own_program.clone(),
-    };
-    let config = crate::config::load(&sources)?;
+        own_program: ::std::env::current_exe()?,
+    })
+}
+
+fn load(sources: &Sources) -> anyhow::Result<Loaded> {
+    let config = crate::config::load(sources)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -106,7 +113,7 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
         Some(file) => format!("{} and {}", config.origin, file.display()),
         None => config.origin.to_string(),
     };
-    Ok(Loaded { config, origin, own_program })
+    Ok(Loaded { config, origin, own_program: sources.own_program.clone() })
 }
 
 /// Works with the store that a configuration names, and closes it, however that ends: SQLite would leave files behind.

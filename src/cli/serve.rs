@@ -1,11 +1,15 @@
 //! `trunkline serve`
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
-use super::{ConfigArgs, Loaded, load_config};
+use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
+use crate::reload::watch::Watch;
 use crate::shutdown::Signals;
 use crate::telemetry::logging;
 
@@ -24,15 +28,24 @@ pub(super) struct Args {
 #[tokio::main]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();
     raise_descriptor_limit();
-    let Loaded { config, origin, own_program } = load_config(args.config, args.listen)?;
+    let watch = Watch::new(sources(args.config, args.listen)?);
+    let Loaded { config, origin, own_program } = load(watch.sources())?;
     tracing::info!(configuration = origin, servers = config.servers.len(), "starting");
     let app = App::build(config, own_program).await?;
     tracing::info!(address = %app.addr()?, "listening on http://{}", app.addr()?);
     if let Some(address) = app.ops_addr() {
         tracing::info!(%address, "metrics on http://{address}/metrics");
     }
+    let asked = Arc::new(Notify::new());
+    let app = app.watching(watch, asked.clone());
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            asked.notify_one();
+        }
+    });
     app.run(signals.first()).await;
     Ok(ExitCode::SUCCESS)
 }

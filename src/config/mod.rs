@@ -5,8 +5,10 @@
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
 //! - `read`, `section`, `values`, `web`, `oauth`, `tenants`, `servers`: from the tree to the types below and in `server`
+//! - `difference`: what is other in one than in another
 //! - `secret`: what must not be printed, and `${…}`; `template`: what only tenants know
 
+mod difference;
 mod error;
 mod mcp_file;
 mod oauth;
@@ -35,6 +37,7 @@ use std::time::Duration;
 use crate::ids::{ServerId, TenantId};
 use crate::policy::Policy;
 
+pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
 pub use secret::Secret;
@@ -64,6 +67,18 @@ pub struct Sources {
     pub working_dir: PathBuf,
     /// This executable, which is the server that a command "trunkline" means.
     pub own_program: PathBuf,
+}
+
+impl Sources {
+    /// The files it comes from, or would if they were there.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let own = self.file.as_deref().unwrap_or(Path::new(FILE_NAME));
+        [Some(own), self.mcp_file.as_deref()]
+            .into_iter()
+            .flatten()
+            .map(|path| self.working_dir.join(path))
+            .collect()
+    }
 }
 
 /// A configuration in which every value is allowed.

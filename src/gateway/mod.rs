@@ -21,7 +21,7 @@ use crate::backend::during::Listener;
 use crate::backend::pending::{Answer, Patience};
 use crate::backend::queue::Place;
 use crate::backend::tools::Tool;
-use crate::backend::{Backend, Ready};
+use crate::backend::{Backend, NotReady, Ready};
 use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
@@ -174,12 +174,13 @@ impl Gateway {
     }
 
     /// The servers that are there for a caller.
-    pub fn servers<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = &'a Server> {
-        self.registry.iter().filter(|server| caller.tenant.sees(server.id().as_str()))
+    pub fn servers(&self, caller: &Caller) -> impl Iterator<Item = Arc<Server>> {
+        let servers = self.registry.servers().into_iter();
+        servers.filter(|server| caller.tenant.sees(server.id().as_str()))
     }
 
     /// The server that a caller means by `id`. One it may not use does not exist for it.
-    pub fn server(&self, caller: &Caller, id: &str) -> Result<&Server, CallError> {
+    pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Server>, CallError> {
         let server = self.registry.get(id).filter(|_| caller.tenant.sees(id));
         server.ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })
     }
@@ -187,6 +188,34 @@ impl Gateway {
     /// The server's process that a caller uses.
     pub fn backend(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
         Ok(self.server(caller, id)?.backend(caller.session.as_ref())?)
+    }
+
+    /// The same as soon as it runs; `until` says how long that may take.
+    pub async fn ready(
+        &self,
+        caller: &Caller,
+        id: &str,
+        until: impl Fn(&Backend) -> Instant,
+    ) -> Result<(Arc<Backend>, Arc<Ready>), CallError> {
+        let mut server = self.backend(caller, id)?;
+        loop {
+            match server.ready(until(&server)).await {
+                Ok(ready) => return Ok((server, ready)),
+                Err(NotReady::Stopped) => server = self.successor(caller, id, &server)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The process that has taken the place of one that was stopped, if one has.
+    fn successor(
+        &self,
+        caller: &Caller,
+        id: &str,
+        stopped: &Arc<Backend>,
+    ) -> Result<Arc<Backend>, CallError> {
+        let server = self.backend(caller, id)?;
+        if Arc::ptr_eq(&server, stopped) { Err(CallError::ShuttingDown) } else { Ok(server) }
     }
 
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
@@ -206,45 +235,72 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let mut admission = caller.tenant.limits.enter()?;
-        let server = self.backend(caller, &call.server)?;
-        let _visit = server.visit();
-        let _in_flight = record.at_server(&server);
-
-        let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-        let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
-        let mut place = line_up();
-        let ready = place.first(server.ready(call.deadline)).await??;
-        let tool = call.find_tool(caller, &ready)?;
-        match (&tool, &call.ask) {
-            (Some(tool), _) => record.at_tool(tool),
-            (None, Ask::Method(method)) => record.at_method(method),
-            (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
-        }
-
-        let tool_name = tool.as_deref().map(Tool::name);
-        let standing = limits.admit(&mut admission, &call.server, tool_name).await?;
-        let sending = Sending {
-            server: &server,
-            tenant,
-            call: &call,
-            tool: tool.as_deref(),
-            admission: Arc::new(admission),
-        };
-        let mut attempts = Attempts::new(&server, tool.as_deref(), call.deadline);
+        let mut pass = Pass { admission: Arc::new(caller.tenant.limits.enter()?), standing: None };
+        let mut server = self.backend(caller, &call.server)?;
         loop {
-            match sending.attempt(place, &mut attempts).await {
-                Ok(sent) => {
-                    let reply = sent.into_reply(&call, standing, attempts.count);
-                    return reply.map_err(|error| error.after(attempts.count));
+            match at_server(caller, &call, &server, &mut pass, record).await {
+                // It has not seen the call. If another has its place by now, the call goes there.
+                Err(error) if matches!(error.last(), CallError::ShuttingDown) => {
+                    server = self.successor(caller, &call.server, &server)?;
                 }
-                Err(error) => match attempts.again(&error) {
-                    Some(at) => sleep_until(at).await,
-                    None => return Err(error.after(attempts.count)),
-                },
+                outcome => return outcome,
             }
-            place = line_up();
         }
+    }
+}
+
+/// What a call has of its tenant's limits: counted once, wherever it goes.
+struct Pass {
+    /// Shared with the slot that the call has.
+    admission: Arc<Admission>,
+    /// What was left of the rates.
+    standing: Option<Standing>,
+}
+
+/// One call at one server, as often as it may be tried there.
+async fn at_server(
+    caller: &Caller,
+    call: &Call,
+    server: &Arc<Backend>,
+    pass: &mut Pass,
+    record: &mut Record<'_>,
+) -> Result<Reply, CallError> {
+    let _visit = server.visit();
+    let _in_flight = record.at_server(server);
+    let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
+    let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
+    let mut place = line_up();
+    let ready = place.first(server.ready(call.deadline)).await??;
+    let tool = call.find_tool(caller, &ready)?;
+    match (&tool, &call.ask) {
+        (Some(tool), _) => record.at_tool(tool),
+        (None, Ask::Method(method)) => record.at_method(method),
+        (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
+    }
+
+    let tool_name = tool.as_deref().map(Tool::name);
+    let standing = match &pass.standing {
+        Some(standing) => standing.clone(),
+        None => {
+            let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
+            pass.standing.insert(limits.admit(admission, &call.server, tool_name).await?).clone()
+        }
+    };
+    let (tool, admission) = (tool.as_deref(), pass.admission.clone());
+    let sending = Sending { server, tenant, call, tool, admission };
+    let mut attempts = Attempts::new(server, tool, call.deadline);
+    loop {
+        match sending.attempt(place, &mut attempts).await {
+            Ok(sent) => {
+                let reply = sent.into_reply(call, standing, attempts.count);
+                return reply.map_err(|error| error.after(attempts.count));
+            }
+            Err(error) => match attempts.again(&error) {
+                Some(at) => sleep_until(at).await,
+                None => return Err(error.after(attempts.count)),
+            },
+        }
+        place = line_up();
     }
 }
 

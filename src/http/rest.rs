@@ -78,8 +78,8 @@ async fn read_call(
     let arrived = Instant::now();
     let (parts, request_body) = request.into_parts();
     let asked = asked_timeout(&parts.headers)?;
-    let configured = front.gateway.server(caller, &server)?.config();
-    let deadline = arrived + asked.unwrap_or(configured.timeout);
+    let configured = front.gateway.server(caller, &server)?.config().timeout;
+    let deadline = arrived + asked.unwrap_or(configured);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let body =
         body::read_of(caller, &parts.headers, request_body, front.max_body, body_deadline).await?;

@@ -15,20 +15,16 @@ use tokio::time::Instant;
 use super::Front;
 use super::auth::Authenticated;
 use crate::backend::tools::Tool;
-use crate::backend::{Ready, State as ServerState, pool};
+use crate::backend::{Backend, Ready, State as ServerState, pool};
 use crate::gateway::{CallError, Caller};
-use crate::registry::Server;
+use crate::registry::{Registry, Server};
 
 /// One server as callers see it.
 #[derive(Default, Serialize)]
-pub(super) struct ServerView<'a> {
-    id: &'a str,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// Since when.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<Timestamp>,
+pub(super) struct ServerView {
+    id: String,
+    #[serde(flatten)]
+    state: StateView,
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol_version: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +39,9 @@ pub(super) struct ServerView<'a> {
     /// Every copy, for those who see everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     copies: Vec<CopyView>,
+    /// What takes its place as soon as it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replacement: Option<StateView>,
 }
 
 /// One copy of a server, as the operator sees it.
@@ -85,47 +84,62 @@ impl CopyView {
     }
 }
 
-impl<'a> ServerView<'a> {
+/// Where a server stands.
+#[derive(Default, Serialize)]
+struct StateView {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+}
+
+impl ServerView {
     /// As a caller sees it, or as those do who see everything.
-    pub(super) fn of(server: &'a Server, caller: Option<&Caller>) -> Self {
-        let id = server.id().as_str();
-        let backend = match server {
-            Server::Shared(backend) => backend,
-            Server::PerSession(_) => return Self { id, state: "per_session", ..Self::default() },
+    pub(super) fn of(registry: &Registry, server: &Server, caller: Option<&Caller>) -> Self {
+        let id = server.id();
+        let Server::Shared(backend) = server else {
+            let state = StateView { state: "per_session", ..StateView::default() };
+            return Self { id: id.to_string(), state, ..Self::default() };
         };
         let (state, copies) = (backend.state(), backend.copies());
         let is_ready = |copy: &&pool::View| matches!(copy.state, ServerState::Ready(_));
-        let same = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
+        let alike = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
         let view = Self {
-            id,
-            state: state.as_str(),
-            since: same.map(|copy| copy.since).min(),
+            id: id.to_string(),
+            state: StateView { since: alike.map(|copy| copy.since).min(), ..StateView::of(&state) },
             ready: Some(copies.iter().filter(is_ready).count()),
             instances: Some(copies.len()),
             copies: match caller {
                 Some(_) => vec![],
                 None => copies.iter().map(CopyView::of).collect(),
             },
+            replacement: registry.replacement(id).as_ref().map(StateView::of),
             ..Self::default()
         };
-        match state {
-            ServerState::Backoff { reason, .. } | ServerState::Quarantined { reason, .. } => {
-                Self { reason: Some(reason.to_string()), ..view }
-            }
-            ServerState::Ready(ready) => {
-                let version = ready.dialect.version();
-                Self {
-                    protocol_version: Some(version.as_str()),
-                    era: Some(version.era().to_string()),
-                    tools: Some(match caller {
-                        Some(caller) => granted(caller, id, &ready).count(),
-                        None => ready.tools.len(),
-                    }),
-                    ..view
-                }
-            }
-            _ => view,
+        let ServerState::Ready(ready) = state else { return view };
+        let version = ready.dialect.version();
+        Self {
+            protocol_version: Some(version.as_str()),
+            era: Some(version.era().to_string()),
+            tools: Some(match caller {
+                Some(caller) => granted(caller, id.as_str(), &ready).count(),
+                None => ready.tools.len(),
+            }),
+            ..view
         }
+    }
+}
+
+impl StateView {
+    fn of(state: &ServerState) -> Self {
+        let reason = match state {
+            ServerState::Backoff { reason, .. } | ServerState::Quarantined { reason, .. } => {
+                Some(reason.to_string())
+            }
+            _ => None,
+        };
+        Self { state: state.as_str(), reason, since: None }
     }
 }
 
@@ -135,12 +149,13 @@ pub(super) async fn list_servers(
     Authenticated(caller): Authenticated,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
-    struct List<'a> {
-        servers: Vec<ServerView<'a>>,
+    struct List {
+        servers: Vec<ServerView>,
     }
+    let registry = front.gateway.registry();
     let servers = front.gateway.servers(&caller);
     Ok(json(&List {
-        servers: servers.map(|server| ServerView::of(server, Some(&caller))).collect(),
+        servers: servers.map(|server| ServerView::of(registry, &server, Some(&caller))).collect(),
     }))
 }
 
@@ -151,7 +166,7 @@ pub(super) async fn show_server(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, CallError> {
     let server = front.gateway.server(&caller, &named(path)?)?;
-    Ok(json(&ServerView::of(server, Some(&caller))))
+    Ok(json(&ServerView::of(front.gateway.registry(), &server, Some(&caller))))
 }
 
 /// One server's tools, as the server defines them.
@@ -164,8 +179,8 @@ pub(super) async fn list_tools(
     struct List<'a> {
         tools: Vec<&'a RawValue>,
     }
-    let server = front.gateway.backend(&caller, &named(path)?)?;
-    let ready = server.ready(Instant::now() + server.timeout()).await?;
+    let until = |server: &Backend| Instant::now() + server.timeout();
+    let (server, ready) = front.gateway.ready(&caller, &named(path)?, until).await?;
     let tools = granted(&caller, server.id().as_str(), &ready);
     Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
 }

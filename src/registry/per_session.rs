@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
@@ -61,6 +62,25 @@ impl PerSession {
         stop: CancellationToken,
     ) -> Self {
         Self { id, config, environment, tasks, stop, processes: Arc::default() }
+    }
+
+    /// The same with another configuration. The processes that there are stay as they are until their sessions end.
+    pub(super) fn renewed(&self, config: config::Server) -> Self {
+        Self {
+            id: self.id.clone(),
+            config,
+            environment: self.environment.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+            processes: self.processes.clone(),
+        }
+    }
+
+    /// Lets the calls of all processes end, and stops them.
+    pub(super) fn retire(&self, within: Duration) {
+        for process in self.processes.lock().values() {
+            process.backend.retire(within);
+        }
     }
 
     pub(super) fn id(&self) -> &ServerId {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
@@ -78,6 +79,10 @@ metrics! {
     shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
     /// Calls that went by this replica's part of the limits, since those that are shared could not be reached.
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
+    /// How often the configuration was read again while running: ok, or failed, which changed nothing.
+    config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
+    /// When the configuration in force was read, in seconds since 1970.
+    config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
 }
 
 /// One server's share of the metrics.
@@ -114,6 +119,25 @@ pub struct SharedLimitsMetrics {
     pub up: IntGauge,
     /// Calls that went without.
     pub fallbacks: IntCounter,
+}
+
+/// The metrics of the configuration.
+#[derive(Clone, Debug)]
+pub struct ConfigMetrics {
+    /// Read again, and in force.
+    pub ok: IntCounter,
+    /// Read again, and not usable.
+    pub failed: IntCounter,
+    /// When the one in force was read.
+    pub loaded: IntGauge,
+}
+
+impl ConfigMetrics {
+    /// Counts a configuration that was read again and is in force now.
+    pub fn note_loaded(&self) {
+        self.ok.inc();
+        self.loaded.set(Timestamp::now().as_second());
+    }
 }
 
 /// One tool's share of the metrics.
@@ -153,6 +177,14 @@ impl Metrics {
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
         }
+    }
+
+    /// The handles for a configuration that was just read for the first time.
+    pub fn config(&self) -> ConfigMetrics {
+        let loaded = self.config_loaded.with_label_values::<&str>(&[]);
+        loaded.set(Timestamp::now().as_second());
+        let reloads = |outcome| self.config_reloads.with_label_values(&[outcome]);
+        ConfigMetrics { ok: reloads("ok"), failed: reloads("failed"), loaded }
     }
 
     /// The handles for one tool.

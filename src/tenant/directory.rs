@@ -37,8 +37,7 @@ const RELOAD_WAIT: Duration = Duration::from_secs(2);
 /// All tenants and keys.
 pub struct Directory {
     store: Store,
-    of_file: BTreeMap<TenantId, Policy>,
-    anonymous: Option<TenantId>,
+    of_file: ArcSwap<OfFile>,
     shared_limits: Option<Arc<Shared>>,
     snapshot: ArcSwap<Snapshot>,
     strangers: Strangers,
@@ -48,6 +47,26 @@ pub struct Directory {
     reload: Notify,
     /// When the snapshot was last known to be what the store has.
     confirmed: watch::Sender<Instant>,
+}
+
+/// What the configuration says of tenants.
+#[derive(PartialEq, Eq)]
+struct OfFile {
+    tenants: BTreeMap<TenantId, Policy>,
+    /// That of callers without a key.
+    anonymous: Option<TenantId>,
+}
+
+impl OfFile {
+    fn new(config: &Config) -> Self {
+        let anonymous = config.auth.anonymous_tenant.clone();
+        Self { tenants: config.tenants.clone(), anonymous }
+    }
+
+    /// Which tenants there are, with these in the store.
+    fn known(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
+        known(&self.tenants, stored, self.anonymous.as_ref())
+    }
 }
 
 /// Whose key it is.
@@ -88,8 +107,7 @@ impl Directory {
     ) -> Result<Self, StoreError> {
         let directory = Self {
             store,
-            of_file: config.tenants.clone(),
-            anonymous: config.auth.anonymous_tenant.clone(),
+            of_file: ArcSwap::from_pointee(OfFile::new(config)),
             shared_limits,
             snapshot: ArcSwap::default(),
             strangers: Strangers::default(),
@@ -99,6 +117,15 @@ impl Directory {
         };
         directory.load().await?;
         Ok(directory)
+    }
+
+    /// From now on the configuration says this of tenants. Done like a change of the store, as soon as that can be read.
+    pub fn set_file(&self, config: &Config) {
+        let of_file = OfFile::new(config);
+        if of_file != **self.of_file.load() {
+            self.of_file.store(Arc::new(of_file));
+            self.reload.notify_one();
+        }
     }
 
     /// Follows the store. Never done.
@@ -128,10 +155,12 @@ impl Directory {
     async fn load(&self) -> Result<(), StoreError> {
         let began = Instant::now();
         let contents = self.store.load().await?;
-        let known = self.known_tenants(contents.tenants).into_iter();
-        let policies = known.map(|(id, (_, policy))| (id, policy)).collect();
+        let of_file = self.of_file.load_full();
+        let policies = of_file.known(contents.tenants).into_iter();
+        let policies = policies.map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
-        let snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        let (anonymous, limits) = (of_file.anonymous.as_ref(), self.shared_limits.as_ref());
+        let snapshot = before.next(policies, contents.keys, anonymous, limits);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
         self.leaving.lock().extend(left);
@@ -147,22 +176,28 @@ impl Directory {
 
     /// Which tenants there are, with these in the store.
     pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        known(&self.of_file, stored, self.anonymous.as_ref())
+        self.of_file.load().known(stored)
     }
 
-    /// What the configuration file says of a tenant.
-    pub fn file_policy(&self, id: &TenantId) -> Option<&Policy> {
-        self.of_file.get(id)
+    /// Whether a tenant stands in the configuration file.
+    pub fn is_of_file(&self, id: &TenantId) -> bool {
+        self.of_file.load().tenants.contains_key(id)
     }
 
-    /// The tenant of callers without a key, if they may call.
+    /// The tenant of callers without a key, if they may call. When they no longer may, they may not at once, whether
+    /// or not the store can be read.
     pub fn anonymous(&self) -> Option<Arc<Tenant>> {
-        self.tenant(self.anonymous.as_ref()?)
+        self.of_file.load().anonymous.as_ref()?;
+        self.snapshot.load().anonymous.clone()
     }
 
-    /// Whether no caller has a way in.
-    pub fn lets_nobody_in(&self) -> bool {
-        self.anonymous.is_none() && self.snapshot.load().keys.is_empty()
+    /// Says so if no caller has a way in by a key or without one.
+    pub fn warn_if_nobody_can_call(&self) {
+        if self.of_file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
+            tracing::warn!(
+                "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
+            );
+        }
     }
 
     /// A tenant by its name.

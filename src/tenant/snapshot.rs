@@ -19,6 +19,8 @@ use crate::store::{KeyOwner, KeyRecord, KeyState};
 pub(super) struct Snapshot {
     pub(super) tenants: HashMap<TenantId, Arc<Tenant>>,
     pub(super) keys: HashMap<KeyId, Arc<Key>>,
+    /// That of callers without a key.
+    pub(super) anonymous: Option<Arc<Tenant>>,
 }
 
 /// A key that is not revoked.
@@ -64,6 +66,7 @@ impl Snapshot {
         &self,
         policies: BTreeMap<TenantId, Policy>,
         keys: Vec<KeyRecord>,
+        anonymous: Option<&TenantId>,
         shared_limits: Option<&Arc<Shared>>,
     ) -> Self {
         let tenants: HashMap<_, _> = policies
@@ -84,7 +87,9 @@ impl Snapshot {
             };
             Some((record.id, self.key(record, holder)))
         });
-        let next = Self { keys: keys.collect(), tenants };
+        let keys = keys.collect();
+        let anonymous = anonymous.and_then(|id| tenants.get(id)).cloned();
+        let next = Self { keys, anonymous, tenants };
         for (id, tenant) in &self.tenants {
             if !next.tenants.get(id).is_some_and(|after| Arc::ptr_eq(tenant, after)) {
                 tenant.gone.cancel();

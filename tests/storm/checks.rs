@@ -7,7 +7,6 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use trunkline::backend::State;
 use trunkline::gateway::{CallError, Gateway};
-use trunkline::registry::Server;
 
 use crate::child::complaints_of;
 use crate::plan::Plan;
@@ -19,7 +18,7 @@ const MOMENT: Duration = Duration::from_secs(10);
 
 /// Every server starts.
 pub async fn all_start(gateway: &Gateway, tally: &Tally) {
-    for server in gateway.registry().iter().filter_map(Server::shared) {
+    for server in gateway.registry().shared() {
         if let Err(error) = server.ready(Instant::now() + MOMENT).await {
             tally.fault(format!("server {} does not start: {error:?}", server.id()));
         }
@@ -28,7 +27,7 @@ pub async fn all_start(gateway: &Gateway, tally: &Tally) {
 
 /// No call is under way: those end by themselves whose callers have gone and cannot end them.
 pub async fn calls_end(gateway: &Gateway, tally: &Tally) {
-    let servers = || gateway.registry().iter().filter_map(Server::shared);
+    let servers = || gateway.registry().shared();
     let in_flight = || servers().map(|server| server.metrics().in_flight.get()).sum::<i64>();
     if !comes_true(Instant::now() + MOMENT, || in_flight() == 0).await {
         tally.fault(format!("{} calls do not end", in_flight()));
@@ -38,7 +37,7 @@ pub async fn calls_end(gateway: &Gateway, tally: &Tally) {
 /// Every slot is free again: of each connection, and of each queue.
 pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Tally) {
     let by = Instant::now() + MOMENT;
-    for server in gateway.registry().iter().filter_map(Server::shared) {
+    for server in gateway.registry().shared() {
         let (id, metrics) = (server.id(), server.metrics());
         if metrics.in_flight.get() != 0 {
             tally.fault(format!("server {id} counts {} calls in flight", metrics.in_flight.get()));

@@ -53,6 +53,7 @@ pub fn call(plan: &Plan, server: usize) -> Call {
         listener: None,
         arrived,
         deadline: arrived + plan.timeout,
+        deadline_max: None,
     }
 }
 

@@ -100,7 +100,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
         let logs = (0..SERVERS).map(|server| log_of(dir.path(), server));
         checks::no_complaints(logs, tally);
     }
-    for server in gateway.registry().iter().filter_map(|server| server.shared()) {
+    for server in gateway.registry().shared() {
         tally.add(server.metrics());
     }
     tally.add_given_up(gateway.metrics());

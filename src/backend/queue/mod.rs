@@ -106,6 +106,11 @@ impl Queue {
         let inner = &self.inner;
         Place { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
     }
+
+    /// Whether no call has a slot or waits for one.
+    pub fn is_unused(&self) -> bool {
+        self.inner.slots.is_unused()
+    }
 }
 
 /// A call before it has its slot.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Slots {
     state: AtomicU64,
+    /// What it is when all are free and nobody waits.
+    unused: u64,
     /// The most that one tenant may hold where several share.
     limit: u32,
 }
@@ -32,8 +34,8 @@ impl Slots {
         let slots = (slots as u64).min(COUNT_MAX);
         let reserved = if slots < 2 { 0 } else { (slots / 4).max(1) };
         let open = slots - reserved;
-        let state = AtomicU64::new(open * ONE_OPEN + reserved * ONE_RESERVED);
-        Self { state, limit: open as u32 }
+        let unused = open * ONE_OPEN + reserved * ONE_RESERVED;
+        Self { state: AtomicU64::new(unused), unused, limit: open as u32 }
     }
 
     pub(super) fn limit(&self) -> u32 {
@@ -85,6 +87,11 @@ impl Slots {
     /// Whether somebody waits.
     pub(super) fn has_waiting(&self) -> bool {
         self.state.load(Ordering::Acquire) >= ONE_WAITS
+    }
+
+    /// Whether all are free and nobody waits.
+    pub(super) fn is_unused(&self) -> bool {
+        self.state.load(Ordering::Acquire) == self.unused
     }
 
     /// Which kinds have a free one.

@@ -1,5 +1,6 @@
 //! Loads whole configurations, as `trunkline serve` would.
 
+mod difference;
 mod environment;
 mod files;
 mod mcp_files;

@@ -178,8 +178,10 @@ pub(super) async fn audit(
 
 /// All servers, whoever may use them.
 pub(super) async fn servers(State(front): State<Arc<Front>>, _: Administrator) -> Answer {
-    let servers = front.gateway.registry().iter();
-    let servers: Vec<_> = servers.map(|server| ServerView::of(server, None)).collect();
+    let registry = front.gateway.registry();
+    let servers = registry.servers();
+    let servers: Vec<_> =
+        servers.iter().map(|server| ServerView::of(registry, server, None)).collect();
     Ok(answer(StatusCode::OK, &json!({"servers": servers})))
 }
 

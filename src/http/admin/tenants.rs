@@ -105,10 +105,7 @@ fn take_same(body: &mut Map<String, Value>, name: &str, value: &str) -> Result<(
 }
 
 fn not_of_file(front: &Front, id: &TenantId) -> Result<(), AdminError> {
-    match front.directory.file_policy(id) {
-        Some(_) => Err(AdminError::OfFile(id.clone())),
-        None => Ok(()),
-    }
+    if front.directory.is_of_file(id) { Err(AdminError::OfFile(id.clone())) } else { Ok(()) }
 }
 
 fn policy(members: Value) -> Result<Policy, AdminError> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Scope;
-use crate::backend::{About, State};
+use crate::backend::{About, Backend, State};
 use crate::gateway::{CallError, Caller};
 use crate::http::Front;
 use crate::mcp::{
@@ -31,8 +31,8 @@ impl Introduction {
         match scope {
             Scope::All => Ok(Self::of_all(front, caller)),
             Scope::One(server) => {
-                let backend = front.gateway.backend(caller, server)?;
-                let ready = backend.ready(Instant::now() + backend.start_wait()).await?;
+                let until = |backend: &Backend| Instant::now() + backend.start_wait();
+                let (_, ready) = front.gateway.ready(caller, server, until).await?;
                 Ok(Self::of_one(&ready.about, caller.tenant.may_use_all_of(server)))
             }
         }

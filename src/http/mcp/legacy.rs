@@ -12,9 +12,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
+use super::following::Following;
 use super::forward::{self, Forward};
 use super::initialize::initialize;
-use super::listen::{StandingStream, backends, lists_of};
+use super::listen::{StandingStream, listen_to_new, lists_of};
 use super::lists::{self, Kind};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
@@ -155,7 +156,7 @@ fn has_process(
     session: &Session,
     server: &str,
 ) -> Result<(), RpcError> {
-    match front.gateway.server(caller, server) {
+    match front.gateway.server(caller, server).as_deref() {
         Ok(Server::PerSession(_)) if !session.is_ours => Err(gone()),
         _ => Ok(()),
     }
@@ -243,7 +244,7 @@ fn own_backends(front: &Front, session: &Session) -> Vec<Arc<Backend>> {
 
 /// `GET`: opens the stream for what is nobody's answer.
 pub(super) fn stand(
-    front: &Front,
+    front: &Arc<Front>,
     caller: &Caller,
     scope: &Scope,
     headers: &HeaderMap,
@@ -258,14 +259,14 @@ pub(super) fn stand(
         }
         let sees = |server: &ServerId| caller.tenant.sees(server.as_str());
         session.keep_to(sees);
-        let own = own_backends(front, session).into_iter().filter(|it| sees(it.id()));
-        for backend in backends(front, caller, scope).into_iter().chain(own) {
+        for backend in own_backends(front, session).into_iter().filter(|it| sees(it.id())) {
             let lists = lists_of(caller, backend.id());
             session.listen_to(backend.changes(), lists, &front.seats)?;
         }
+        let mut following = Following::new(front, caller, scope);
+        listen_to_new(session, &mut following)?;
         let (standing, events) = session.stand(&front.seats)?;
-        let (scope, rights) = (scope.clone(), caller.rights.clone());
-        Ok(StandingStream::new(standing, events, scope, front.closing.clone(), rights))
+        Ok(StandingStream::new(standing, events, following))
     });
     match opened {
         Ok(stream) => sse::respond(stream),

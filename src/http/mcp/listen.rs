@@ -13,9 +13,10 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
+use super::following::{Following, is_ready};
 use super::rpc::{self, RpcError};
 use super::seats::Seat;
-use super::session::{Standing, TOO_MANY_SEATS};
+use super::session::{Session, Standing, TOO_MANY_SEATS};
 use super::{Asking, Scope, sse};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::client::Client;
@@ -23,12 +24,10 @@ use crate::backend::during::{Event, Events};
 use crate::backend::mailbox::{Change, List, Lists, Mailbox};
 use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed, Rights};
-use crate::http::Front;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
-use crate::registry::Server;
 
 /// Resources that one stream or session may watch.
 pub(super) const WATCHED_MAX: usize = 1000;
@@ -66,24 +65,26 @@ pub(super) async fn listen(
     }
     let seat = asking.front.seats.take(&caller.tenant.id).ok_or(TOO_MANY_SEATS)?;
     let mailbox = Arc::new(Mailbox::default());
-    let mut subscriptions = Vec::new();
+    let mut subscriptions = HashMap::new();
     let mut honoured = Honoured::default();
     let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
-    for backend in backends(asking.front, caller, asking.scope) {
+    let mut following = Following::new(asking.front, caller, asking.scope);
+    let backends = following.new_ones();
+    for backend in &backends {
         let may_use_all = caller.tenant.may_use_all_of(backend.id().as_str());
-        let lists = filter.lists(may_use_all);
-        let subscription =
-            backend.changes().subscribe(caller.tenant.id.clone(), mailbox.clone(), lists);
+        let (lists, subscription) = filter.subscribe(backend, caller, &mailbox);
         let watched = resources.remove(backend.id().as_str()).filter(|_| may_use_all);
-        honoured.add(&backend, lists, &subscription, watched.unwrap_or_default())?;
-        subscriptions.push((backend, subscription));
+        honoured.add(backend, lists, &subscription, watched.unwrap_or_default())?;
+        subscriptions.insert(backend.id().clone(), subscription);
     }
     // Whoever is told that it listens must not miss anything from then on.
-    let settle = subscriptions.iter().map(|(backend, subscription)| async move {
-        match backend.state() {
-            State::Ready(_) => (backend, subscription.settled(asking.arrived + SETTLE_WAIT).await),
-            _ => (backend, vec![]),
-        }
+    let settle = backends.iter().map(|backend| (backend, &subscriptions[backend.id()]));
+    let settle = settle.map(|(backend, subscription)| async move {
+        let refused = match backend.state() {
+            State::Ready(_) => subscription.settled(asking.arrived + SETTLE_WAIT).await,
+            _ => vec![],
+        };
+        (backend, refused)
     });
     for (backend, refused) in join_all(settle).await {
         honoured.resources.retain(|(server, uri)| server != backend.id() || !refused.contains(uri));
@@ -97,19 +98,12 @@ pub(super) async fn listen(
         changes: Messages { mailbox, scope, subscription_id: Some(id) },
         closing,
         rights: caller.rights.clone(),
-        _subscriptions: subscriptions.into_iter().map(|(_, subscription)| subscription).collect(),
+        following,
+        filter,
+        subscriptions,
         _seat: seat,
         is_over: false,
     }))
-}
-
-/// The shared servers that an endpoint shows to a caller.
-pub(super) fn backends(front: &Front, caller: &Caller, scope: &Scope) -> Vec<Arc<Backend>> {
-    let shared = front.gateway.servers(caller).filter_map(Server::shared).cloned();
-    match scope {
-        Scope::All => shared.collect(),
-        Scope::One(id) => shared.filter(|backend| backend.id().as_str() == id).collect(),
-    }
 }
 
 /// The lists of a server that a caller may hear of.
@@ -142,6 +136,18 @@ impl Filter {
             prompts: self.prompts_list_changed && may_use_all,
             resources: self.resources_list_changed && may_use_all,
         }
+    }
+
+    /// Has a mailbox hear of the lists of a server.
+    fn subscribe(
+        &self,
+        backend: &Backend,
+        caller: &Caller,
+        mailbox: &Arc<Mailbox>,
+    ) -> (Lists, Subscription) {
+        let lists = self.lists(caller.tenant.may_use_all_of(backend.id().as_str()));
+        let tenant = caller.tenant.id.clone();
+        (lists, backend.changes().subscribe(tenant, mailbox.clone(), lists))
     }
 }
 
@@ -261,9 +267,25 @@ struct Listening {
     changes: Messages,
     closing: CancellationToken,
     rights: Rights,
-    _subscriptions: Vec<Subscription>,
+    following: Following,
+    filter: Filter,
+    subscriptions: HashMap<ServerId, Subscription>,
     _seat: Seat,
     is_over: bool,
+}
+
+impl Listening {
+    /// Hears of servers that were not there before. Those that are back are still heard.
+    fn follow(&mut self) {
+        for backend in self.following.new_ones() {
+            let (caller, mailbox) = (&self.following.caller, &self.changes.mailbox);
+            let (lists, subscription) = self.filter.subscribe(&backend, caller, mailbox);
+            self.subscriptions.entry(backend.id().clone()).or_insert(subscription);
+            if is_ready(&backend) {
+                mailbox.lists_changed(lists);
+            }
+        }
+    }
 }
 
 impl sse::Source for Listening {
@@ -274,14 +296,19 @@ impl sse::Source for Listening {
         if self.is_over {
             return None;
         }
-        tokio::select! {
-            biased;
-            () = ended(&self.closing, &self.rights) => {
-                self.is_over = true;
-                let id = self.changes.subscription_id.as_deref()?;
-                Some(rpc::result(id, &format!("{{\"resultType\":\"complete\",{}}}", tag(id))))
+        loop {
+            tokio::select! {
+                biased;
+                () = ended(&self.closing, &self.rights) => {
+                    self.is_over = true;
+                    let id = self.changes.subscription_id.as_deref()?;
+                    let result = format!("{{\"resultType\":\"complete\",{}}}", tag(id));
+                    return Some(rpc::result(id, &result));
+                }
+                () = self.following.changed() => {}
+                message = self.changes.next() => return Some(message),
             }
-            message = self.changes.next() => Some(message),
+            self.follow();
         }
     }
 }
@@ -300,36 +327,56 @@ pub(super) struct StandingStream {
     events: Events,
     closing: CancellationToken,
     rights: Rights,
+    following: Following,
     standing: Standing,
 }
 
 impl StandingStream {
-    pub(super) fn new(
-        standing: Standing,
-        events: Events,
-        scope: Scope,
-        closing: CancellationToken,
-        rights: Rights,
-    ) -> Self {
-        let mailbox = standing.session.mailbox.clone();
+    pub(super) fn new(standing: Standing, events: Events, following: Following) -> Self {
+        let (mailbox, scope) = (standing.session.mailbox.clone(), following.scope.clone());
         let changes = Messages { mailbox, scope, subscription_id: None };
-        Self { changes, events, closing, rights, standing }
+        let (closing, rights) = (following.front.closing.clone(), following.caller.rights.clone());
+        Self { changes, events, closing, rights, following, standing }
     }
+}
+
+/// Has a session hear of the servers that it has not heard of yet. Gives the lists of those that are there already,
+/// which they will not tell of.
+pub(super) fn listen_to_new(
+    session: &Session,
+    following: &mut Following,
+) -> Result<Lists, CallError> {
+    let mut there = Lists::default();
+    for backend in following.new_ones() {
+        let lists = lists_of(&following.caller, backend.id());
+        session.listen_to(backend.changes(), lists, &following.front.seats)?;
+        if is_ready(&backend) {
+            there = there.or(lists);
+        }
+    }
+    Ok(there)
 }
 
 impl sse::Source for StandingStream {
     async fn next(&mut self) -> Option<Bytes> {
-        tokio::select! {
-            biased;
-            // First: a server that never stops talking does not keep the stream open.
-            () = ended(&self.closing, &self.rights) => None,
-            () = self.standing.session.ended() => None,
-            // Closed when a newer stream has taken its place, which then gets the news, too.
-            event = self.events.recv() => match event? {
-                Event::Message(message) => Some(message),
-                _ => unreachable!("all others go to their own request"),
-            },
-            message = self.changes.next() => Some(message),
+        loop {
+            tokio::select! {
+                biased;
+                // First: a server that never stops talking does not keep the stream open.
+                () = ended(&self.closing, &self.rights) => return None,
+                () = self.standing.session.ended() => return None,
+                // Closed when a newer stream has taken its place, which then gets the news, too.
+                event = self.events.recv() => match event? {
+                    Event::Message(message) => return Some(message),
+                    _ => unreachable!("all others go to their own request"),
+                },
+                () = self.following.changed() => {}
+                message = self.changes.next() => return Some(message),
+            }
+            // It does not fail: a session that has a stream has its seat.
+            if let Ok(new) = listen_to_new(&self.standing.session, &mut self.following) {
+                self.changes.mailbox.lists_changed(new);
+            }
         }
     }
 }

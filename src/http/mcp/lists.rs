@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::rpc::RpcError;
 use super::{Asking, Scope};
-use crate::backend::Backend;
 use crate::backend::tools::Tool;
+use crate::backend::{Backend, Ready};
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
 use crate::http::auth::credential;
@@ -111,9 +111,9 @@ pub(super) async fn list(
     let timeout = asked_timeout(asking.headers)?;
     let list = match asking.scope {
         Scope::One(server) => {
-            let backend = asking.front.gateway.backend(caller, server)?;
-            let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
-            list_one(asking.front, caller, &backend, kind, deadline).await?
+            let until = |it: &Backend| asking.arrived + timeout.unwrap_or(it.timeout());
+            let (backend, ready) = asking.front.gateway.ready(caller, server, until).await?;
+            list_one(asking.front, caller, &backend, &ready, kind, until(&backend)).await?
         }
         Scope::All => list_all(asking, caller, kind, timeout).await?,
     };
@@ -134,12 +134,11 @@ async fn list_all(
     let gateway = &asking.front.gateway;
     let lists = gateway.servers(caller).map(|server| async move {
         // A process that belongs to a session is started by listing what it has.
-        let backend = gateway.backend(caller, server.id().as_str()).ok()?;
-        let deadline = asking.arrived + START_WAIT;
-        backend.ready(deadline).await.ok()?;
+        let (server, until) = (server.id().as_str(), |_: &Backend| asking.arrived + START_WAIT);
+        let (backend, ready) = gateway.ready(caller, server, until).await.ok()?;
         let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());
-        let list = list_one(asking.front, caller, &backend, kind, deadline).await;
-        Some(list.map(|list| list.exposed(caller, server.id().as_str(), &backend, kind)))
+        let list = list_one(asking.front, caller, &backend, &ready, kind, deadline).await;
+        Some(list.map(|list| list.exposed(caller, server, &ready, kind)))
     });
     // Only the caller's own limit is told: what is left out because of it is not gone.
     let is_own_limit = |error: &RpcError| error.code() == TOO_MANY_REQUESTS;
@@ -164,10 +163,10 @@ async fn list_one(
     front: &Front,
     caller: &Caller,
     backend: &Backend,
+    ready: &Ready,
     kind: Kind,
     deadline: Instant,
 ) -> Result<List, RpcError> {
-    let ready = backend.ready(deadline).await.map_err(CallError::from)?;
     let capabilities = &ready.about.capabilities;
     let capability = match kind {
         Kind::Tools => &capabilities.tools,
@@ -180,8 +179,8 @@ async fn list_one(
         return Err(RpcError::new(METHOD_NOT_FOUND, message));
     }
     if kind == Kind::Tools {
-        backend.refresh_if_stale(&ready);
-        let tools = granted(caller, backend.id().as_str(), &ready);
+        backend.refresh_if_stale(ready);
+        let tools = granted(caller, backend.id().as_str(), ready);
         let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
         return Ok(List { items, bytes: 0, caching: ready.tools.caching() });
     }
@@ -224,10 +223,8 @@ impl List {
     }
 
     /// The same under names that tell servers apart. What has no name is left out.
-    fn exposed(mut self, caller: &Caller, server: &str, backend: &Backend, kind: Kind) -> Self {
-        if kind == Kind::Tools
-            && let crate::backend::State::Ready(ready) = backend.state()
-        {
+    fn exposed(mut self, caller: &Caller, server: &str, ready: &Ready, kind: Kind) -> Self {
+        if kind == Kind::Tools {
             let tools = ready.tools.exposed();
             let granted = tools.filter(|(_, tool)| caller.tenant.may_call(server, tool.name()));
             let named = |(name, tool): (&str, &Tool)| renamed(tool.definition().get(), kind, name);

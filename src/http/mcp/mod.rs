@@ -5,12 +5,13 @@
 //! - [`about`], [`lists`]: answered here; [`forward`]: goes on to a server, on the same path as a REST call
 //! - [`exchange`]: waits for the answer and what comes before it, [`reshape`] writes both in the client's terms,
 //!   [`rpc`] and [`sse`] send them
-//! - [`listen`]: streams of changes
+//! - [`listen`]: streams of changes, of the servers that there are ([`following`])
 //! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts
 //! - [`request_state`]: what modern servers want back
 
 mod about;
 mod exchange;
+mod following;
 mod forward;
 mod initialize;
 mod legacy;

@@ -9,7 +9,7 @@ use super::session::Session;
 use super::{Asking, Scope};
 use crate::backend::Backend;
 use crate::backend::mailbox::Lists;
-use crate::gateway::{CallError, Caller};
+use crate::gateway::Caller;
 use crate::http::rest::asked_timeout;
 use crate::mcp::names;
 
@@ -18,10 +18,11 @@ pub(super) async fn subscribe(
     caller: &Caller,
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
+    let front = asking.front;
     let (backend, uri) = resource(asking, caller, session)?;
     let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
-    backend.ready(deadline).await.map_err(CallError::from)?;
-    let subscription = session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?;
+    let (backend, _) = front.gateway.ready(caller, backend.id().as_str(), |_| deadline).await?;
+    let subscription = session.listen_to(backend.changes(), Lists::ALL, &front.seats)?;
     if subscription.watched_len() >= WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "a session can watch at most {WATCHED_MAX} resources of a server"

@@ -198,9 +198,10 @@ impl Session {
         lists: Lists,
     ) -> Arc<Subscription> {
         let server = changes.server();
-        // Where its rights are others now, a new one takes the place of the old.
+        // Where its rights are others now, or the process, a new one takes the place of the old.
         if let Some((heard, subscription)) = state.subscriptions.get(server)
             && *heard == lists
+            && subscription.is_of(changes)
         {
             return subscription.clone();
         }

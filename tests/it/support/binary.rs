@@ -47,8 +47,17 @@ pub struct Serving {
 impl Serving {
     pub(super) async fn start(setup: Setup, env: &[(&str, &str)]) -> Self {
         let config = setup.write();
-        let mut command = command(&setup);
-        command.arg("serve").arg("--config").arg(config).envs(env.iter().copied());
+        let args = ["--config", config.to_str().unwrap()];
+        Self::start_as(command(&setup).args(["serve"]).args(args).envs(env.iter().copied()), setup)
+            .await
+    }
+
+    /// Starts it in the directory of a setup, with these arguments and nothing else.
+    pub async fn start_with(setup: Setup, args: &[&str]) -> Self {
+        Self::start_as(command(&setup).arg("serve").args(args), setup).await
+    }
+
+    async fn start_as(command: &mut Command, setup: Setup) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::default();
         tokio::spawn(follow(child.stderr.take().unwrap(), Arc::clone(&log)));

@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::sync::Arc;
 
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::app::App;
+use trunkline::reload::watch::Watch;
 
-use super::{Api, Fake, Setup, TRUNKLINE, in_time, processes};
+use super::{Api, Fake, Setup, TRUNKLINE, eventually, in_time, processes};
 
 /// A gateway that is served on a port of its own. A test ends with [`Gateway::stop`].
 pub struct Gateway {
@@ -15,6 +18,7 @@ pub struct Gateway {
     api: Api,
     pub ops_addr: Option<SocketAddr>,
     setup: Setup,
+    reload: Arc<Notify>,
     shutdown: CancellationToken,
     running: JoinHandle<()>,
     stopped: bool,
@@ -22,12 +26,38 @@ pub struct Gateway {
 
 impl Gateway {
     pub(super) async fn start(setup: Setup) -> Self {
-        let app = App::build(setup.config(), TRUNKLINE.into()).await.unwrap();
+        let watch = Watch::new(setup.sources());
+        let config = trunkline::config::load(watch.sources()).unwrap();
+        let reload = Arc::new(Notify::new());
+        let app = App::build(config, TRUNKLINE.into()).await.unwrap();
+        let app = app.watching(watch, reload.clone());
         let (addr, ops_addr) = (app.addr().unwrap(), app.ops_addr());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(app.run(shutdown.clone().cancelled_owned()));
         let api = Api::new(addr, None);
-        Self { api, ops_addr, setup, shutdown, running, stopped: false }
+        Self { api, ops_addr, setup, reload, shutdown, running, stopped: false }
+    }
+
+    /// Has it read its configuration again, and waits until it has. Tells whether there was no mistake in it.
+    pub async fn apply(&self, setup: &Setup) -> bool {
+        let before = self.reloads().await;
+        setup.write();
+        self.reload.notify_one();
+        let after = eventually("read again", async || {
+            Some(self.reloads().await).filter(|now| *now != before)
+        });
+        let (ok, _) = after.await;
+        ok > before.0
+    }
+
+    /// How often it has read its configuration again: well, and in vain.
+    pub async fn reloads(&self) -> (f64, f64) {
+        let metrics = self.metrics().await;
+        let counted = |outcome: &str| {
+            let series = format!("trunkline_config_reloads_total{{outcome=\"{outcome}\"}}");
+            metrics.value(&series).unwrap_or_default()
+        };
+        (counted("ok"), counted("failed"))
     }
 
     /// What it was started with.

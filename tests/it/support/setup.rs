@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
 use trunkline::config::{self, Config, Secret, Sources};
@@ -15,8 +15,9 @@ use super::fake::{Fake, PROGRAM};
 use super::{Gateway, Serving, TRUNKLINE};
 
 /// Collects what the configuration file will say, and starts the gateway that reads it.
+#[derive(Clone)]
 pub struct Setup {
-    pub dir: TempDir,
+    pub dir: Arc<TempDir>,
     /// In the environment of every process the gateway starts, so that all of them can be found.
     pub mark: String,
     top: String,
@@ -31,7 +32,7 @@ impl Setup {
         let dir = tempfile::tempdir().unwrap();
         let store = format!("sqlite://{}", dir.path().join("trunkline.db").display());
         Self {
-            dir,
+            dir: Arc::new(dir),
             store,
             mark: Uuid::new_v4().to_string(),
             top: "listen = \"127.0.0.1:0\"\n".to_owned(),
@@ -101,6 +102,16 @@ impl Setup {
         self.server(id, python(), &args, settings)
     }
 
+    /// The same without any server.
+    pub fn without_servers(self) -> Self {
+        Self { servers: String::new(), ..self }
+    }
+
+    /// The same without any tenant.
+    pub fn without_tenants(self) -> Self {
+        Self { tenants: String::new(), ..self }
+    }
+
     /// Any program.
     pub fn server(mut self, id: &str, command: &str, args: &[String], settings: &str) -> Self {
         let mark = &self.mark;
@@ -145,23 +156,32 @@ impl Setup {
     /// Writes the configuration file.
     pub fn write(&self) -> PathBuf {
         let path = self.dir.path().join("trunkline.toml");
-        let store = format!("[store]\nurl = {:?}\n", self.store);
-        let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];
-        std::fs::write(&path, parts.map(String::as_str).concat()).unwrap();
+        std::fs::write(&path, self.text()).unwrap();
         path
     }
 
-    /// The configuration, as `trunkline serve` would read it.
-    pub fn config(&self) -> Config {
-        config::load(&Sources {
+    /// What the file says.
+    pub fn text(&self) -> String {
+        let store = format!("[store]\nurl = {:?}\n", self.store);
+        let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];
+        parts.map(String::as_str).concat()
+    }
+
+    /// Writes the configuration file, and says where it is.
+    pub fn sources(&self) -> Sources {
+        Sources {
             file: Some(self.write()),
             mcp_file: None,
             listen: None,
             env: vec![],
             working_dir: self.dir.path().to_owned(),
             own_program: Path::new(TRUNKLINE).to_owned(),
-        })
-        .unwrap()
+        }
+    }
+
+    /// The configuration, as `trunkline serve` would read it.
+    pub fn config(&self) -> Config {
+        config::load(&self.sources()).unwrap()
     }
 }
 

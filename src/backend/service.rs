@@ -1,0 +1,140 @@
+//! Whether a backend is the one that calls go to. While one takes the place of another there are two of a name: one
+//! waits until it is ready, and the other finishes its last calls.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Backend, State};
+
+/// Where a backend stands between its predecessor and its successor.
+pub struct Service {
+    stage: watch::Sender<Stage>,
+    /// Cancelled when its process is gone for good.
+    gone: CancellationToken,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Active,
+    Retired { until: Instant },
+}
+
+impl Service {
+    /// Calls go to it from the beginning.
+    pub fn active() -> Self {
+        Self::new(Stage::Active)
+    }
+
+    /// Another has its name still.
+    pub fn waiting() -> Self {
+        Self::new(Stage::Waiting)
+    }
+
+    fn new(stage: Stage) -> Self {
+        Self { stage: watch::Sender::new(stage), gone: CancellationToken::new() }
+    }
+
+    /// Calls go to it from now on.
+    fn enter(&self) {
+        self.stage.send_if_modified(|stage| {
+            let is_first = *stage == Stage::Waiting;
+            if is_first {
+                *stage = Stage::Active;
+            }
+            is_first
+        });
+    }
+
+    /// No calls go to it from now on, and those it has may take until then. Tells whether they did until now.
+    fn retire(&self, until: Instant) -> bool {
+        let mut was_active = false;
+        self.stage.send_modify(|stage| {
+            was_active = *stage == Stage::Active;
+            let until = match *stage {
+                Stage::Retired { until: before } => before.min(until),
+                Stage::Waiting | Stage::Active => until,
+            };
+            *stage = Stage::Retired { until };
+        });
+        was_active
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        *self.stage.borrow() == Stage::Active
+    }
+
+    /// Until when its calls may take, if it is retired.
+    pub(super) fn retired_until(&self) -> Option<Instant> {
+        match *self.stage.borrow() {
+            Stage::Retired { until } => Some(until),
+            Stage::Waiting | Stage::Active => None,
+        }
+    }
+
+    /// Done as soon as calls go to it. Never, if they never do.
+    pub(super) async fn entered(&self) {
+        let mut stage = self.stage.subscribe();
+        if stage.wait_for(|stage| *stage == Stage::Active).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Done as soon as it is retired.
+    pub(super) async fn retired(&self) {
+        let mut stage = self.stage.subscribe();
+        // The other end is here.
+        let _ = stage.wait_for(|stage| matches!(stage, Stage::Retired { .. })).await;
+    }
+
+    pub(super) fn note_gone(&self) {
+        self.gone.cancel();
+    }
+}
+
+impl Backend {
+    /// Calls go to it from now on, and those who listen hear of it.
+    pub fn enter_service(&self) {
+        self.service.enter();
+        self.note_up();
+        self.changes().all_may_have_changed();
+    }
+
+    /// No calls go to it from now on. Those it has may take so long to end; then it is stopped. One that is not ready
+    /// has none: whoever waits for it looks elsewhere.
+    pub fn retire(&self, within: Duration) {
+        if self.service.retire(Instant::now() + within) {
+            self.note_up();
+        }
+    }
+
+    /// Whether its process is gone for good.
+    pub fn is_gone(&self) -> bool {
+        self.service.gone.is_cancelled()
+    }
+
+    /// Done when it is.
+    pub async fn gone(&self) {
+        self.service.gone.cancelled().await;
+    }
+
+    /// Done when it is retired and has no calls left, or no more time for them.
+    pub(super) async fn last_call(&self) {
+        self.service.retired().await;
+        let mut state = self.state.subscribe();
+        let mut stage = self.service.stage.subscribe();
+        while let Some(until) = self.service.retired_until() {
+            stage.mark_unchanged();
+            tokio::select! {
+                () = self.visits.none() => return,
+                _ = state.wait_for(|state| !matches!(state, State::Ready(_))) => return,
+                () = sleep_until(until) => return,
+                // There may be less time.
+                _ = stage.changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What is other in one configuration than in another.
+
+use std::collections::BTreeMap;
+
+use super::{Difference, Setup};
+
+#[test]
+fn a_difference_names_what_is_other_and_counts_what_is_not() {
+    let before = BTreeMap::from([("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+    let after = BTreeMap::from([("b", 2), ("c", 33), ("d", 44), ("e", 5)]);
+    let difference = Difference::between(&before, &after).to_string();
+    assert_eq!(difference, "1 added (e), 2 changed (c, d), 1 removed (a), 1 unchanged");
+    assert_eq!(Difference::between(&after, &after).to_string(), "4 unchanged");
+}
+
+#[test]
+fn what_needs_a_restart_is_named_and_stays_as_it_was() {
+    let before = Setup::toml("drain_delay = \"1s\"\nmax_body = \"1MiB\"").load();
+    let after = "drain_delay = \"2s\"\nmax_body = \"2MiB\"\n[store]\nurl = \"sqlite://x\"";
+    let after = Setup::toml(after).load();
+    assert_eq!(before.needs_restart(&after), ["max_body", "store.url"]);
+    assert_eq!(before.changed_settings(&after), ["drain_delay"]);
+    let in_force = before.renewed(after.clone());
+    assert_eq!(in_force.drain_delay, after.drain_delay);
+    assert_eq!((in_force.max_body, &in_force.store_url), (before.max_body, &before.store_url));
+}

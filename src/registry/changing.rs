@@ -1,0 +1,214 @@
+//! How the servers change while calls run: none of them may fail because of it.
+//!
+//! A new server is there at once, and whoever calls it waits until it has started. One that is gone gets no more calls
+//! and is stopped when those it has have ended. One that has changed is both: its successor is started beside it and
+//! takes its place when it is ready, so that nobody waits and a mistake costs nothing. Where two must not run side by
+//! side (`exclusive`), the successor has the place at once and starts when the other is gone: its callers wait.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::per_session::PerSession;
+use super::{Registry, Server, Servers};
+use crate::backend::changes::Changes;
+use crate::backend::client::Audience;
+use crate::backend::service::Service;
+use crate::backend::{Backend, CANCEL_GRACE, State};
+use crate::config::{self, Sharing, Start};
+use crate::ids::ServerId;
+
+/// How long calls may have a server that is not there any more: longer than the longest deadline they may ask for.
+const LAST_CALLS: Duration = Duration::from_secs(60 * 60 + 60);
+
+/// What is on its way.
+#[derive(Default)]
+pub(super) struct Changing {
+    /// Those that take a server's place as soon as they are ready.
+    pub(super) successors: BTreeMap<ServerId, Arc<Backend>>,
+    /// Those that finish their last calls.
+    leaving: Vec<Arc<Backend>>,
+    /// Who listens to a server, by its name: whatever has that name later is heard by the same.
+    listeners: HashMap<ServerId, Weak<Changes>>,
+}
+
+impl Registry {
+    /// From now on these are the servers. Those that are as they were are not touched.
+    pub fn apply(&self, wanted: &BTreeMap<ServerId, config::Server>) {
+        let mut changing = self.inner.changing.lock();
+        changing.leaving.retain(|backend| !backend.is_gone());
+        changing.listeners.retain(|_, changes| changes.strong_count() > 0);
+        let before = self.inner.servers.load_full();
+        let mut after = Servers::clone(&before);
+        let mut left = vec![];
+        for (id, server) in before.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
+            changing.give_up_successor(id);
+            changing.leaving.extend(server.shared().cloned());
+            after.remove(id);
+            left.push(server);
+        }
+        for (id, config) in wanted {
+            let Some(server) = before.get(id) else {
+                after.insert(id.clone(), self.start_one(&mut changing, id, config));
+                continue;
+            };
+            let aim = changing.successors.get(id).map_or(server.config(), |next| next.config());
+            if aim == config {
+                continue;
+            }
+            // What was to come is not wanted any more; what is there may be just that.
+            changing.give_up_successor(id);
+            if server.config() == config {
+                continue;
+            }
+            match &**server {
+                Server::PerSession(processes) if config.sharing == Sharing::Session => {
+                    let renewed = Server::PerSession(Box::new(processes.renewed(config.clone())));
+                    after.insert(id.clone(), Arc::new(renewed));
+                }
+                Server::Shared(old) if goes_beside(old.config(), config) => {
+                    self.start_successor(&mut changing, id, config);
+                }
+                _ => {
+                    changing.leaving.extend(server.shared().cloned());
+                    after.insert(id.clone(), self.start_one(&mut changing, id, config));
+                    left.push(server);
+                }
+            }
+        }
+        self.inner.servers.store(Arc::new(after));
+        // Not before: whoever finds its server retired looks for another.
+        for server in left {
+            let next = wanted.get(server.id());
+            changing.let_go(server, next.is_some_and(|next| next.exclusive));
+            let listeners = changing.listeners.get(server.id()).and_then(Weak::upgrade);
+            listeners.iter().for_each(|changes| changes.all_may_have_changed());
+        }
+        drop(changing);
+        self.note_change();
+    }
+
+    /// A server that has its place at once.
+    fn start_one(
+        &self,
+        changing: &mut Changing,
+        id: &ServerId,
+        config: &config::Server,
+    ) -> Arc<Server> {
+        Arc::new(match config.sharing {
+            Sharing::Shared | Sharing::Tenant => {
+                Server::Shared(self.start_backend(changing, id, config, Service::active()))
+            }
+            Sharing::Session => {
+                let (environment, tasks) =
+                    (self.inner.environment.clone(), self.inner.tasks.clone());
+                let (config, stop) = (config.clone(), self.inner.stop.clone());
+                let processes = PerSession::new(id.clone(), config, environment, tasks, stop);
+                Server::PerSession(Box::new(processes))
+            }
+        })
+    }
+
+    /// A server that has its place when it is ready.
+    fn start_successor(&self, changing: &mut Changing, id: &ServerId, config: &config::Server) {
+        let next = self.start_backend(changing, id, config, Service::waiting());
+        changing.successors.insert(id.clone(), next.clone());
+        let registry = self.clone();
+        self.inner.tasks.spawn(async move {
+            if let State::Backoff { reason, .. } | State::Quarantined { reason, .. } =
+                next.first_settled().await
+            {
+                let server = next.id();
+                tracing::warn!(
+                    %server, %reason,
+                    "server `{server}` does not start as it is configured now; as it was, it goes on serving"
+                );
+            }
+            // Stopped: something else is wanted by now, or the gateway ends.
+            if next.first_ready().await.is_some() {
+                registry.install(&next);
+            }
+        });
+    }
+
+    fn start_backend(
+        &self,
+        changing: &mut Changing,
+        id: &ServerId,
+        config: &config::Server,
+        service: Service,
+    ) -> Arc<Backend> {
+        let audience = Audience { changes: changing.listeners_of(id), client: None };
+        let environment = self.inner.environment.clone();
+        let (id_, config_) = (id.clone(), config.clone());
+        let backend = Backend::with(id_, config_, environment, Arc::default(), audience, service);
+        let leaving = changing.leaving.iter().filter(|it| it.id() == id);
+        let in_the_way = leaving.filter(|it| it.config().exclusive || config.exclusive);
+        let in_the_way: Vec<_> = in_the_way.cloned().collect();
+        let (supervised, stop) = (backend.clone(), self.inner.stop.clone());
+        self.inner.tasks.spawn(async move {
+            for other in in_the_way {
+                other.gone().await;
+            }
+            supervised.supervise(stop).await;
+        });
+        backend
+    }
+
+    /// Gives a successor its place, unless something else is wanted by now.
+    fn install(&self, next: &Arc<Backend>) {
+        let id = next.id();
+        let mut changing = self.inner.changing.lock();
+        if !changing.successors.get(id).is_some_and(|it| Arc::ptr_eq(it, next)) {
+            return;
+        }
+        changing.successors.remove(id);
+        let mut after = Servers::clone(&self.inner.servers.load());
+        let old = after.insert(id.clone(), Arc::new(Server::Shared(next.clone())));
+        self.inner.servers.store(Arc::new(after));
+        if let Some(old) = old {
+            changing.leaving.extend(old.shared().cloned());
+            changing.let_go(&old, false);
+        }
+        next.enter_service();
+        drop(changing);
+        tracing::info!(server = %id, "server `{id}` has been replaced");
+        self.note_change();
+    }
+
+    fn note_change(&self) {
+        self.inner.version.send_modify(|version| *version += 1);
+    }
+}
+
+impl Changing {
+    fn give_up_successor(&mut self, id: &ServerId) {
+        if let Some(next) = self.successors.remove(id) {
+            next.retire(Duration::ZERO);
+            self.leaving.push(next);
+        }
+    }
+
+    /// No more calls go to a server; it is stopped when those it has have ended. Where another waits for that, it is
+    /// not waited for calls that take longer than they usually may.
+    fn let_go(&self, server: &Server, is_waited_for: bool) {
+        let config = server.config();
+        let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
+        server.retire(if config.exclusive || is_waited_for { usual } else { LAST_CALLS });
+    }
+
+    fn listeners_of(&mut self, id: &ServerId) -> Arc<Changes> {
+        if let Some(changes) = self.listeners.get(id).and_then(Weak::upgrade) {
+            return changes;
+        }
+        let changes = Changes::new(id.clone());
+        self.listeners.insert(id.clone(), Arc::downgrade(&changes));
+        changes
+    }
+}
+
+/// Whether a server can be started while the one before it still runs, and is to be.
+fn goes_beside(before: &config::Server, after: &config::Server) -> bool {
+    let is_exclusive = before.exclusive || after.exclusive;
+    after.sharing != Sharing::Session && after.start == Start::Eager && !is_exclusive
+}
