@@ -4,7 +4,7 @@
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`supervisor`] keeps it running, [`run`] is one run of it
-//! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
+//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`] lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
@@ -12,6 +12,7 @@
 mod backoff;
 pub mod changes;
 pub mod client;
+pub mod confine;
 pub mod connection;
 pub mod during;
 pub mod guard;

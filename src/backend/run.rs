@@ -151,7 +151,11 @@ impl StartError {
 impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
         // Where programs lie on this machine is not for callers.
-        Self::new("its program cannot be started", &error.to_string())
+        let reason = match error {
+            SpawnError::Confine(_) => "it cannot be confined on this machine as configured",
+            _ => "its program cannot be started",
+        };
+        Self::new(reason, &error.to_string())
     }
 }
 
