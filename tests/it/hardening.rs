@@ -1,6 +1,6 @@
 //! What a server's process may do and use, asked of real processes; what a sandbox keeps from it is in `sandbox.rs`.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,25 @@ async fn done_by(serving: &Serving, code: &str) -> String {
 const DIRECTORY: &str = "__import__('os').getcwd()";
 const PID: &str = "__import__('os').getpid()";
 const GUARD: &str = "__import__('os').getppid()";
+
+/// A setup whose server is run by `nobody`, who cannot look into the places of whoever runs the tests. `None`, with a word,
+/// if these are not run by root.
+fn run_by_nobody(args: &[&str]) -> Option<Setup> {
+    if !getuid().is_root() {
+        println!("skipped: not run by root, so users cannot be changed");
+        return None;
+    }
+    let setup = Setup::new();
+    fs::set_permissions(setup.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = setup.dir.path().join("server.py");
+    fs::copy(PROGRAM, &program).unwrap();
+    let system = "/usr/bin/python3";
+    let python = if Path::new(system).exists() { system } else { python() };
+    let mut all: Vec<String> = ["-I", "-S", "-X", "utf8"].map(str::to_owned).to_vec();
+    all.push(program.to_str().unwrap().to_owned());
+    all.extend(args.iter().map(|arg| (*arg).to_owned()));
+    Some(setup.server("box", python, &all, "user = \"nobody\""))
+}
 
 /// A line of `/proc/self/status` or `/proc/self/limits`, its words one space apart.
 async fn told(gateway: &Gateway, file: &str, begin: &str) -> String {
@@ -199,10 +218,8 @@ async fn gateway_and_guard_killed_together_take_the_server_with_them() {
 
 #[tokio::test]
 async fn a_server_is_run_by_the_user_it_is_configured_with() {
-    if !getuid().is_root() {
-        return println!("skipped: not run as root, so users cannot be changed");
-    }
-    let gateway = boxed(&[], "user = \"nobody\"").start().await;
+    let Some(setup) = run_by_nobody(&[]) else { return };
+    let gateway = setup.start().await;
     let who = done(&gateway, "import os\n(os.getresuid(), os.getresgid(), os.getgroups())").await;
     let nobody = fs::read_to_string("/etc/passwd").unwrap();
     let nobody = nobody.lines().find(|line| line.starts_with("nobody:")).unwrap().to_owned();
@@ -223,10 +240,8 @@ async fn a_server_is_run_by_the_user_it_is_configured_with() {
 
 #[tokio::test]
 async fn a_server_of_another_user_goes_with_its_guard_too() {
-    if !getuid().is_root() {
-        return println!("skipped: not run as root, so users cannot be changed");
-    }
-    let mut gateway = boxed(&["stubborn"], "user = \"nobody\"").serve().await;
+    let Some(setup) = run_by_nobody(&["stubborn"]) else { return };
+    let mut gateway = setup.serve().await;
     let server = done_by(&gateway, PID).await.parse().unwrap();
     let guard = done_by(&gateway, GUARD).await.parse().unwrap();
     gateway.signal(Signal::STOP);
@@ -248,10 +263,10 @@ async fn a_user_that_does_not_exist_is_told_to_the_operator_and_not_to_callers()
 #[tokio::test]
 async fn changing_users_without_the_right_to_is_refused_in_clear_words() {
     if !getuid().is_root() {
-        return println!("skipped: not run as root, so there is nobody to be without rights");
+        return println!("skipped: not run by root, so there is nobody to be without rights");
     }
     let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     // Where whoever has no rights can get at it.
     let program = dir.path().join("trunkline");
     fs::hard_link(TRUNKLINE, &program)
