@@ -1,7 +1,7 @@
 //! A directory of a server's own, for one run.
 
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,12 @@ impl PrivateDirectory {
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("cannot remove the private directory {}: {error}", self.0.display());
+            // Whoever would read it may be gone, and that is no reason to fail.
+            let _ = writeln!(
+                io::stderr(),
+                "cannot remove the private directory {}: {error}",
+                self.0.display()
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfineError;
 
-/// The newest interface that this was tried with. Of what an older kernel cannot do, [`super::plan`] has decided whether
+/// The newest interface that this was tried with. Of what an older kernel cannot do, [`super::plan()`] has decided whether
 /// it may be missing.
 const TESTED: ABI = ABI::V7;
 

@@ -1,9 +1,9 @@
 //! What a server's process may do and use: settled by the gateway, applied by the last stage before the program.
 //!
-//! - [`plan`] turns a server's settings into a [`Profile`], or says what this [`Kernel`] cannot do
+//! - [`plan()`] turns a server's settings into a [`Profile`], or says what this [`Kernel`] cannot do
 //! - the guard makes the [`PrivateDirectory`], and starts [`stage`]: this executable again, which applies the profile to
 //!   itself and becomes the program. The guard itself must stay free: it has to clean up
-//! - [`landlock`] is what is within reach, [`seccomp`] which system calls are refused, [`user`] who runs it
+//! - [`mod@landlock`] is what is within reach, [`seccomp`] which system calls are refused, [`user`] who runs it
 
 mod directory;
 mod kernel;
