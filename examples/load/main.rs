@@ -45,7 +45,9 @@ use crate::target::Target;
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard" | "check" | "call" | "key") => return trunkline::cli::run(),
+        Some("serve" | "std" | "guard" | "confine" | "check" | "call" | "key") => {
+            return trunkline::cli::run();
+        }
         Some("floor") => floor::run().map(|()| ExitCode::SUCCESS),
         _ => measure(&Options::parse()),
     };

@@ -8,6 +8,9 @@
 //! left and passes on the exit code; when it is told to stop it goes TERM, then KILL.
 //!
 //! The server's pipes are the gateway's own: the guard hands them down and keeps none.
+//!
+//! The guard itself is not confined, since it has to clean up: it starts a further stage, which confines itself and
+//! becomes the server ([`super::confine::stage`]).
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -24,29 +27,50 @@ use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::confine::{CANNOT_CONFINE, CANNOT_RUN, ConfineError, PrivateDirectory, Profile};
 use super::proc_table;
 
 /// From TERM to KILL.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long killed processes are waited for. One that is stuck in the kernel cannot be helped.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The guard could not start the program.
-const CANNOT_START: u8 = 126;
 /// The server did not end when told to, and was killed: what a shell says of signal 9.
 const KILLED: u8 = 128 + 9;
 
-/// Runs `program` under guard until it ends, or `gateway` does.
-pub fn run(gateway: u32, program: &str, args: &[String]) -> ExitCode {
-    match try_run(gateway, program, args) {
+/// Runs `program` under guard, confined by `profile`, until it ends, or `gateway` does.
+pub fn run(gateway: u32, profile: &str, program: &str, args: &[String]) -> ExitCode {
+    // It goes when nothing is left that could use it.
+    let directory = match make_directory(profile) {
+        Ok(directory) => directory,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(CANNOT_CONFINE);
+        }
+    };
+    let mut stage = Command::new("/proc/self/exe");
+    stage.args(["confine", &std::process::id().to_string(), profile, "--", program]).args(args);
+    if let Some(directory) = &directory {
+        stage.current_dir(directory.path());
+    }
+    match try_run(gateway, stage) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("cannot run `{program}`: {error}");
-            ExitCode::from(CANNOT_START)
+            ExitCode::from(CANNOT_RUN)
         }
     }
 }
 
-fn try_run(gateway: u32, program: &str, args: &[String]) -> std::io::Result<u8> {
+fn make_directory(profile: &str) -> Result<Option<PrivateDirectory>, ConfineError> {
+    let profile: Profile = serde_json::from_str(profile)?;
+    let Some(path) = profile.directory else { return Ok(None) };
+    match PrivateDirectory::make(&path, profile.user.as_ref()) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(source) => Err(ConfineError::Directory { path, source }),
+    }
+}
+
+fn try_run(gateway: u32, mut stage: Command) -> std::io::Result<u8> {
     let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(std::io::ErrorKind::InvalidInput)?;
     // A session of its own: keys pressed at the gateway's terminal are for the gateway.
     setsid()?;
@@ -61,7 +85,8 @@ fn try_run(gateway: u32, program: &str, args: &[String]) -> std::io::Result<u8> 
         // Listening starts before the server does, so that none of its signals is missed.
         let mut child_ended = signal(SignalKind::child())?;
         let mut told_to_stop = signal(SignalKind::terminate())?;
-        let server = Command::new(program).args(args).process_group(0).spawn()?;
+        // From this thread, which lives as long as the guard: that is what the kernel takes for its end.
+        let server = stage.process_group(0).spawn()?;
         let server = Pid::from_child(&server);
         let ended =
             watch(server, &mut child_ended, &mut told_to_stop, watch_end(gateway_end)).await;

@@ -5,7 +5,8 @@
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it; [`service`]: before it takes calls, and after
-//! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
+//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
+//!   lists what it has
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -13,6 +14,7 @@
 
 pub mod changes;
 pub mod client;
+pub mod confine;
 pub mod connection;
 pub mod during;
 pub mod guard;

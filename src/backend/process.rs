@@ -15,6 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::confine::{CANNOT_CONFINE, Kernel, PlanError, PrivateDirectory, plan};
 use super::guard::TERM_GRACE;
 use super::proc_table;
 use crate::config;
@@ -63,6 +64,9 @@ pub enum SpawnError {
     /// A tenant's secret that it needs is not there.
     #[error(transparent)]
     MissingSecret(#[from] config::MissingSecret),
+    /// It cannot be confined as configured.
+    #[error(transparent)]
+    Confine(#[from] PlanError),
     /// The system said no.
     #[error("the process could not be started: {0}")]
     System(#[from] std::io::Error),
@@ -80,16 +84,27 @@ impl Process {
         let path =
             env.iter().find(|(name, _)| name.as_str() == "PATH").map(|(_, path)| path.expose());
         let program = find_program(&server.command, path)?;
+        let plan = plan(server, &Kernel::current())?;
+        for missing in &plan.missing {
+            tracing::warn!(program = %program.display(), "not in force, and `sandbox.optional` allows it: {missing}");
+        }
+        let mut profile = plan.profile;
+        if server.cwd.is_none() {
+            profile.directory = Some(PrivateDirectory::new_path()?);
+        }
         let mut command = Command::new(guard);
         command
             .arg("guard")
             .arg(std::process::id().to_string())
+            .arg(serde_json::to_string(&profile).map_err(std::io::Error::from)?)
             // From here on nothing is for the guard, whatever it looks like.
             .arg("--")
             .arg(program)
             .args(&server.args)
             .env_clear()
             .envs(ENV_BASE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(profile.user.iter().map(|user| ("USER", &user.name)))
+            .envs(profile.user.iter().map(|user| ("HOME", &user.home)))
             .envs(env.iter().map(|(name, value)| (name, value.expose())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -112,7 +127,9 @@ impl Process {
         let tail = StderrTail::default();
         tokio::spawn(tail.clone().drain(stderr));
         let (exited, exit) = watch::channel(None);
-        tokio::spawn(async move { exited.send(Some(collect(child, pid).await)) });
+        tokio::spawn(
+            async move { exited.send(Some(collect(child, pid, profile.directory).await)) },
+        );
         Ok((Self { guard, guard_pid: pid, exit, stderr: tail }, stdin, stdout))
     }
 
@@ -167,13 +184,16 @@ pub async fn exited(mut exit: watch::Receiver<Option<String>>) -> String {
 }
 
 /// Waits for the guard, so that it never stays behind as a zombie, and says how it ended.
-async fn collect(mut guard: Child, session: Pid) -> String {
+async fn collect(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> String {
     match guard.wait().await {
         Ok(status) => {
             if status.code().is_none() {
                 // Somebody killed the guard. What it guarded is still in its session.
                 for pid in proc_table::members_of_session(session) {
                     let _ = kill_process(pid, Signal::KILL);
+                }
+                if let Some(directory) = directory {
+                    let _ = tokio::fs::remove_dir_all(directory).await;
                 }
             }
             describe(status)
@@ -236,6 +256,9 @@ fn is_executable(file: &Path) -> bool {
 
 fn describe(status: ExitStatus) -> String {
     match status.code() {
+        Some(code) if code == i32::from(CANNOT_CONFINE) => {
+            "it could not be confined as configured".to_owned()
+        }
         // The guard passes on a signal as shells do.
         Some(code @ 129..160) => format!("it was ended by signal {}", code - 128),
         Some(code) => format!("it ended with exit code {code}"),

@@ -238,7 +238,11 @@ impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
         let is_permanent = !matches!(error, SpawnError::System(_));
         // Where programs lie on this machine is not for callers.
-        Self::new("its program cannot be started", &error.to_string()).permanent(is_permanent)
+        let reason = match error {
+            SpawnError::Confine(_) => "it cannot be confined on this machine as configured",
+            _ => "its program cannot be started",
+        };
+        Self::new(reason, &error.to_string()).permanent(is_permanent)
     }
 }
 

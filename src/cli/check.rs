@@ -12,8 +12,10 @@ use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::client::Audience;
+use crate::backend::confine::{Kernel, Plan, plan};
 use crate::backend::pending::End;
 use crate::backend::run::{Run, StartError};
+use crate::config::Transport;
 use crate::ids::ServerId;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
@@ -28,6 +30,8 @@ pub(super) struct Args {
 struct Report {
     server: ServerId,
     outcome: Result<Found, StartError>,
+    /// How its program is confined, if it is one and can be.
+    confined: Option<Plan>,
     took: Duration,
 }
 
@@ -63,7 +67,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 }
                 Err(error) => Err(error),
             };
-            Report { server, outcome, took }
+            let confined = match &config.transport {
+                Transport::Stdio(program) => plan(program, &Kernel::current()).ok(),
+                Transport::Http(_) => None,
+            };
+            Report { server, outcome, confined, took }
         });
     }
     let mut reports = checks.join_all().await;
@@ -88,11 +96,12 @@ impl Found {
     }
 }
 
-/// A table of all servers, then the tools of those that started and the troubles of those that did not.
+/// A table of all servers, then the tools of those that started and the troubles of those that did not, and how each is
+/// confined.
 fn render(reports: &[Report]) -> String {
     let mut rows =
         vec![["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"].map(str::to_owned)];
-    for Report { server, outcome, took } in reports {
+    for Report { server, outcome, took, .. } in reports {
         let start = format!("{:.1} s", took.as_secs_f64());
         rows.push(match outcome {
             Ok(found) => [
@@ -111,7 +120,7 @@ fn render(reports: &[Report]) -> String {
         });
     }
     let mut text = align(&rows);
-    for Report { server, outcome, .. } in reports {
+    for Report { server, outcome, confined, .. } in reports {
         match outcome {
             Ok(found) => text += &format!("\n{server}: {}\n", found.tools.join(", ")),
             Err(error) => {
@@ -121,6 +130,12 @@ fn render(reports: &[Report]) -> String {
                 }
             }
         }
+        if let Some(plan) = confined {
+            text += &format!("  in force: {}\n", plan.in_force.join(", "));
+            for missing in &plan.missing {
+                text += &format!("  not in force: {missing}\n");
+            }
+        }
     }
     text
 }
@@ -128,6 +143,7 @@ fn render(reports: &[Report]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Program, Sandbox};
 
     #[test]
     fn the_table_shows_what_started_and_why_the_rest_did_not() {
@@ -141,9 +157,18 @@ mod tests {
         let stderr = vec!["boom".into()];
         let error = StartError { reason: String::new(), detail, stderr, is_permanent: false };
         let took = Duration::from_millis(250);
+        let old = Kernel { release: "5.10".to_owned(), landlock: None, seccomp: true };
+        let sandbox = Sandbox { syscalls: true, optional: true, ..Sandbox::default() };
+        let program = Program { sandbox: Some(sandbox), ..Program::default() };
+        let confined = plan(&program, &old).ok();
         let reports = [
-            Report { server: ServerId::parse("good").unwrap(), outcome: Ok(found), took },
-            Report { server: ServerId::parse("bad").unwrap(), outcome: Err(error), took },
+            Report { server: ServerId::parse("good").unwrap(), outcome: Ok(found), confined, took },
+            Report {
+                server: ServerId::parse("bad").unwrap(),
+                outcome: Err(error),
+                confined: None,
+                took,
+            },
         ];
         assert_eq!(
             render(&reports),
@@ -152,6 +177,9 @@ mod tests {
              bad     FAILED  -           -       -      0.2 s  -\n\
              \n\
              good: echo, time\n\
+             \x20 in force: no_new_privs, no core dumps, private directory, seccomp\n\
+             \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at boot; it needs 6.2, or 6.7 for \
+             `connect`, and `landlock` among the kernel's `lsm=`\n\
              \n\
              bad did not start: it ended with exit code 3\n  stderr: boom\n"
         );

@@ -8,6 +8,8 @@ use crate::backend::guard;
 pub(super) struct Args {
     /// The process id of the gateway
     gateway: u32,
+    /// How the server is confined, as JSON
+    profile: String,
     /// The server's program
     program: String,
     /// Its arguments
@@ -16,5 +18,5 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    guard::run(args.gateway, &args.program, &args.args)
+    guard::run(args.gateway, &args.profile, &args.program, &args.args)
 }

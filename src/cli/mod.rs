@@ -2,6 +2,7 @@
 
 mod call;
 mod check;
+mod confine;
 mod guard;
 mod key;
 mod policy_args;
@@ -45,6 +46,9 @@ enum Command {
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
+    /// Become one server, confined (started by the guard)
+    #[command(hide = true)]
+    Confine(confine::Args),
 }
 
 /// Where the configuration comes from.
@@ -68,6 +72,7 @@ pub fn run() -> ExitCode {
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
         Command::Guard(args) => return guard::run(args),
+        Command::Confine(args) => return confine::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

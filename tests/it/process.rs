@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::Instant;
+use trunkline::backend::confine::Profile;
 
 use crate::support::{
     Gateway, Setup, TRUNKLINE, environment_of, eventually, failed, in_time, is_alive, refused,
@@ -94,7 +95,8 @@ async fn a_server_that_does_not_read_holds_up_only_its_own_callers() {
 /// Run directly, with this process in the place of the gateway.
 fn guard(program: &str, args: &[&str]) -> Command {
     let mut guard = Command::new(TRUNKLINE);
-    guard.args(["guard", &std::process::id().to_string(), "--", program]).args(args);
+    let profile = serde_json::to_string(&Profile::default()).unwrap();
+    guard.args(["guard", &std::process::id().to_string(), &profile, "--", program]).args(args);
     guard
 }
 

@@ -42,7 +42,7 @@ use options::Options;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
-        Some("guard") => trunkline::cli::run(),
+        Some("guard" | "confine") => trunkline::cli::run(),
         Some("child") => child::run(&args[1..]),
         _ => match Options::parse(&args) {
             Ok(Some(options)) => driver::run(&options),

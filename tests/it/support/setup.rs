@@ -186,7 +186,7 @@ impl Setup {
 }
 
 /// The interpreter itself: the one on the PATH may be a script that looks for it.
-pub(super) fn python() -> &'static str {
+pub fn python() -> &'static str {
     static PYTHON: LazyLock<String> = LazyLock::new(|| {
         let ask = ["-I", "-c", "import sys; print(sys.executable)"];
         let output = Command::new("python3").args(ask).output().expect("python3 is needed");

@@ -1,0 +1,66 @@
+//! A directory of a server's own, for one run.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::User;
+
+/// A directory that goes, with all that is in it, when this is dropped.
+#[derive(Debug)]
+pub struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    /// A name for a new one, which nobody can guess.
+    pub fn new_path() -> io::Result<PathBuf> {
+        let parent = std::path::absolute(std::env::temp_dir())?;
+        Ok(parent.join(format!("trunkline-{}", Uuid::new_v4())))
+    }
+
+    /// Makes it, for whoever runs this or for `owner`, and for nobody else.
+    pub fn make(path: &Path, owner: Option<&User>) -> io::Result<Self> {
+        // Fails if there is anything of that name, so that nobody can have put something there.
+        DirBuilder::new().mode(0o700).create(path)?;
+        let directory = Self(path.to_owned());
+        if let Some(owner) = owner {
+            chown(path, Some(owner.uid), Some(owner.gid))?;
+        }
+        Ok(directory)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            // Whoever would read it may be gone, and that is no reason to fail.
+            let _ = writeln!(
+                io::stderr(),
+                "cannot remove the private directory {}: {error}",
+                self.0.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_was_there_before_is_used_or_removed() {
+        let there = tempfile::tempdir().unwrap();
+        PrivateDirectory::make(there.path(), None).unwrap_err();
+        assert!(there.path().exists());
+        let link = there.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &link).unwrap();
+        PrivateDirectory::make(&link, None).unwrap_err();
+    }
+}

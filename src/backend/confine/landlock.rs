@@ -1,0 +1,84 @@
+//! Which files, ports and processes a program can reach: Landlock.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, PathFdError, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+use serde::{Deserialize, Serialize};
+
+use super::ConfineError;
+
+/// The newest interface that this was tried with. Of what an older kernel cannot do, [`super::plan()`] has decided whether
+/// it may be missing.
+const TESTED: ABI = ABI::V7;
+
+/// What is within reach; nothing else is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// To read and execute, with everything beneath.
+    pub read: Vec<PathBuf>,
+    /// The same, and to change.
+    pub write: Vec<PathBuf>,
+    /// TCP ports to connect to; absent: any.
+    pub connect: Option<Vec<u16>>,
+}
+
+/// Everything that can fail or takes memory is done here, so that little is left for [`enforce`].
+pub(super) fn prepare(
+    reach: &Reach,
+    directory: Option<&Path>,
+) -> Result<RulesetCreated, ConfineError> {
+    // Signals and abstract sockets of whoever is outside: kernels that know them keep them out of reach too.
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(TESTED))
+        .and_then(|rules| rules.scope(Scope::from_all(TESTED)))?;
+    if reach.connect.is_some() {
+        rules = rules.handle_access(AccessNet::ConnectTcp)?;
+    }
+    let mut rules = rules.create()?;
+    for path in &reach.read {
+        rules = rules.add_rule(beneath(path, "sandbox.read", AccessFs::from_read(TESTED))?)?;
+    }
+    for path in &reach.write {
+        rules = rules.add_rule(beneath(path, "sandbox.write", AccessFs::from_all(TESTED))?)?;
+    }
+    if let Some(path) = directory {
+        rules = rules.add_rule(beneath(path, "cwd", AccessFs::from_all(TESTED))?)?;
+    }
+    for port in reach.connect.iter().flatten() {
+        rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+    }
+    Ok(rules)
+}
+
+fn beneath(
+    path: &Path,
+    setting: &'static str,
+    access: BitFlags<AccessFs>,
+) -> Result<PathBeneath<PathFd>, ConfineError> {
+    let open = PathFd::new(path);
+    open.map(|path| PathBeneath::new(path, access)).map_err(|error| ConfineError::Path {
+        setting,
+        path: path.to_owned(),
+        source: match error {
+            PathFdError::OpenCall { source, .. } => source,
+            other => std::io::Error::other(other),
+        },
+    })
+}
+
+/// From here on nothing else is within reach, for this thread and all it starts.
+pub(super) fn enforce(rules: RulesetCreated) -> Result<(), ConfineError> {
+    match rules.restrict_self()?.ruleset {
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+        RulesetStatus::NotEnforced => Err(ConfineError::NotEnforced),
+    }
+}
+
+impl From<RulesetError> for ConfineError {
+    fn from(error: RulesetError) -> Self {
+        Self::Landlock(Box::new(error))
+    }
+}

@@ -1,0 +1,232 @@
+//! From a server's settings to what will be in force.
+
+use std::fmt;
+use std::io;
+
+use super::kernel::{LANDLOCK_TCP, LANDLOCK_TRUNCATE};
+use super::{Kernel, Limit, Profile, Reach, Refuse, User};
+use crate::config;
+
+/// What will be done to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// For the last stage. It names no private directory yet: each run has another one.
+    pub profile: Profile,
+    /// What will be in force, in a few words each.
+    pub in_force: Vec<String>,
+    /// What is configured and will not be, since the kernel cannot: only with `sandbox.optional`.
+    pub missing: Vec<Missing>,
+}
+
+/// Something that this kernel cannot do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    what: &'static str,
+    why: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
+}
+
+/// Why a server cannot be confined on this machine. It stays so until the settings or the machine change.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// There is no such user.
+    #[error("there is no user `{0}` on this machine: `user` must name one")]
+    NoSuchUser(String),
+    /// Users cannot be looked up.
+    #[error("the user `{name}` could not be looked up: {source}")]
+    UserLookup {
+        /// As configured.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel cannot do what is configured.
+    #[error(
+        "this kernel cannot confine it as configured: {}; to start it all the same, without that, set \
+         `sandbox.optional = true`",
+        join(.0)
+    )]
+    Unsupported(Vec<Missing>),
+}
+
+/// Settles what is done to a server on `kernel`.
+pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanError> {
+    let mut plan = Plan {
+        profile: Profile::default(),
+        in_force: vec!["no_new_privs".to_owned(), "no core dumps".to_owned()],
+        missing: vec![],
+    };
+    if program.cwd.is_none() {
+        plan.in_force.push("private directory".to_owned());
+    }
+    if let Some(name) = &program.user {
+        plan.in_force.push(format!("user {name}"));
+        plan.profile.user = Some(find_user(name)?).filter(|user| !user.is_current());
+    }
+    let limits = &program.limits;
+    for (limit, value) in [
+        (Limit::Files, limits.files),
+        (Limit::FileSize, limits.file_size),
+        (Limit::Memory, limits.memory),
+        (Limit::Processes, limits.processes),
+    ] {
+        if let Some(value) = value {
+            plan.in_force.push(format!("{} {value}", limit.name()));
+            plan.profile.limits.insert(limit, value);
+        }
+    }
+    if let Some(sandbox) = &program.sandbox {
+        plan.reach(sandbox, kernel);
+        plan.refuse(sandbox, kernel);
+        if !sandbox.optional && !plan.missing.is_empty() {
+            return Err(PlanError::Unsupported(plan.missing));
+        }
+    }
+    Ok(plan)
+}
+
+fn find_user(name: &str) -> Result<User, PlanError> {
+    match User::find(name) {
+        Ok(Some(user)) => Ok(user),
+        Ok(None) => Err(PlanError::NoSuchUser(name.to_owned())),
+        Err(source) => Err(PlanError::UserLookup { name: name.to_owned(), source }),
+    }
+}
+
+impl Plan {
+    fn reach(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
+        let release = &kernel.release;
+        let Some(abi) = kernel.landlock else {
+            let why = format!(
+                "Linux {release} has none, or it is turned off at boot; it needs 6.2, or 6.7 for `connect`, and \
+                 `landlock` among the kernel's `lsm=`"
+            );
+            return self.miss("landlock", why);
+        };
+        self.in_force.push(format!("landlock (abi {abi})"));
+        if abi < LANDLOCK_TRUNCATE {
+            let why =
+                format!("Linux {release} lets it cut short files outside of `write`; it needs 6.2");
+            self.miss("landlock", why);
+        }
+        let mut connect = sandbox.connect.clone();
+        if connect.is_some() && abi < LANDLOCK_TCP {
+            connect = None;
+            self.miss("connect", format!("Linux {release} cannot restrict it; it needs 6.7"));
+        }
+        // What Landlock says of ports holds only if there is no way around it.
+        if connect.is_some() && !kernel.seccomp {
+            self.miss("connect", "without seccomp there are ways around it".to_owned());
+        }
+        if let Some(ports) = &connect {
+            let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+            let ports = if ports.is_empty() { "none".to_owned() } else { ports.join(" ") };
+            self.in_force.push(format!("connect {ports}"));
+            self.profile.refuse.other_ways_to_connect = kernel.seccomp;
+        }
+        let (read, write) = (sandbox.read.clone(), sandbox.write.clone());
+        self.profile.reach = Some(Reach { read, write, connect });
+    }
+
+    fn refuse(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
+        if sandbox.syscalls && kernel.seccomp {
+            self.in_force.push("seccomp".to_owned());
+            self.profile.refuse = Refuse { needless: true, ..self.profile.refuse };
+        } else if sandbox.syscalls {
+            let why = format!(
+                "Linux {} cannot filter system calls on {}",
+                kernel.release,
+                std::env::consts::ARCH
+            );
+            self.miss("seccomp", why);
+        }
+    }
+
+    fn miss(&mut self, what: &'static str, why: String) {
+        self.missing.push(Missing { what, why });
+    }
+}
+
+fn join(missing: &[Missing]) -> String {
+    missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ChildLimits, Program, Sandbox};
+
+    fn kernel(landlock: Option<u32>, seccomp: bool) -> Kernel {
+        Kernel { release: "5.10.0".to_owned(), landlock, seccomp }
+    }
+
+    fn sandboxed(optional: bool) -> Program {
+        let connect = Some(vec![443]);
+        let sandbox = Sandbox { connect, syscalls: true, optional, ..Sandbox::default() };
+        Program { sandbox: Some(sandbox), ..Program::default() }
+    }
+
+    #[test]
+    fn a_kernel_that_can_do_it_all_does_it_all() {
+        let limits = ChildLimits { files: Some(1024), ..ChildLimits::default() };
+        let program = Program { limits, ..sandboxed(false) };
+        let plan = plan(&program, &kernel(Some(5), true)).unwrap();
+        assert_eq!(
+            plan.in_force.join(", "),
+            "no_new_privs, no core dumps, private directory, files 1024, landlock (abi 5), connect 443, seccomp"
+        );
+        assert_eq!(plan.missing, []);
+        assert_eq!(plan.profile.limits, [(Limit::Files, 1024)].into());
+        assert_eq!(plan.profile.reach.unwrap().connect, Some(vec![443]));
+        assert_eq!(plan.profile.refuse, Refuse { needless: true, other_ways_to_connect: true });
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_is_named_with_what_is_missing_and_the_way_out() {
+        let cases: [(_, &[&str]); 5] = [
+            (kernel(None, true), &["landlock: Linux 5.10.0 has none", "6.2"]),
+            (kernel(Some(2), true), &["landlock: Linux 5.10.0 lets", "connect: ", "6.7"]),
+            (kernel(Some(3), true), &["connect: Linux 5.10.0 cannot restrict it"]),
+            (kernel(Some(7), false), &["seccomp: Linux 5.10.0", "connect: without seccomp"]),
+            (kernel(None, false), &["landlock: ", "seccomp: "]),
+        ];
+        for (kernel, words) in cases {
+            let error = plan(&sandboxed(false), &kernel).unwrap_err().to_string();
+            assert!(error.contains("`sandbox.optional = true`"), "{error}");
+            for word in words {
+                assert!(error.contains(word), "{word} is not in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_it_is_optional_what_can_be_done_is_done_and_the_rest_is_told() {
+        let optional = |kernel| plan(&sandboxed(true), &kernel).unwrap();
+        let none = optional(kernel(None, false));
+        assert_eq!((none.profile.reach, none.profile.refuse), (None, Refuse::default()));
+        assert_eq!(none.missing.len(), 2, "{:?}", none.missing);
+
+        let old = optional(kernel(Some(1), true));
+        assert_eq!(old.profile.reach.unwrap().connect, None);
+        assert_eq!(old.profile.refuse, Refuse { needless: true, other_ways_to_connect: false });
+        assert_eq!(old.missing.len(), 2, "{:?}", old.missing);
+    }
+
+    #[test]
+    fn without_a_sandbox_every_kernel_will_do() {
+        let plan = plan(&Program::default(), &kernel(None, false)).unwrap();
+        assert_eq!((plan.profile, plan.missing), (Profile::default(), vec![]));
+    }
+
+    #[test]
+    fn a_user_that_does_not_exist_is_named() {
+        let program = Program { user: Some("no-such-user".to_owned()), ..Program::default() };
+        let error = plan(&program, &kernel(None, false)).unwrap_err();
+        assert!(error.to_string().contains("no user `no-such-user`"), "{error}");
+    }
+}

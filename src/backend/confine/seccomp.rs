@@ -1,0 +1,183 @@
+//! Which system calls a program can make: seccomp.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
+};
+use serde::{Deserialize, Serialize};
+
+use super::ConfineError;
+
+/// What no MCP server needs, in the spirit of what containers refuse: other file systems and namespaces, other
+/// processes' memory, the kernel itself, its clock and its keys.
+const REFUSED: &[i64] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_fanotify_init,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_file_load,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_nfsservctl,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
+    libc::SYS_process_madvise,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+];
+
+/// The same, where there is such a call.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_uselib];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[];
+
+/// What is sent this way is seen by no filter.
+const IO_URING: [i64; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// Sockets that speak TCP where both sides do not know better.
+const AF_SMC: i32 = 43;
+
+/// Calls from here on are those of x32, under other numbers the same calls. No program needs them.
+const X32_CALLS: u32 = 0x4000_0000;
+
+/// Which calls are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refuse {
+    /// Those that no server needs.
+    pub needless: bool,
+    /// Those that connect past Landlock, which looks at `connect` of plain TCP sockets only.
+    pub other_ways_to_connect: bool,
+}
+
+/// The filters, to be applied by [`enforce`].
+pub(super) fn prepare(refuse: Refuse) -> Result<Vec<BpfProgram>, ConfineError> {
+    let mut programs = vec![];
+    let mut rules = BTreeMap::new();
+    if refuse.needless {
+        rules.extend(REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, vec![])));
+        rules.insert(libc::SYS_clone, new_namespaces()?);
+        // Its flags are in memory, where no filter can see them. Told that there is no such call, libraries use `clone`.
+        let clone3 = BTreeMap::from([(libc::SYS_clone3, vec![])]);
+        programs.push(program(clone3, libc::ENOSYS)?);
+    }
+    if refuse.other_ways_to_connect {
+        rules.extend(other_ways_to_connect()?);
+    }
+    if !rules.is_empty() {
+        rules.extend(IO_URING.map(|call| (call, vec![])));
+        programs.push(program(rules, libc::EPERM)?);
+    }
+    Ok(programs)
+}
+
+fn program(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<BpfProgram, BackendError> {
+    let refuse = SeccompAction::Errno(errno.cast_unsigned());
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let filter: BpfProgram =
+        SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?;
+    let mut program = no_x32();
+    program.extend(filter);
+    Ok(program)
+}
+
+/// The compiler compares numbers one by one, so this is written by hand: load the number, and from [`X32_CALLS`] on say
+/// that there is no such call.
+fn no_x32() -> BpfProgram {
+    let instruction = |code: u32, jf, k| sock_filter { code: code as u16, jt: 0, jf, k };
+    let no_such_call = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    vec![
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 1, X32_CALLS),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, no_such_call.into()),
+    ]
+}
+
+/// `clone` with any flag for a namespace of its own.
+fn new_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
+    let flags = [
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWUTS,
+    ];
+    flags.into_iter().map(|flag| has_flag(0, flag)).collect()
+}
+
+/// Multipath TCP and SMC reach TCP ports, and fast open connects by sending.
+fn other_ways_to_connect() -> Result<[(i64, Vec<SeccompRule>); 4], BackendError> {
+    let sockets =
+        vec![rule(0, SeccompCmpOp::Eq, AF_SMC)?, rule(2, SeccompCmpOp::Eq, libc::IPPROTO_MPTCP)?];
+    Ok([
+        (libc::SYS_socket, sockets),
+        (libc::SYS_sendto, vec![has_flag(3, libc::MSG_FASTOPEN)?]),
+        (libc::SYS_sendmsg, vec![has_flag(2, libc::MSG_FASTOPEN)?]),
+        (libc::SYS_sendmmsg, vec![has_flag(3, libc::MSG_FASTOPEN)?]),
+    ])
+}
+
+fn has_flag(argument: u8, flag: i32) -> Result<SeccompRule, BackendError> {
+    rule(argument, SeccompCmpOp::MaskedEq(flag.cast_unsigned().into()), flag)
+}
+
+fn rule(argument: u8, compare: SeccompCmpOp, value: i32) -> Result<SeccompRule, BackendError> {
+    let value = value.cast_unsigned().into();
+    SeccompRule::new(vec![SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Dword,
+        compare,
+        value,
+    )?])
+}
+
+/// From here on the filters hold, for this thread and all it starts.
+pub(super) fn enforce(programs: &[BpfProgram]) -> Result<(), ConfineError> {
+    programs.iter().try_for_each(|program| apply_filter(program).map_err(ConfineError::from))
+}
+
+impl From<BackendError> for ConfineError {
+    fn from(error: BackendError) -> Self {
+        Self::Seccomp(error.into())
+    }
+}
