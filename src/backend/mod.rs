@@ -5,6 +5,7 @@
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`supervisor`] keeps it running, [`run`] is one run of it
 //! - [`process`] is the child under its [`guard`], [`handshake`] opens it, [`tools`] lists what it has
+//! - [`pins`] holds back tools that are not as they were approved
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
@@ -18,6 +19,7 @@ pub mod guard;
 mod handshake;
 pub mod mailbox;
 pub mod pending;
+pub mod pins;
 mod proc_table;
 mod process;
 pub mod queue;
@@ -44,6 +46,7 @@ use self::changes::Changes;
 use self::client::{Audience, Client};
 use self::connection::Connection;
 use self::mailbox::Lists;
+use self::pins::Pins;
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
 use self::tools::ToolSet;
@@ -70,13 +73,16 @@ pub struct Environment {
     pub ids: fn() -> Arc<dyn IdSource>,
     /// What is counted.
     pub metrics: Metrics,
+    /// Which tools are held back.
+    pub pins: Arc<Pins>,
 }
 
 impl Environment {
-    /// The environment of a gateway in earnest.
+    /// The environment of a gateway in earnest, with nothing pinned.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
-        Self { own_program, max_response, cancel_grace: CANCEL_GRACE, ids, metrics }
+        let (cancel_grace, pins) = (CANCEL_GRACE, Arc::default());
+        Self { own_program, max_response, cancel_grace, ids, metrics, pins }
     }
 }
 
@@ -315,12 +321,12 @@ impl State {
 
 impl Ready {
     /// The same server with other tools.
-    fn with_tools(&self, tools: ToolSet) -> Self {
+    fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
         Self {
             connection: self.connection.clone(),
             dialect: self.dialect.clone(),
             about: self.about.clone(),
-            tools: Arc::new(tools),
+            tools,
         }
     }
 }

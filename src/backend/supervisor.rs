@@ -102,7 +102,7 @@ async fn run_once(
     tracing::info!(
         %server, generation,
         protocol = %ready.dialect.version(), era = %ready.dialect.version().era(),
-        tools = ready.tools.len(), start_ms = started.elapsed().as_millis(),
+        tools = ready.tools.iter().count(), start_ms = started.elapsed().as_millis(),
         "server `{server}` is ready"
     );
     backend.set_state(State::Ready(ready.clone()));
@@ -151,13 +151,13 @@ async fn keep_tools_fresh(backend: &Backend, ready: &Arc<Ready>) {
         // A server that says so all the time is not asked all the time.
         sleep(REFRESH_PAUSE).await;
         let deadline = Instant::now() + REFRESH_TIMEOUT;
-        let metrics = &backend.environment.metrics;
-        match ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await {
+        let environment = &backend.environment;
+        match ToolSet::list(connection, &ready.dialect, deadline, server, environment).await {
             Ok(tools) if tools.is_like(&backend.tools_now()) => {
                 backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
             }
             Ok(tools) => {
-                tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
+                tracing::info!(%server, tools = tools.iter().count(), "server `{server}` has changed its tools");
                 backend.set_state(State::Ready(Arc::new(ready.with_tools(tools))));
                 backend.changes().list_changed(List::Tools);
             }

@@ -4,6 +4,7 @@ mod call;
 mod check;
 mod guard;
 mod key;
+mod pin;
 mod policy_args;
 mod serve;
 mod std;
@@ -42,6 +43,8 @@ enum Command {
     Tenant(tenant::Args),
     /// API keys
     Key(key::Args),
+    /// Approved tools of servers with `pin = true`
+    Pin(pin::Args),
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -67,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Call(args) => call::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
+        Command::Pin(args) => pin::run(args),
         Command::Guard(args) => return guard::run(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -202,7 +202,7 @@ impl Gateway {
         let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
         let mut place = server.queue().line_up(tenant, policy.weight, call.size);
         let mut ready = place.first(server.ready(call.deadline)).await??;
-        let tool = call.find_tool(caller, &ready)?;
+        let mut tool = call.find_tool(caller, &ready)?;
         match (&tool, &call.ask) {
             (Some(tool), _) => record.at_tool(tool),
             (None, Ask::Method(method)) => record.at_method(method),
@@ -218,7 +218,9 @@ impl Gateway {
         // The server may have ended while the call waited for its slot.
         if ready.connection.is_closed() {
             ready = server.ready(call.deadline).await?;
+            tool = call.find_tool(caller, &ready)?;
         }
+        call.must_not_be_held(tool.as_deref())?;
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
@@ -288,6 +290,7 @@ impl Call {
             let (server, tool) = (self.server.clone(), name.clone());
             return Err(CallError::ToolNotFound { server, tool });
         };
+        self.must_not_be_held(Some(&**tool))?;
         if let Some(mirrored) = mirrored {
             let header = |name: &str| {
                 mirrored
@@ -298,6 +301,17 @@ impl Call {
             tool.header_params.check(arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// What was changed since it was approved is not called, also if the call has waited meanwhile.
+    fn must_not_be_held(&self, tool: Option<&Tool>) -> Result<(), CallError> {
+        match tool.filter(|tool| tool.is_held()) {
+            Some(tool) => {
+                let (server, tool) = (self.server.clone(), tool.name().to_owned());
+                Err(CallError::ToolHeld { server, tool })
+            }
+            None => Ok(()),
+        }
     }
 
     fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>) -> Frame {

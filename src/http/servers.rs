@@ -31,6 +31,9 @@ pub(super) struct ServerView<'a> {
     era: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<usize>,
+    /// Of a pinned server, how many more are held back; for those who see everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<usize>,
 }
 
 impl<'a> ServerView<'a> {
@@ -44,6 +47,7 @@ impl<'a> ServerView<'a> {
             protocol_version: None,
             era: None,
             tools: None,
+            held: None,
         };
         let backend = match server {
             Server::Shared(backend) => backend,
@@ -63,8 +67,9 @@ impl<'a> ServerView<'a> {
                     era: Some(version.era().to_string()),
                     tools: Some(match caller {
                         Some(caller) => granted(caller, id, &ready).count(),
-                        None => ready.tools.len(),
+                        None => ready.tools.iter().count(),
                     }),
+                    held: (caller.is_none() && server.config().pin).then(|| ready.tools.held_len()),
                     ..view("ready")
                 }
             }
