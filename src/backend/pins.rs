@@ -98,6 +98,13 @@ impl Pins {
         pinned.is_some_and(|pinned| std::mem::take(&mut pinned.shelf.lock().is_fresh))
     }
 
+    /// What was asked for by [`Pins::take_fresh`] could not be made use of.
+    pub fn set_fresh(&self, server: &ServerId, is_fresh: bool) {
+        if let Some(pinned) = self.servers.get(server) {
+            pinned.shelf.lock().is_fresh |= is_fresh;
+        }
+    }
+
     /// What was approved of a server; nothing if it was never seen. Those who listen hear if tools come or go by it.
     pub fn set_approved(&self, server: &ServerId, approved: Option<Approved>) {
         let Some(pinned) = self.servers.get(server) else { return };

@@ -84,7 +84,7 @@ async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyho
     let (pins, held) = read(&config, server.as_ref()).await?;
     let views = views(&pins, &held);
     if json {
-        println!("{:#}", json!({"pins": views}));
+        println!("{}", in_ascii(&format!("{:#}", json!({"pins": views}))));
         return Ok(());
     }
     let mut rows = vec![["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"].map(str::to_owned)];
@@ -193,6 +193,19 @@ fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>
     let mut views = views(pins, held);
     views.retain(|view| view.tool == tool);
     views
+}
+
+/// JSON without characters that could deceive whoever looks at it in a terminal. They are in strings only.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            text.push(c);
+        } else {
+            text.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    text
 }
 
 fn to_the_second(at: Timestamp) -> String {

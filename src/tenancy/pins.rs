@@ -19,7 +19,7 @@ const CONFIRM_EVERY: Duration = Duration::from_secs(60);
 /// Between attempts, as long as the store is away.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// A server that changes its tools all the time is not written down all the time.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(300);
 
 /// The pinned servers of a configuration, with what was approved as far as that can be read now.
 pub(super) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
@@ -67,7 +67,8 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
         let is_fresh = pins.take_fresh(server);
         let sighting = sighting(known, &pins.tools(server), is_fresh);
         if !sighting.is_empty() {
-            store.note_sighting(server, &sighting).await?;
+            let noted = store.note_sighting(server, &sighting).await;
+            noted.inspect_err(|_| pins.set_fresh(server, is_fresh))?;
         }
     }
     Ok(())

@@ -11,8 +11,8 @@ use crate::support::{Api, Fake, Gateway, Setup, eventually, refused};
 pub const QUERY: &str = r#"{"name":"query","description":"Looks things up.","inputSchema":{"type":"object"},"_meta":{"v":1}}"#;
 /// The same to whoever reads it.
 const QUERY_AGAIN: &str = r#"{"_meta":{"v":1}, "inputSchema": {"type": "object"}, "description": "Looks things up.", "name": "query"}"#;
-/// Promised for whatever is approved.
-pub const SOON: Duration = Duration::from_secs(2);
+/// Two seconds are promised for whatever is approved; the rest is for busy machines.
+pub const SOON: Duration = Duration::from_secs(5);
 pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// What the server is changed to, one word of it.
