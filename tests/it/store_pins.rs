@@ -75,13 +75,15 @@ async fn what_is_held_back_is_approved_by_its_hash() {
         let (old, new, newer) =
             (definition("a", "old"), definition("a", "new"), definition("a", "newer"));
         store.first_use(&server(), &[old.clone(), definition("b", "")]).await.unwrap();
-        store.note_sighting(&server(), &held(&[new.clone()])).await.unwrap();
+        store.note_sighting(&server(), &held(std::slice::from_ref(&new))).await.unwrap();
         let (_, seen) = store.pins(Some(&server())).await.unwrap();
         assert_eq!((seen.len(), &seen[0].definition), (1, &new));
 
         // The server changes again before anybody has approved anything.
-        let again =
-            Sighting { released: vec![(new.tool.clone(), new.hash)], ..held(&[newer.clone()]) };
+        let again = Sighting {
+            released: vec![(new.tool.clone(), new.hash)],
+            ..held(std::slice::from_ref(&newer))
+        };
         store.note_sighting(&server(), &again).await.unwrap();
         for hashes in [&[new.hash][..], &[newer.hash, new.hash], &[old.hash]] {
             let refused = store.approve(&root(), &server(), hashes).await;
