@@ -51,7 +51,8 @@ impl App {
         };
         let metrics = Metrics::new();
         let tenancy = Tenancy::open(&config, &metrics).await?;
-        let environment = Environment::new(own_program, config.max_response, metrics.clone());
+        let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
+        environment.pins = tenancy.pins.clone();
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
         let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);

@@ -18,10 +18,11 @@
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
-//! - [`store`]: tenants, keys, usage and the audit log in a database; the only place with SQL
+//! - [`store`]: tenants, keys, usage, pins and the audit log in a database; the only place with SQL
 //! - [`keys`]: API keys and their hashes
 //! - [`oauth`]: tokens of an identity provider
 //! - [`policy`]: what a tenant may do
+//! - [`pins`]: definitions of tools, to be compared and shown
 //! - [`ids`]: names, parsed once
 //! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
 
@@ -37,6 +38,7 @@ pub mod keys;
 pub mod limits;
 pub mod mcp;
 pub mod oauth;
+pub mod pins;
 pub mod policy;
 pub mod registry;
 pub mod reload;

@@ -1,4 +1,7 @@
 //! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the books.
+//! And, since it stands in the same store, which tools were approved.
+
+mod pins;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -12,6 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
+use crate::backend::pins::Pins;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::limits::Shared;
@@ -32,6 +36,8 @@ pub struct Tenancy {
     pub directory: Arc<Directory>,
     /// Who else may say who calls.
     pub oauth: Option<Arc<Verifier>>,
+    /// Which tools are held back.
+    pub pins: Arc<Pins>,
     shared_limits: Option<Arc<Shared>>,
 }
 
@@ -50,13 +56,14 @@ impl Tenancy {
         let shared_limits =
             config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
+        let pins = pins::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
         if config.auth.oauth.is_none() {
             directory.warn_if_nobody_can_call();
         }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
         let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
-        Ok(Self { directory: Arc::new(directory), oauth, shared_limits })
+        Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
     }
 
     /// Follows changes, and keeps the books.
@@ -74,6 +81,9 @@ impl Tenancy {
             spawn(&stop, async move { directory.follow().await }),
             spawn(&stop, async move { warn_of_state(&gateway, &self.directory).await }),
         ];
+        if self.pins.servers().next().is_some() {
+            others.push(spawn(&stop, pins::follow(self.pins, store.clone())));
+        }
         others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
         others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
         Running { stop, books, others, store }

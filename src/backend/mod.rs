@@ -6,7 +6,7 @@
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
-//!   lists what it has
+//!   lists what it has, [`pins`] holds back what is not as it was approved
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -24,6 +24,7 @@ mod http;
 pub mod lifecycle;
 pub mod mailbox;
 pub mod pending;
+pub mod pins;
 pub mod pool;
 mod proc_table;
 mod process;
@@ -59,6 +60,7 @@ use self::client::{Audience, Client};
 use self::connection::Connection;
 use self::lifecycle::Budget;
 use self::mailbox::Lists;
+use self::pins::Pins;
 use self::pool::{Lease, Load, Pool};
 use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
@@ -97,14 +99,17 @@ pub struct Environment {
     starts: Arc<Semaphore>,
     /// What is counted.
     pub metrics: Metrics,
+    /// Which tools are held back.
+    pub pins: Arc<Pins>,
 }
 
 impl Environment {
-    /// The environment of a gateway in earnest.
+    /// The environment of a gateway in earnest, with nothing pinned.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
-        let (budget, starts) = (Budget::default(), Arc::new(Semaphore::new(STARTS_MAX)));
-        Self { own_program, max_response, cancel_grace: CANCEL_GRACE, ids, budget, starts, metrics }
+        let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
+        let starts = Arc::new(Semaphore::new(STARTS_MAX));
+        Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
     }
 }
 
@@ -487,12 +492,12 @@ impl State {
 
 impl Ready {
     /// The same server with other tools.
-    fn with_tools(&self, tools: ToolSet) -> Self {
+    fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
         Self {
             connection: self.connection.clone(),
             dialect: self.dialect.clone(),
             about: self.about.clone(),
-            tools: Arc::new(tools),
+            tools,
         }
     }
 }

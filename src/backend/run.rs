@@ -211,15 +211,15 @@ async fn prepare(
 ) -> Result<Ready, StartError> {
     let dialect = Arc::new(Dialect::new(greeting.version));
     let tools = match greeting.capabilities.tools {
-        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, &environment.metrics).await?,
-        None => ToolSet::default(),
+        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, environment).await?,
+        None => Arc::default(),
     };
     let about = About {
         info: greeting.info,
         capabilities: greeting.capabilities,
         instructions: greeting.instructions,
     };
-    Ok(Ready { connection, dialect, about: Arc::new(about), tools: Arc::new(tools) })
+    Ok(Ready { connection, dialect, about: Arc::new(about), tools })
 }
 
 impl StartError {

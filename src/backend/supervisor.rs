@@ -337,7 +337,7 @@ impl Keeper {
         let (server, version) = (&self.backend.id, ready.dialect.version());
         tracing::info!(
             %server, copy = self.number, generation = self.generation,
-            protocol = %version, era = %version.era(), tools = ready.tools.len(),
+            protocol = %version, era = %version.era(), tools = ready.tools.iter().count(),
             "server `{server}` is ready"
         );
     }
@@ -378,8 +378,9 @@ impl Keeper {
             // A server that says so all the time is not asked all the time.
             sleep(REFRESH_PAUSE).await;
             let deadline = Instant::now() + REFRESH_TIMEOUT;
-            let metrics = &backend.environment.metrics;
-            let listed = ToolSet::list(connection, &ready.dialect, deadline, server, metrics).await;
+            let environment = &backend.environment;
+            let listed =
+                ToolSet::list(connection, &ready.dialect, deadline, server, environment).await;
             match listed {
                 Ok(listed) => {
                     let has_changed = !listed.is_like(&tools);
@@ -387,7 +388,7 @@ impl Keeper {
                     tools = ready.tools.clone();
                     self.enter_ready(ready, load);
                     if has_changed {
-                        tracing::info!(%server, tools = tools.len(), "server `{server}` has changed its tools");
+                        tracing::info!(%server, tools = tools.iter().count(), "server `{server}` has changed its tools");
                         backend.changes().list_changed(List::Tools);
                     }
                 }

@@ -1,14 +1,15 @@
 //! A server's tools, listed from the server and kept.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::Environment;
 use super::connection::{Connection, Failure};
 use super::handshake::describe;
 use super::pending::Answer;
@@ -18,6 +19,7 @@ use crate::mcp::headers::HeaderParams;
 use crate::mcp::requests::Dialect;
 use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
 use crate::mcp::{Era, names};
+use crate::pins::Hash;
 use crate::telemetry::metrics::{Metrics, ToolMetrics};
 
 /// Tools that one server may have: each costs memory here and a handful of metrics.
@@ -45,6 +47,9 @@ pub struct Tool {
     /// What its calls took lately, in microseconds.
     typical_micros: AtomicU64,
     definition: Box<RawValue>,
+    /// Of the definition, as soon as somebody wants to know it.
+    hash: OnceLock<Hash>,
+    is_held: AtomicBool,
 }
 
 impl Tool {
@@ -114,11 +119,39 @@ impl Tool {
     pub fn definition(&self) -> &RawValue {
         &self.definition
     }
+
+    /// What its definition is known by.
+    pub fn hash(&self) -> Hash {
+        *self.hash.get_or_init(|| Hash::of(self.definition.get()))
+    }
+
+    /// Whether it is held back: nobody sees it, and it must not be called.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Says whether that was different before.
+    pub(super) fn set_held(&self, is_held: bool) -> bool {
+        self.is_held.swap(is_held, Ordering::AcqRel) != is_held
+    }
 }
 
 impl ToolSet {
-    /// Asks a server for all pages of its list.
+    /// Asks a server for all pages of its list, and holds back what must be.
     pub async fn list(
+        connection: &Arc<Connection>,
+        dialect: &Dialect,
+        deadline: Instant,
+        server: &ServerId,
+        environment: &Environment,
+    ) -> Result<Arc<Self>, ListError> {
+        let pages = Self::read(connection, dialect, deadline, server, &environment.metrics);
+        let tools = Arc::new(pages.await?);
+        environment.pins.enter(server, &tools, connection, deadline).await;
+        Ok(tools)
+    }
+
+    async fn read(
         connection: &Arc<Connection>,
         dialect: &Dialect,
         deadline: Instant,
@@ -165,19 +198,20 @@ impl ToolSet {
         Err(ListError::Endless("too many pages"))
     }
 
-    /// The tool of that name.
+    /// The tool of that name, also if it is held back.
     pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_name.get(name)
     }
 
-    /// The tool that is called so where all servers are shown together.
+    /// The tool that is called so where all servers are shown together, also if it is held back.
     pub fn exposed_as(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_exposed.get(name)
     }
 
-    /// All, with what they are called where all servers are shown together.
+    /// Those that are not held back, with what they are called where all servers are shown together.
     pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
-        self.exposed.iter().map(String::as_str).zip(self.iter())
+        let exposed = self.exposed.iter().map(String::as_str).zip(self.all());
+        exposed.filter(|(_, tool)| !tool.is_held())
     }
 
     /// How long the list may be kept, and by whom.
@@ -191,8 +225,13 @@ impl ToolSet {
             .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
     }
 
-    /// All, in the server's order.
+    /// Those that are not held back, in the server's order.
     pub fn iter(&self) -> impl Iterator<Item = &Tool> {
+        self.all().filter(|tool| !tool.is_held())
+    }
+
+    /// Those that are held back too.
+    pub fn all(&self) -> impl Iterator<Item = &Tool> {
         self.in_order.iter().map(|tool| &**tool)
     }
 
@@ -209,14 +248,9 @@ impl ToolSet {
         texts(self) == texts(other)
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.in_order.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.in_order.is_empty()
+    /// How many are held back.
+    pub fn held_len(&self) -> usize {
+        self.all().filter(|tool| tool.is_held()).count()
     }
 
     fn add(
@@ -260,6 +294,8 @@ impl ToolSet {
             is_repeatable: is_repeatable(&definition),
             typical_micros: AtomicU64::new(TYPICAL_MICROS),
             definition,
+            hash: OnceLock::new(),
+            is_held: AtomicBool::new(false),
         });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);
@@ -269,7 +305,9 @@ impl ToolSet {
 
 impl ToolSet {
     fn expose(&mut self, server: &ServerId) {
-        self.exposed = names::exposed_tool_names(server.as_str(), self.names());
+        // Also those that are held back: whether they are must not change what others are called.
+        let names = self.all().map(Tool::name);
+        self.exposed = names::exposed_tool_names(server.as_str(), names);
         let tools = self.exposed.iter().cloned().zip(self.in_order.iter().cloned());
         self.by_exposed = tools.collect();
     }

@@ -5,6 +5,7 @@ mod check;
 mod confine;
 mod guard;
 mod key;
+mod pin;
 mod policy_args;
 mod serve;
 mod std;
@@ -43,6 +44,8 @@ enum Command {
     Tenant(tenant::Args),
     /// API keys
     Key(key::Args),
+    /// Approved tools of servers with `pin = true`
+    Pin(pin::Args),
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -71,6 +74,7 @@ pub fn run() -> ExitCode {
         Command::Call(args) => call::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
+        Command::Pin(args) => pin::run(args),
         Command::Guard(args) => return guard::run(args),
         Command::Confine(args) => return confine::run(args),
     };

@@ -69,6 +69,17 @@ pub enum CallError {
         /// As asked for.
         tool: String,
     },
+    /// The tool is not what it was when it was approved.
+    #[error(
+        "the definition of the tool `{tool}` of server `{server}` has changed since it was approved; \
+         it cannot be called until an administrator approves it"
+    )]
+    ToolHeld {
+        /// Its server.
+        server: String,
+        /// Its name.
+        tool: String,
+    },
     /// The body is over the limit.
     #[error("the body is larger than the {limit} bytes that are accepted")]
     PayloadTooLarge {
@@ -167,6 +178,7 @@ impl CallError {
             Self::Forbidden(_) => "forbidden",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
+            Self::ToolHeld { .. } => "tool_held",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::TenantBusy(_) => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",

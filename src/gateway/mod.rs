@@ -336,6 +336,9 @@ impl Sending<'_> {
         let lease = server.place(attempts.avoid, deadline).await?;
         let ready = lease.copy().ready.clone();
         attempts.avoid = Some(lease.copy().number);
+        // This copy may have changed it by now, whatever the others have.
+        let own = tool.and_then(|tool| ready.tools.get(tool.name()));
+        call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
         permit.carry((lease, self.admission.clone()));
 
         let sent = Instant::now();
@@ -426,6 +429,7 @@ impl Call {
             let (server, tool) = (self.server.clone(), name.clone());
             return Err(CallError::ToolNotFound { server, tool });
         };
+        self.must_not_be_held(Some(&**tool))?;
         if let Some(mirrored) = mirrored {
             let header = |name: &str| {
                 mirrored
@@ -436,6 +440,17 @@ impl Call {
             tool.header_params.check(arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// What was changed since it was approved is not called, also if the call has waited meanwhile.
+    fn must_not_be_held(&self, tool: Option<&Tool>) -> Result<(), CallError> {
+        match tool.filter(|tool| tool.is_held()) {
+            Some(tool) => {
+                let (server, tool) = (self.server.clone(), tool.name().to_owned());
+                Err(CallError::ToolHeld { server, tool })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The headers that repeat its arguments, where the server is to get them.

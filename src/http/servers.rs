@@ -31,6 +31,9 @@ pub(super) struct ServerView {
     era: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<usize>,
+    /// Of a pinned server, how many more are held back; for those who see everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<usize>,
     /// Copies that are ready, and copies that there should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<usize>,
@@ -124,8 +127,9 @@ impl ServerView {
             era: Some(version.era().to_string()),
             tools: Some(match caller {
                 Some(caller) => granted(caller, id.as_str(), &ready).count(),
-                None => ready.tools.len(),
+                None => ready.tools.iter().count(),
             }),
+            held: (caller.is_none() && server.config().pin).then(|| ready.tools.held_len()),
             ..view
         }
     }

@@ -34,9 +34,19 @@ impl Actor {
         Self(format!("cli:{user}"))
     }
 
+    /// The gateway itself.
+    pub(super) fn gateway() -> Self {
+        Self("gateway".to_owned())
+    }
+
     /// The holder of a key.
     pub fn key(id: KeyId) -> Self {
         Self(format!("key:{id}"))
+    }
+
+    /// As it is written down.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
     }
 }
 

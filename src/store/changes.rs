@@ -1,4 +1,4 @@
-//! Hearing of changes: every change of tenants or keys increases a number, and everybody compares it with the one they
+//! Hearing of changes: every change of tenants, keys or pins increases a number, and everybody compares it with the one they
 //! have seen. PostgreSQL says when to look; with SQLite, and now and then in any case, one looks unasked.
 
 use std::str::FromStr;
@@ -20,7 +20,7 @@ const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait before looking again for a database that is away.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells of changes of tenants and keys, whoever made them.
+/// Tells of changes of tenants, keys and pins, whoever made them.
 pub struct Changes {
     store: Store,
     seen: Option<i64>,

@@ -3,6 +3,8 @@
 use sqlx::migrate::MigrateError;
 
 use super::KeyOwner;
+use crate::ids::ServerId;
+use crate::pins::Hash;
 
 /// Why the store did not do what was asked. No text contains a password or a key.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,17 @@ pub enum StoreError {
     /// Its owner has as many active keys as are allowed.
     #[error("{0} has {max} active keys already; revoke one first", max = .0.active_keys_max())]
     TooManyKeys(KeyOwner),
+    /// The server has no such definition, or no longer, or it is approved already.
+    #[error(
+        "server `{server}` has no definition {hash} that is held back: it may have changed again; \
+         `trunkline pin list {server}` shows what it has now"
+    )]
+    NotHeld {
+        /// Which server.
+        server: ServerId,
+        /// What was to be approved.
+        hash: Hash,
+    },
     /// More was asked for than is given at once.
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),

@@ -1,9 +1,9 @@
-//! Tenants, their keys, what they have used, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
+//! Tenants, their keys, what they have used, which tools were approved, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
 //!
 //! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
 //!
 //! - `open`: connections and migrations
-//! - `tenants`, `keys`, `usage`, `audit`: one file per kind of row
+//! - `tenants`, `keys`, `usage`, `pins`, `audit`: one file per kind of row
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
 //!
@@ -14,6 +14,7 @@ mod changes;
 mod error;
 mod keys;
 mod open;
+mod pins;
 mod tenants;
 mod usage;
 
@@ -31,6 +32,7 @@ pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
+pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
@@ -84,7 +86,7 @@ impl Store {
         Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
     }
 
-    /// A transaction that changes tenants or keys: there is one at a time, and all replicas hear of it.
+    /// A transaction that changes tenants, keys or pins: there is one at a time, and all replicas hear of it.
     async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
         let mut transaction = self.write().await?;
         changes::announce(self.0.kind, &mut transaction).await?;

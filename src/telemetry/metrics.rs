@@ -61,6 +61,8 @@ metrics! {
     in_flight: IntGaugeVec = "trunkline_calls_in_flight" ["server"];
     /// Whether the server is ready for calls.
     up: IntGaugeVec = "trunkline_server_up" ["server"];
+    /// Tools of a pinned server that are held back, since they are not as they were approved.
+    held_tools: IntGaugeVec = "trunkline_held_tools" ["server"];
     /// Starts of the server after the first.
     restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
     /// Calls given up after they were sent: deadline passed, or the caller went away.
@@ -169,6 +171,11 @@ impl Metrics {
             refused_requests: self.refused_requests.with_label_values(&[server]),
             identity_alarms: self.identity_alarms.with_label_values(&[server]),
         }
+    }
+
+    /// Tools that are held back; for pinned servers only, since it is shown from then on.
+    pub fn held_tools(&self, server: &str) -> IntGauge {
+        self.held_tools.with_label_values(&[server])
     }
 
     /// The handles for limits that replicas share. They are not shown unless somebody asks for them here.

@@ -2,7 +2,7 @@
 
 Options are KEY=VALUE arguments:
   log=PATH           every start, every line received (>) and every line sent (<) is noted there
-  extra=PATH         names of further tools, one per line, read whenever the tools are listed
+  extra=PATH         names of further tools, or their definitions, one per line, read whenever the tools are listed
   discover=WHAT      modern, slow (modern, after 3 s), ignore, or the code of an error; -32601 unless told
   pages=N            the tools are listed on N pages
   cursor=loop        the last page leads back to the first
@@ -177,15 +177,17 @@ TOOLS = {
 
 
 def definitions():
-    names = [name for name in TOOLS if name != "odd"]
+    names, whole = [name for name in TOOLS if name != "odd"], [ODD_TOOL]
     if os.path.exists(OPTIONS.get("extra", "")):
-        names += open(OPTIONS["extra"]).read().split()
+        lines = open(OPTIONS["extra"]).read().splitlines()
+        names += [name for line in lines if not line.startswith("{") for name in line.split()]
+        whole += [line for line in lines if line.startswith("{")]
     hints = {"steps": ',"annotations":{"readOnlyHint":true}'}
     plain = [
         '{"name":%s,"inputSchema":{"type":"object"}%s}' % (json.dumps(name), hints.get(name, ""))
         for name in names
     ]
-    return [ODD_TOOL] + plain
+    return whole + plain
 
 
 def list_tools(id, cursor):

@@ -66,6 +66,7 @@ fn of_store(error: &StoreError) -> Response<Body> {
         StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
         StoreError::AlreadyExists(_) => (StatusCode::CONFLICT, "already_exists"),
         StoreError::TooManyKeys(_) => (StatusCode::CONFLICT, "too_many_keys"),
+        StoreError::NotHeld { .. } => (StatusCode::CONFLICT, "definition_changed"),
         StoreError::TooManyRows(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
         StoreError::Unavailable(_) => {
             tracing::warn!(%error, "the store could not be asked");

@@ -1,9 +1,10 @@
-//! `/admin/v1`: tenants, keys, usage, the audit log and servers, for administrators.
+//! `/admin/v1`: tenants, keys, usage, pins, the audit log and servers, for administrators.
 //!
 //! Changes are made in the store. This gateway and all others that use it follow within two seconds.
 
 mod answer;
 mod keys;
+mod pins;
 mod reports;
 mod tenants;
 
@@ -18,6 +19,7 @@ pub(super) use self::reports::{REPORTS_MAX, own_usage};
 
 pub(super) fn routes() -> Router<Arc<Front>> {
     let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);
+    let pins = get(pins::list).post(pins::approve).delete(pins::forget_all);
     Router::new()
         .route("/admin/v1/tenants", get(tenants::list).post(tenants::add))
         .route("/admin/v1/tenants/{tenant}", tenant)
@@ -27,4 +29,6 @@ pub(super) fn routes() -> Router<Arc<Front>> {
         .route("/admin/v1/usage", get(reports::usage))
         .route("/admin/v1/audit", get(reports::audit))
         .route("/admin/v1/servers", get(reports::servers))
+        .route("/admin/v1/servers/{server}/pins", pins)
+        .route("/admin/v1/servers/{server}/pins/{tool}", delete(pins::forget_one))
 }

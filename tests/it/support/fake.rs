@@ -24,7 +24,7 @@ impl Fake {
         [format!("log={}", self.log.display()), format!("extra={}", self.extra.display())]
     }
 
-    /// From now on it lists these tools too. It does not say so by itself.
+    /// From now on it lists these tools too: names, or whole definitions, one per line. It does not say so by itself.
     pub fn set_extra_tools(&self, names: &str) {
         fs::write(&self.extra, names).unwrap();
     }

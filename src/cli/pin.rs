@@ -1,0 +1,217 @@
+//! `trunkline pin`
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::table::align;
+use super::{ConfigArgs, Loaded, actor, load_config, with_store};
+use crate::config::Config;
+use crate::ids::{InvalidId, ServerId};
+use crate::pins::{Hash, Held, Pin, PinView, printable, views};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show which tools are approved, and which are held back
+    List {
+        /// Only of this server
+        #[arg(value_parser = parse_server)]
+        server: Option<ServerId>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Show how a tool that is held back differs from what was approved
+    Diff {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// The tool's name
+        tool: String,
+    },
+    /// Approve definitions that are held back
+    Approve {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to approve, by the hashes that `pin diff` and `pin list` show
+        #[arg(value_name = "HASH", required_unless_present = "all", conflicts_with = "all")]
+        hashes: Vec<String>,
+        /// All that is held back of this server now, whatever it is
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take back the approval of a tool; or of all, and approve what the server has when it is next seen
+    Forget {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// The tool's name
+        tool: Option<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct ServerArgs {
+    /// The server's id
+    #[arg(value_name = "SERVER", value_parser = parse_server)]
+    id: ServerId,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::List { server, json, config } => list(server, json, config).await,
+        Command::Diff { server, tool } => diff(server, &tool).await,
+        Command::Approve { server, hashes, all } => approve(server, &hashes, all).await,
+        Command::Forget { server, tool } => forget(server, tool.as_deref()).await,
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyhow::Result<()> {
+    let Loaded { config, .. } = load_config(config, None)?;
+    let (pins, held) = read(&config, server.as_ref()).await?;
+    let views = views(&pins, &held);
+    if json {
+        println!("{}", in_ascii(&format!("{:#}", json!({"pins": views}))));
+        return Ok(());
+    }
+    let mut rows = vec![["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"].map(str::to_owned)];
+    rows.extend(views.iter().map(|view| {
+        [
+            view.server.to_owned(),
+            printable(view.tool),
+            view.state.as_str().to_owned(),
+            view.hash.clone(),
+            view.since.map_or("-".to_owned(), to_the_second),
+            view.by.map_or("-".to_owned(), printable),
+        ]
+    }));
+    print!("{}", align(&rows));
+    Ok(())
+}
+
+async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
+    let Loaded { config, .. } = load_config(server.config, None)?;
+    let (pins, held) = read(&config, Some(&server.id)).await?;
+    let server = server.id;
+    let views = of_tool(&pins, &held, tool);
+    if views.is_empty() {
+        bail!(
+            "server `{server}` has no tool `{}` that was approved or is held back; `trunkline pin list {server}` shows all",
+            printable(tool)
+        );
+    }
+    for view in views {
+        let (name, hash) = (printable(view.tool), &view.hash);
+        let Some(diff) = &view.diff else {
+            println!("{name}: {} {hash}", view.state.as_str());
+            continue;
+        };
+        let before = view.approved_hash.as_deref().unwrap_or("(nothing was approved)");
+        print!("--- {name} {before}\n+++ {name} {hash}\n{diff}");
+        eprintln!("`trunkline pin approve {server} {hash}` approves it");
+    }
+    Ok(())
+}
+
+async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Result<()> {
+    let Loaded { config, .. } = load_config(server.config, None)?;
+    let server = server.id;
+    let (pins, held) = read(&config, Some(&server)).await?;
+    let hashes: Vec<Hash> = if all {
+        held.iter().map(|held| held.definition.hash).collect()
+    } else {
+        let parse = |text: &String| parse_hash(&server, &pins, &held, text);
+        texts.iter().map(parse).collect::<anyhow::Result<_>>()?
+    };
+    if hashes.is_empty() {
+        eprintln!("nothing of server `{server}` is held back");
+        return Ok(());
+    }
+    let approved =
+        with_store(&config, async |store| Ok(store.approve(&actor(), &server, &hashes).await?));
+    for tool in approved.await? {
+        eprintln!("approved tool `{}` of server `{server}`", printable(&tool));
+    }
+    Ok(())
+}
+
+/// A tool's name is not enough: what is approved must be what was looked at.
+fn parse_hash(server: &ServerId, pins: &[Pin], held: &[Held], text: &str) -> anyhow::Result<Hash> {
+    if let Ok(hash) = text.parse() {
+        return Ok(hash);
+    }
+    let held = of_tool(pins, held, text);
+    match held.iter().find(|view| view.state.is_held()) {
+        Some(PinView { hash, .. }) => bail!(
+            "name what is to be approved by its hash: `trunkline pin approve {server} {hash}` approves what \
+             the tool `{tool}` is now, `trunkline pin diff {server} {tool}` shows it",
+            tool = printable(text)
+        ),
+        None => bail!(
+            "`{}` is neither a hash nor a tool of server `{server}` that is held back; \
+             `trunkline pin list {server}` shows those",
+            printable(text)
+        ),
+    }
+}
+
+async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
+    let Loaded { config, .. } = load_config(server.config, None)?;
+    let server = server.id;
+    let forgotten =
+        with_store(&config, async |store| Ok(store.forget_pins(&actor(), &server, tool).await?));
+    let forgotten = forgotten.await?;
+    match tool {
+        Some(tool) => {
+            eprintln!("tool `{}` of server `{server}` is no longer approved", printable(tool))
+        }
+        None => eprintln!(
+            "forgot all of server `{server}` ({forgotten}): what it has when it is next seen is approved"
+        ),
+    }
+    Ok(())
+}
+
+async fn read(config: &Config, server: Option<&ServerId>) -> anyhow::Result<(Vec<Pin>, Vec<Held>)> {
+    with_store(config, async |store| Ok(store.pins(server).await?)).await
+}
+
+fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>> {
+    let mut views = views(pins, held);
+    views.retain(|view| view.tool == tool);
+    views
+}
+
+/// JSON without characters that could deceive whoever looks at it in a terminal. They are in strings only.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            text.push(c);
+        } else {
+            text.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    text
+}
+
+fn to_the_second(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+fn parse_server(text: &str) -> Result<ServerId, InvalidId> {
+    ServerId::parse(text)
+}

@@ -1,0 +1,206 @@
+//! The canonical form of a definition, and its hash. Two definitions have the same form if they differ in the order of
+//! keys, in space between tokens, or in how characters are escaped; any other difference is one. Numbers stay as they
+//! are written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// Beyond this depth a definition is taken as it is written: who nests deeper must not exhaust the stack.
+const DEPTH_MAX: usize = 64;
+/// Before the digits of a hash.
+const PREFIX: &str = "sha256:";
+
+/// What a definition is known by: SHA-256 over its canonical form.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hash([u8; 32]);
+
+impl Hash {
+    /// Of a definition, in whatever form it is written.
+    pub fn of(definition: &str) -> Self {
+        Self(Sha256::digest(canonical(definition)).into())
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text is no hash.
+#[derive(Debug, thiserror::Error)]
+#[error("it is not the hash of a definition, which is `sha256:` and 64 digits of 0-9 and a-f")]
+pub struct InvalidHash;
+
+impl FromStr for Hash {
+    type Err = InvalidHash;
+
+    fn from_str(text: &str) -> Result<Self, InvalidHash> {
+        let digits = text.strip_prefix(PREFIX).ok_or(InvalidHash)?.as_bytes();
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(InvalidHash),
+        };
+        let bytes = digits.chunks(2).map(|pair| match pair {
+            [high, low] => Ok(value(*high)? << 4 | value(*low)?),
+            _ => Err(InvalidHash),
+        });
+        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
+        bytes.try_into().map(Self).map_err(|_| InvalidHash)
+    }
+}
+
+/// A JSON text with sorted keys and nothing between tokens. The text must be valid JSON; of another one the form is
+/// something else, but there is one.
+pub fn canonical(json: &str) -> String {
+    let mut scan = Scan { json, at: 0 };
+    let mut form = String::with_capacity(json.len());
+    scan.value(0, &mut form);
+    // Of valid JSON nothing is left.
+    form += json[scan.at..].trim_ascii();
+    form
+}
+
+struct Scan<'a> {
+    json: &'a str,
+    at: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// The next byte that is not space, if there is one.
+    fn peek(&mut self) -> Option<u8> {
+        let rest = &self.json.as_bytes()[self.at..];
+        self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.json.as_bytes().get(self.at).copied()
+    }
+
+    fn value(&mut self, depth: usize, form: &mut String) {
+        match self.peek() {
+            Some(b'{' | b'[') if depth == DEPTH_MAX => form.push_str(self.nested()),
+            Some(b'{') => self.object(depth, form),
+            Some(b'[') => self.array(depth, form),
+            Some(b'"') => self.string(form),
+            Some(_) => form.push_str(self.plain()),
+            None => {}
+        }
+    }
+
+    fn object(&mut self, depth: usize, form: &mut String) {
+        let mut members = vec![];
+        self.at += 1;
+        while self.peek() == Some(b'"') {
+            let mut member = String::new();
+            self.string(&mut member);
+            let name_len = member.len();
+            if self.peek() == Some(b':') {
+                self.at += 1;
+                member.push(':');
+                self.value(depth + 1, &mut member);
+            }
+            members.push((member, name_len));
+            if self.peek() == Some(b',') {
+                self.at += 1;
+            }
+        }
+        // Stable: of two with one name the order counts, since readers do not agree which of them does.
+        members.sort_by(|(one, len), (other, other_len)| one[..*len].cmp(&other[..*other_len]));
+        let members: Vec<String> = members.into_iter().map(|(member, _)| member).collect();
+        form.push('{');
+        form.push_str(&members.join(","));
+        self.close(b'}', form);
+    }
+
+    fn array(&mut self, depth: usize, form: &mut String) {
+        form.push('[');
+        self.at += 1;
+        while self.peek().is_some_and(|byte| byte != b']') {
+            let start = self.at;
+            self.value(depth + 1, form);
+            if self.peek() == Some(b',') {
+                form.push(',');
+                self.at += 1;
+            }
+            if self.at == start {
+                break;
+            }
+        }
+        self.close(b']', form);
+    }
+
+    fn close(&mut self, bracket: u8, form: &mut String) {
+        if self.peek() == Some(bracket) {
+            form.push(char::from(bracket));
+            self.at += 1;
+        }
+    }
+
+    /// With every character escaped as little as can be. One that has no form but its escape stays as it is.
+    fn string(&mut self, form: &mut String) {
+        let written = self.string_as_written();
+        match serde_json::from_str::<String>(written) {
+            Ok(text) => form.push_str(&serde_json::Value::from(text).to_string()),
+            Err(_) => form.push_str(written),
+        }
+    }
+
+    fn string_as_written(&mut self) -> &'a str {
+        let (bytes, start) = (self.json.as_bytes(), self.at);
+        self.at += 1;
+        while let Some(byte) = bytes.get(self.at) {
+            self.at += 1;
+            match byte {
+                b'"' => break,
+                // What is escaped is never the end; all of ASCII is one byte.
+                b'\\' if bytes.get(self.at).is_some_and(u8::is_ascii) => self.at += 1,
+                _ => {}
+            }
+        }
+        &self.json[start..self.at]
+    }
+
+    /// A number or a word.
+    fn plain(&mut self) -> &'a str {
+        let rest = &self.json[self.at..];
+        let ends = |c: char| matches!(c, ',' | ':' | ']' | '}' | '"') || c.is_ascii_whitespace();
+        let len = rest.find(ends).unwrap_or(rest.len());
+        self.at += len;
+        &rest[..len]
+    }
+
+    /// An object or an array as it is written.
+    fn nested(&mut self) -> &'a str {
+        let start = self.at;
+        let mut open = 0_usize;
+        while let Some(byte) = self.json.as_bytes().get(self.at) {
+            match byte {
+                b'"' => {
+                    self.string_as_written();
+                    continue;
+                }
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open -= 1,
+                _ => {}
+            }
+            self.at += 1;
+            if open == 0 {
+                break;
+            }
+        }
+        // Whatever was found last is one byte of ASCII, or the end.
+        &self.json[start..self.at]
+    }
+}
+
+#[cfg(test)]
+#[path = "canonical_tests.rs"]
+mod tests;

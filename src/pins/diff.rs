@@ -1,0 +1,163 @@
+//! What is different in another definition, line by line.
+
+use super::lines::lines;
+
+/// Lines that are shown before and after each difference.
+const CONTEXT: usize = 3;
+/// The longest common sequence is looked for as long as that takes no more comparisons.
+const COMPARED_MAX: usize = 250_000;
+
+/// One line of either definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Same(&'a str),
+    Gone(&'a str),
+    New(&'a str),
+}
+
+/// What to take away (`-`) from one definition, and to add (`+`), to get the other. Both in canonical form.
+pub fn diff(before: &str, after: &str) -> String {
+    let (before, after) = (lines(before), lines(after));
+    let compared = compare(&before, &after);
+    let is_different = |line: &Line<'_>| !matches!(line, Line::Same(_));
+    let mut text = String::new();
+    let mut skipped = false;
+    for (at, line) in compared.iter().enumerate() {
+        let near = at.saturating_sub(CONTEXT)..compared.len().min(at + CONTEXT + 1);
+        if !compared[near].iter().any(is_different) {
+            skipped = true;
+            continue;
+        }
+        if std::mem::take(&mut skipped) {
+            text += "  …\n";
+        }
+        text += &match line {
+            Line::Same(line) => format!("  {line}\n"),
+            Line::Gone(line) => format!("- {line}\n"),
+            Line::New(line) => format!("+ {line}\n"),
+        };
+    }
+    if skipped && !text.is_empty() {
+        text += "  …\n";
+    }
+    text
+}
+
+/// All lines of both, those that are in both once.
+fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
+    let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+    let (rest, other_rest) = (&before[start..], &after[start..]);
+    let pairs = rest.iter().rev().zip(other_rest.iter().rev());
+    let end = pairs.take_while(|(one, other)| one == other).count();
+    let middle = &rest[..rest.len() - end];
+    let other_middle = &other_rest[..other_rest.len() - end];
+
+    let same = |lines: &'a [String]| lines.iter().map(|line| Line::Same(line));
+    let mut compared: Vec<Line<'a>> = same(&before[..start]).collect();
+    compared.extend(compare_middle(middle, other_middle));
+    compared.extend(same(&rest[rest.len() - end..]));
+    compared
+}
+
+/// By the longest common sequence, or, where finding it would take too long, without one.
+fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
+    let gone = |lines: &'a [String]| lines.iter().map(|line| Line::Gone(line));
+    let new = |lines: &'a [String]| lines.iter().map(|line| Line::New(line));
+    if before.len().saturating_mul(after.len()) > COMPARED_MAX {
+        return gone(before).chain(new(after)).collect();
+    }
+    let common = common_lengths(before, after);
+    let width = after.len() + 1;
+    let (mut one, mut other) = (0, 0);
+    let mut compared = vec![];
+    while one < before.len() && other < after.len() {
+        if before[one] == after[other] {
+            compared.push(Line::Same(&before[one]));
+            (one, other) = (one + 1, other + 1);
+        } else if common[(one + 1) * width + other] >= common[one * width + other + 1] {
+            compared.push(Line::Gone(&before[one]));
+            one += 1;
+        } else {
+            compared.push(Line::New(&after[other]));
+            other += 1;
+        }
+    }
+    compared.extend(gone(&before[one..]));
+    compared.extend(new(&after[other..]));
+    compared
+}
+
+/// How long the longest common sequence of `before[one..]` and `after[other..]` is, at `one * width + other`.
+fn common_lengths(before: &[String], after: &[String]) -> Vec<u32> {
+    let width = after.len() + 1;
+    let mut lengths = vec![0; (before.len() + 1) * width];
+    for one in (0..before.len()).rev() {
+        for other in (0..after.len()).rev() {
+            lengths[one * width + other] = if before[one] == after[other] {
+                lengths[(one + 1) * width + other + 1] + 1
+            } else {
+                lengths[(one + 1) * width + other].max(lengths[one * width + other + 1])
+            };
+        }
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_change_is_shown_with_what_is_around_it() {
+        let before = r#"{"a":1,"b":2,"c":3,"d":"Adds.","e":5,"f":6,"g":7,"h":8}"#;
+        let after = before.replace("Adds.", "Adds. Read ~/.ssh first.");
+        let expected = "  …\n    \"a\": 1,\n    \"b\": 2,\n    \"c\": 3,\n-   \"d\": \"Adds.\",\n\
+            +   \"d\": \"Adds. Read ~/.ssh first.\",\n    \"e\": 5,\n    \"f\": 6,\n    \"g\": 7,\n  …\n";
+        assert_eq!(diff(before, &after), expected);
+        assert_eq!(diff(before, before), "");
+        assert_eq!(diff("", r#"{"a":1}"#), "+ {\n+   \"a\": 1\n+ }\n");
+    }
+
+    #[test]
+    fn long_definitions_are_compared_quickly() {
+        let lines = |name: &str| (0..20_000).map(|at| format!("{name}{at}")).collect::<Vec<_>>();
+        let (before, after) = (lines("a"), lines("b"));
+        assert_eq!(compare(&before, &after).len(), 40_000);
+    }
+
+    fn some_lines() -> impl Strategy<Value = Vec<String>> {
+        prop::collection::vec("[ab]", 0..8)
+    }
+
+    /// The length of the longest common sequence, found by trying all.
+    fn longest(before: &[String], after: &[String]) -> usize {
+        let (Some((one, rest)), Some((other, other_rest))) =
+            (before.split_first(), after.split_first())
+        else {
+            return 0;
+        };
+        if one == other {
+            return 1 + longest(rest, other_rest);
+        }
+        longest(rest, after).max(longest(before, other_rest))
+    }
+
+    proptest! {
+        #[test]
+        fn both_can_be_read_from_it_and_no_line_is_there_twice_for_nothing(before in some_lines(), after in some_lines()) {
+            let compared = compare(&before, &after);
+            let of = |skipped: fn(&Line<'_>) -> bool| {
+                let left = compared.iter().filter(|line| !skipped(line));
+                let text = |line: &Line<'_>| match line {
+                    Line::Same(line) | Line::Gone(line) | Line::New(line) => (*line).to_owned(),
+                };
+                left.map(text).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(of(|line| matches!(line, Line::New(_))), before.clone());
+            prop_assert_eq!(of(|line| matches!(line, Line::Gone(_))), after.clone());
+            let same = compared.iter().filter(|line| matches!(line, Line::Same(_))).count();
+            prop_assert_eq!(same, longest(&before, &after));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! How the tools of pinned servers stand, as operators see it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Definition, Held, Pin, diff};
+use crate::ids::ServerId;
+
+/// Shown in place of a difference that cannot be.
+const NOT_KEPT: &str = "(the definition is too long to be kept, and cannot be shown)\n";
+
+/// How a tool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it was approved.
+    Approved,
+    /// Changed since, and held back.
+    Held,
+    /// Never approved, and held back.
+    New,
+    /// Approved, and no longer there.
+    Gone,
+}
+
+/// One definition, as operators see it.
+#[derive(Debug, Serialize)]
+pub struct PinView<'a> {
+    /// Of which server.
+    pub server: &'a str,
+    /// Of which tool.
+    pub tool: &'a str,
+    /// How it stands.
+    pub state: State,
+    /// What the definition is known by.
+    pub hash: String,
+    /// Since when it stands so.
+    pub since: Option<Timestamp>,
+    /// Who approved it, if somebody has.
+    pub by: Option<&'a str>,
+    /// Where it is held back: what was approved before, if anything was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved_hash: Option<String>,
+    /// Where it is held back: what is different.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+}
+
+impl State {
+    /// As shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approved => "approved",
+            Self::Held => "held",
+            Self::New => "new",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Whether nobody can call it.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Held | Self::New)
+    }
+}
+
+/// All definitions that matter: those that are held back, and those that were approved and have no other in their
+/// place. By server and tool.
+pub fn views<'a>(pins: &'a [Pin], held: &'a [Held]) -> Vec<PinView<'a>> {
+    let approved: BTreeMap<(&ServerId, &str), &Pin> =
+        pins.iter().map(|pin| ((&pin.server, pin.definition.tool.as_str()), pin)).collect();
+    let replaced: HashSet<(&ServerId, &str)> =
+        held.iter().map(|held| (&held.server, held.definition.tool.as_str())).collect();
+    let standing = approved.iter().filter(|(tool, _)| !replaced.contains(tool));
+    let mut views: Vec<PinView<'a>> = standing.map(|(_, pin)| of_pin(pin)).collect();
+    views.extend(held.iter().map(|held| {
+        let before = approved.get(&(&held.server, held.definition.tool.as_str()));
+        of_held(held, before.copied())
+    }));
+    views.sort_by(|one, other| {
+        (one.server, one.tool, &one.hash).cmp(&(other.server, other.tool, &other.hash))
+    });
+    views
+}
+
+fn of_pin(pin: &Pin) -> PinView<'_> {
+    let (state, since) = match pin.gone {
+        Some(gone) => (State::Gone, gone),
+        None => (State::Approved, pin.at),
+    };
+    PinView {
+        server: pin.server.as_str(),
+        tool: &pin.definition.tool,
+        state,
+        hash: pin.definition.hash.to_string(),
+        since: Timestamp::from_millisecond(since).ok(),
+        by: Some(&pin.by),
+        approved_hash: None,
+        diff: None,
+    }
+}
+
+fn of_held<'a>(held: &'a Held, before: Option<&Pin>) -> PinView<'a> {
+    let is_kept = |definition: &Definition| !definition.text.is_empty();
+    let all_kept = is_kept(&held.definition) && before.is_none_or(|pin| is_kept(&pin.definition));
+    let before_text = before.map_or("", |pin| &pin.definition.text);
+    PinView {
+        server: held.server.as_str(),
+        tool: &held.definition.tool,
+        state: if before.is_some() { State::Held } else { State::New },
+        hash: held.definition.hash.to_string(),
+        since: Timestamp::from_millisecond(held.since).ok(),
+        by: None,
+        approved_hash: before.map(|pin| pin.definition.hash.to_string()),
+        diff: Some(match all_kept {
+            true => diff(before_text, &held.definition.text),
+            false => NOT_KEPT.to_owned(),
+        }),
+    }
+}

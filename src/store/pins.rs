@@ -1,0 +1,357 @@
+//! Definitions of tools: which were approved, and which wait to be.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::json;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+
+use super::tenants::readable;
+use super::{Actor, Store, StoreError, audit, in_time, now, places};
+use crate::ids::ServerId;
+use crate::pins::{Definition, Hash, Held, Pin};
+
+/// Definitions that are held back, of one server: what is beyond them waits to be written down.
+pub const HELD_MAX: usize = 500;
+/// Rows that are written at once.
+const ROWS_MAX: usize = 500;
+/// Who has approved what a server had when it was first seen.
+const FIRST_USE: &str = "first use";
+
+/// What is known of one server's definitions, without their texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The tools that were approved.
+    pub approved: HashMap<String, Hash>,
+    /// Those of them that the server no longer has.
+    pub gone: HashSet<String>,
+    /// What is held back.
+    pub held: HashSet<(String, Hash)>,
+}
+
+/// What a gateway has found to be another in what a server has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// Definitions that are held back from now on.
+    pub held: Vec<Definition>,
+    /// Those that the server no longer has.
+    pub released: Vec<(String, Hash)>,
+    /// Approved tools that the server no longer has.
+    pub gone: Vec<String>,
+    /// Approved tools that it has again.
+    pub back: Vec<String>,
+}
+
+impl Sighting {
+    /// Whether there is nothing to write down.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+type PinRow = (String, String, String, String, i64, String, Option<i64>);
+type HeldRow = (String, String, String, String, i64);
+
+impl Store {
+    /// All servers whose tools are pinned, as of one moment.
+    pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
+        in_time(async {
+            let mut snapshot = self.snapshot().await?;
+            let pinned = read_pinned(&mut snapshot).await?;
+            snapshot.rollback().await?;
+            Ok::<_, StoreError>(pinned)
+        })
+        .await
+    }
+
+    /// What was approved and what is held back, of one server or of all, as of one moment.
+    pub async fn pins(
+        &self,
+        server: Option<&ServerId>,
+    ) -> Result<(Vec<Pin>, Vec<Held>), StoreError> {
+        let server = server.map(ServerId::as_str);
+        in_time(async {
+            let mut snapshot = self.snapshot().await?;
+            let pins: Vec<PinRow> = sqlx::query_as(
+                "SELECT server, tool, hash, definition, approved_at, approved_by, gone FROM pins \
+                 WHERE $1 IS NULL OR server = $1 ORDER BY server, tool",
+            )
+            .bind(server)
+            .fetch_all(&mut *snapshot)
+            .await?;
+            let held: Vec<HeldRow> = sqlx::query_as(
+                "SELECT server, tool, hash, definition, first_seen FROM held_definitions \
+                 WHERE $1 IS NULL OR server = $1 ORDER BY server, tool, hash",
+            )
+            .bind(server)
+            .fetch_all(&mut *snapshot)
+            .await?;
+            snapshot.rollback().await?;
+            let pins = pins.into_iter().map(pin).filter_map(readable).collect();
+            Ok::<_, StoreError>((
+                pins,
+                held.into_iter().map(held_back).filter_map(readable).collect(),
+            ))
+        })
+        .await
+    }
+
+    /// Approves what a server has when it is seen for the first time. Says whether it was: of several replicas that see
+    /// it at once, one is the first, and what it has seen counts for all.
+    pub async fn first_use(
+        &self,
+        server: &ServerId,
+        definitions: &[Definition],
+    ) -> Result<bool, StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let first = sqlx::query(
+                "INSERT INTO pinned_servers (server, first_use) VALUES ($1, $2) \
+                 ON CONFLICT (server) DO NOTHING",
+            );
+            let first = first.bind(server.as_str()).bind(now());
+            if first.execute(&mut *change).await?.rows_affected() == 0 {
+                return Ok(false);
+            }
+            for some in definitions.chunks(ROWS_MAX) {
+                insert_pins(&mut change, server, some, FIRST_USE).await?;
+            }
+            let detail = json!({"tools": definitions.len()});
+            let actor = Actor::gateway();
+            audit::note(&mut change, &actor, "pin.first_use", target(server), detail).await?;
+            change.commit().await?;
+            Ok::<_, StoreError>(true)
+        })
+        .await
+    }
+
+    /// Writes down what a gateway has seen. Only those who approve read it, so nobody is told.
+    pub async fn note_sighting(
+        &self,
+        server: &ServerId,
+        sighting: &Sighting,
+    ) -> Result<(), StoreError> {
+        in_time(async {
+            let mut write = self.write().await?;
+            for (tool, hash) in &sighting.released {
+                delete_held(&mut write, server, Some(tool), Some(*hash)).await?;
+            }
+            for definition in sighting.held.iter().take(HELD_MAX) {
+                insert_held(&mut write, server, definition).await?;
+            }
+            let gone = sighting.gone.iter().map(|tool| (tool, Some(now())));
+            for (tool, since) in gone.chain(sighting.back.iter().map(|tool| (tool, None))) {
+                sqlx::query("UPDATE pins SET gone = $3 WHERE server = $1 AND tool = $2")
+                    .bind(server.as_str())
+                    .bind(tool)
+                    .bind(since)
+                    .execute(&mut *write)
+                    .await?;
+            }
+            write.commit().await?;
+            Ok::<_, StoreError>(())
+        })
+        .await
+    }
+
+    /// Approves definitions that are held back, all of them or none. A definition is named by its hash, so that what is
+    /// approved is what was looked at. Gives the names of the tools.
+    pub async fn approve(
+        &self,
+        actor: &Actor,
+        server: &ServerId,
+        hashes: &[Hash],
+    ) -> Result<Vec<String>, StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let mut approved = BTreeMap::new();
+            for hash in hashes {
+                let tool = approve_one(&mut change, actor, server, *hash).await?;
+                approved.insert(tool, hash.to_string());
+            }
+            let tools = approved.keys().cloned().collect();
+            let detail = json!({"tools": approved});
+            audit::note(&mut change, actor, "pin.approve", target(server), detail).await?;
+            change.commit().await?;
+            Ok::<_, StoreError>(tools)
+        })
+        .await
+    }
+
+    /// Forgets that a tool was approved: it is held back as if it were new. Or all of a server: what it has when it is
+    /// next seen is approved then. Gives how many were forgotten.
+    pub async fn forget_pins(
+        &self,
+        actor: &Actor,
+        server: &ServerId,
+        tool: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        in_time(async {
+            let mut change = self.change().await?;
+            let pins =
+                sqlx::query("DELETE FROM pins WHERE server = $1 AND ($2 IS NULL OR tool = $2)");
+            let pins = pins.bind(server.as_str()).bind(tool);
+            let forgotten = pins.execute(&mut *change).await?.rows_affected();
+            let known = match tool {
+                Some(_) => forgotten,
+                None => {
+                    delete_held(&mut change, server, None, None).await?;
+                    let known = sqlx::query("DELETE FROM pinned_servers WHERE server = $1");
+                    known.bind(server.as_str()).execute(&mut *change).await?.rows_affected()
+                }
+            };
+            if known == 0 {
+                return Err(StoreError::NotFound(match tool {
+                    Some(tool) => format!("approved tool {tool:?} of server `{server}`"),
+                    None => format!("pinned server `{server}`"),
+                }));
+            }
+            let detail = json!({"tool": tool, "forgotten": forgotten});
+            audit::note(&mut change, actor, "pin.forget", target(server), detail).await?;
+            change.commit().await?;
+            Ok(forgotten)
+        })
+        .await
+    }
+}
+
+async fn read_pinned(
+    connection: &mut AnyConnection,
+) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
+    let servers: Vec<String> =
+        sqlx::query_scalar("SELECT server FROM pinned_servers").fetch_all(&mut *connection).await?;
+    let approved: Vec<(String, String, String, Option<i64>)> =
+        sqlx::query_as("SELECT server, tool, hash, gone FROM pins")
+            .fetch_all(&mut *connection)
+            .await?;
+    let held: Vec<(String, String, String)> =
+        sqlx::query_as("SELECT server, tool, hash FROM held_definitions")
+            .fetch_all(connection)
+            .await?;
+    let servers = servers.iter().map(|server| Ok((server_id(server)?, Pinned::default())));
+    let mut pinned: BTreeMap<_, _> = servers.filter_map(readable).collect();
+    for (server, tool, text, gone) in approved {
+        let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
+        let Some(hash) = readable(parse_hash(&text)) else { continue };
+        if gone.is_some() {
+            pinned.gone.insert(tool.clone());
+        }
+        pinned.approved.insert(tool, hash);
+    }
+    for (server, tool, text) in held {
+        let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
+        pinned.held.extend(readable(parse_hash(&text)).map(|hash| (tool, hash)));
+    }
+    Ok(pinned)
+}
+
+/// Gives the name of the tool.
+async fn approve_one(
+    change: &mut Transaction<'static, Any>,
+    actor: &Actor,
+    server: &ServerId,
+    hash: Hash,
+) -> Result<String, StoreError> {
+    let held: Option<(String, String)> = sqlx::query_as(
+        "SELECT tool, definition FROM held_definitions WHERE server = $1 AND hash = $2",
+    )
+    .bind(server.as_str())
+    .bind(hash.to_string())
+    .fetch_optional(&mut **change)
+    .await?;
+    let Some((tool, text)) = held else {
+        return Err(StoreError::NotHeld { server: server.clone(), hash });
+    };
+    sqlx::query("DELETE FROM pins WHERE server = $1 AND tool = $2")
+        .bind(server.as_str())
+        .bind(&tool)
+        .execute(&mut **change)
+        .await?;
+    let definition = Definition { tool: tool.clone(), hash, text };
+    insert_pins(change, server, &[definition], actor.as_str()).await?;
+    delete_held(change, server, Some(&tool), Some(hash)).await?;
+    Ok(tool)
+}
+
+async fn insert_pins(
+    change: &mut Transaction<'static, Any>,
+    server: &ServerId,
+    definitions: &[Definition],
+    by: &str,
+) -> Result<(), StoreError> {
+    let places = places(definitions.len(), 6);
+    let text = format!(
+        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {places}"
+    );
+    let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    let now = now();
+    for Definition { tool, hash, text } in definitions {
+        rows = rows.bind(server.as_str()).bind(tool).bind(hash.to_string()).bind(text);
+        rows = rows.bind(now).bind(by);
+    }
+    rows.execute(&mut **change).await?;
+    Ok(())
+}
+
+/// Not if there are as many as there may be.
+async fn insert_held(
+    write: &mut Transaction<'static, Any>,
+    server: &ServerId,
+    Definition { tool, hash, text }: &Definition,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO held_definitions (server, tool, hash, definition, first_seen) \
+         SELECT $1, $2, $3, $4, $5 \
+         WHERE (SELECT COUNT(*) FROM held_definitions WHERE server = $1) < $6 \
+         ON CONFLICT (server, tool, hash) DO NOTHING",
+    )
+    .bind(server.as_str())
+    .bind(tool)
+    .bind(hash.to_string())
+    .bind(text)
+    .bind(now())
+    .bind(HELD_MAX as i64)
+    .execute(&mut **write)
+    .await?;
+    Ok(())
+}
+
+/// All of a server's, or one definition.
+async fn delete_held(
+    write: &mut Transaction<'static, Any>,
+    server: &ServerId,
+    tool: Option<&str>,
+    hash: Option<Hash>,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "DELETE FROM held_definitions \
+         WHERE server = $1 AND ($2 IS NULL OR tool = $2) AND ($3 IS NULL OR hash = $3)",
+    )
+    .bind(server.as_str())
+    .bind(tool)
+    .bind(hash.map(|hash| hash.to_string()))
+    .execute(&mut **write)
+    .await?;
+    Ok(())
+}
+
+fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin, StoreError> {
+    let definition = Definition { tool, hash: parse_hash(&hash)?, text };
+    Ok(Pin { server: server_id(&server)?, definition, at, by, gone })
+}
+
+fn held_back((server, tool, hash, text, since): HeldRow) -> Result<Held, StoreError> {
+    let definition = Definition { tool, hash: parse_hash(&hash)?, text };
+    Ok(Held { server: server_id(&server)?, definition, since })
+}
+
+fn server_id(text: &str) -> Result<ServerId, StoreError> {
+    ServerId::parse(text).map_err(|error| StoreError::Corrupt(format!("pins: {error}")))
+}
+
+fn parse_hash(text: &str) -> Result<Hash, StoreError> {
+    text.parse().map_err(|error| StoreError::Corrupt(format!("pins: `{text}`: {error}")))
+}
+
+fn target(server: &ServerId) -> String {
+    format!("server:{server}")
+}
