@@ -9,6 +9,7 @@
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
+pub mod adaptive;
 mod backoff;
 pub mod changes;
 pub mod client;
