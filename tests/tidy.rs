@@ -63,7 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("tenant", &["config", "ids", "keys", "limits", "policy", "store"]),
     ("registry", &["backend", "config", "ids"]),
-    ("backend", &["config", "ids", "jsonrpc", "mcp", "pins", "telemetry"]),
+    ("backend", &["config", "ids", "jsonrpc", "mcp", "pins", "policy", "telemetry"]),
     ("std_server", &["jsonrpc", "mcp"]),
     ("mcp", &["jsonrpc"]),
     ("jsonrpc", &[]),

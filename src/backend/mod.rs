@@ -12,6 +12,7 @@
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
+pub mod adaptive;
 pub mod changes;
 pub mod client;
 pub mod confine;
@@ -23,6 +24,7 @@ mod health;
 mod http;
 pub mod lifecycle;
 pub mod mailbox;
+mod measured;
 pub mod pending;
 pub mod pins;
 pub mod pool;
@@ -60,6 +62,7 @@ use self::client::{Audience, Client};
 use self::connection::Connection;
 use self::lifecycle::Budget;
 use self::mailbox::Lists;
+use self::measured::Measured;
 use self::pins::Pins;
 use self::pool::{Lease, Load, Pool};
 use self::queue::Queue;
@@ -245,7 +248,7 @@ impl Backend {
         Arc::new(Self {
             audience,
             service,
-            queue: Queue::new(copies * config.max_in_flight as usize),
+            queue: Queue::with_rate(copies * config.max_in_flight as usize, config.rate),
             pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
             wanted: CancellationToken::new(),
@@ -438,8 +441,22 @@ impl Backend {
         }
     }
 
-    /// Has the queue give out as many slots as the copies have.
-    fn resize(&self) {}
+    /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.
+    fn resize(&self) {
+        let slots = self.pool.slots();
+        if slots > 0 {
+            self.queue.set_slots(slots);
+        }
+        if self.audience.client.is_none() && self.service.is_active() {
+            self.metrics.slots.set(slots as i64);
+            self.metrics.instances.set(self.pool.ready_len() as i64);
+        }
+    }
+
+    /// Measures a call from now on, where that tells how many the copy can take.
+    pub fn measure<'a>(&'a self, lease: &Lease, tool: &str) -> Measured<'a> {
+        Measured::begin(self, &lease.copy().load, tool)
+    }
 }
 
 impl State {

@@ -291,7 +291,17 @@ impl Pending {
         });
     }
 
-    /// The same for a single request.
+    /// Takes back that these were written: the server has not got a single byte of them.
+    pub fn unclaim(&self, ids: impl Iterator<Item = u64>) {
+        let mut table = self.table.lock();
+        for id in ids {
+            if let Some(slot) = table.slots.get_mut(&id) {
+                slot.written = false;
+            }
+        }
+    }
+
+    /// Asks the same of a single request as [`Pending::claim`] does of many.
     pub fn claim_one(&self, id: u64, now: Instant) -> bool {
         let mut single = vec![id];
         self.claim(&mut single, |id| Some(*id), now);

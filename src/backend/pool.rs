@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::adaptive::Adaptive;
 use super::{Ready, State};
 
 /// All copies.
@@ -44,6 +45,8 @@ pub struct Load {
     limit: AtomicU32,
     begun: AtomicU64,
     idle: Notify,
+    /// Finds out the limit, where that is asked for.
+    adaptive: Option<Adaptive>,
 }
 
 /// What went wrong last.
@@ -87,10 +90,19 @@ pub struct Lease {
 }
 
 impl Load {
-    /// Nothing to do yet, and so much at once.
-    pub fn new(limit: u32) -> Arc<Self> {
-        let (in_flight, begun) = (AtomicU32::new(0), AtomicU64::new(0));
-        Arc::new(Self { in_flight, limit: AtomicU32::new(limit), begun, idle: Notify::new() })
+    /// Nothing to do yet, and so much at once; or what turns out to be of use up to that.
+    pub fn new(limit: u32, is_adaptive: bool) -> Arc<Self> {
+        Arc::new(Self {
+            in_flight: AtomicU32::new(0),
+            limit: AtomicU32::new(limit),
+            begun: AtomicU64::new(0),
+            idle: Notify::new(),
+            adaptive: is_adaptive.then(|| Adaptive::new(limit)),
+        })
+    }
+
+    pub(super) fn adaptive(&self) -> Option<&Adaptive> {
+        self.adaptive.as_ref()
     }
 
     /// Calls on it now.
@@ -104,7 +116,7 @@ impl Load {
     }
 
     /// Changes how many it may have.
-    pub fn set_limit(&self, limit: u32) {
+    pub(super) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
@@ -199,9 +211,9 @@ impl Pool {
         }
     }
 
-    /// Whether any copy takes calls.
-    pub fn is_ready(&self) -> bool {
-        self.ready.load().iter().any(|copy| !copy.ready.connection.is_closed())
+    /// How many copies take calls.
+    pub fn ready_len(&self) -> usize {
+        self.ready.load().len()
     }
 
     /// The calls that all copies may have at once.

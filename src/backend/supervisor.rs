@@ -27,6 +27,8 @@ use crate::config::Start;
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between hearing of a change and asking for the list; changes often come together.
 const REFRESH_PAUSE: Duration = Duration::from_millis(250);
+/// How often to look whether an adaptive limit is still right.
+const ADAPT_EVERY: Duration = Duration::from_secs(1);
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 
@@ -98,7 +100,8 @@ struct Serving {
 
 impl Serving {
     fn new(backend: &Backend, run: Run) -> Self {
-        Self { run, load: Load::new(backend.config.max_in_flight), since: Instant::now() }
+        let load = Load::new(backend.config.max_in_flight, backend.config.adaptive);
+        Self { run, load, since: Instant::now() }
     }
 }
 
@@ -252,8 +255,31 @@ impl Keeper {
             }
             why = worn(&backend.config.recycle, run, load, *since) => Left::Worn(why),
             () = self.keep_tools_fresh(&run.ready, load) => Left::Stopped,
+            () = self.adapt(load) => Left::Stopped,
+            () = self.heed_pauses(&run.ready) => Left::Stopped,
             () = self.stop.cancelled() => Left::Stopped,
         }
+    }
+
+    /// Looks now and then whether the limit is still right, for there are times when no call ends. Never ends.
+    async fn adapt(&self, load: &Load) {
+        let Some(adaptive) = load.adaptive() else { return pending().await };
+        loop {
+            sleep(ADAPT_EVERY).await;
+            if let Some(limit) = adaptive.check(Instant::now()) {
+                self.backend.set_limit(load, limit);
+            }
+        }
+    }
+
+    /// Leaves the server alone when it says so. Its callers wait. Never ends.
+    async fn heed_pauses(&self, ready: &Ready) {
+        let mut paused_until = ready.connection.paused_until();
+        while paused_until.changed().await.is_ok() {
+            let until = *paused_until.borrow_and_update();
+            until.into_iter().for_each(|until| self.backend.queue.pause_until(until));
+        }
+        pending().await
     }
 
     /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must

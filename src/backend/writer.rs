@@ -39,7 +39,12 @@ pub(super) async fn run(
                 // The last look before the write: callers that left, deadlines that passed in the queue.
                 connection.pending().claim(&mut batch, Outgoing::claimed, Instant::now());
                 connection.pulse().note_writing();
-                write_batch(&mut input, &mut buffer, &batch).await?;
+                if let Err(unwritten) = write_batch(&mut input, &mut buffer, &batch).await {
+                    if unwritten.is_all {
+                        connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
+                    }
+                    return Err(unwritten.error);
+                }
                 connection.pulse().note_written();
             }
         }
@@ -73,21 +78,36 @@ fn batch_len(frames: &[Outgoing]) -> usize {
     small.count().max(1)
 }
 
+/// A batch that was not written.
+struct Unwritten {
+    error: std::io::Error,
+    /// Whether the server has not got a single byte of it.
+    is_all: bool,
+}
+
 async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
-) -> std::io::Result<()> {
-    if let [single] = batch {
-        input.write_all(&single.bytes()).await?;
-    } else {
-        buffer.clear();
-        for outgoing in batch {
-            buffer.extend_from_slice(&outgoing.bytes());
+) -> Result<(), Unwritten> {
+    match batch {
+        [] => Ok(()),
+        [single] => write(input, &single.bytes()).await,
+        several => {
+            buffer.clear();
+            several.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
+            write(input, buffer).await
         }
-        input.write_all(buffer).await?;
     }
-    input.flush().await
+}
+
+async fn write(input: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Unwritten> {
+    let taken = input.write(bytes).await.map_err(|error| Unwritten { error, is_all: true })?;
+    let rest = async {
+        input.write_all(&bytes[taken..]).await?;
+        input.flush().await
+    };
+    rest.await.map_err(|error| Unwritten { error, is_all: false })
 }
 
 impl Outgoing {

@@ -339,6 +339,7 @@ impl Sending<'_> {
         // This copy may have changed it by now, whatever the others have.
         let own = tool.and_then(|tool| ready.tools.get(tool.name()));
         call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
+        let measured = server.measure(&lease, tool.map_or("", Tool::name));
         permit.carry((lease, self.admission.clone()));
 
         let sent = Instant::now();
@@ -357,6 +358,7 @@ impl Sending<'_> {
         let headers = call.headers(&ready, *tool)?;
         ticket.send_with(call.frame(ticket.id(), &ready, *tool, &meta), headers)?;
         let answer = ticket.answer().await?;
+        measured.answered();
         let backend = sent.elapsed();
         if let Some(tool) = tool {
             tool.note_time(backend);

@@ -68,6 +68,7 @@ impl<'a> Attempts<'a> {
             return None;
         }
         self.count += 1;
+        self.server.metrics().retries.inc();
         Some(at)
     }
 

@@ -65,6 +65,12 @@ metrics! {
     held_tools: IntGaugeVec = "trunkline_held_tools" ["server"];
     /// Starts of the server after the first.
     restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
+    /// Copies of the server that are ready for calls.
+    instances: IntGaugeVec = "trunkline_server_instances" ["server"];
+    /// Calls that the ready copies of the server take at once; what adaptive limits have come to.
+    slots: IntGaugeVec = "trunkline_server_slots" ["server"];
+    /// Second and further attempts at calls.
+    retries: IntCounterVec = "trunkline_retries_total" ["server"];
     /// Calls given up after they were sent: deadline passed, or the caller went away.
     cancelled: IntCounterVec = "trunkline_cancelled_calls_total" ["server"];
     /// Answers to calls that nobody waits for any more, and second answers to one call.
@@ -98,6 +104,12 @@ pub struct ServerMetrics {
     pub up: IntGauge,
     /// Starts after the first.
     pub restarts: IntCounter,
+    /// Copies that are ready.
+    pub instances: IntGauge,
+    /// Calls they take at once.
+    pub slots: IntGauge,
+    /// Attempts after the first.
+    pub retries: IntCounter,
     /// Calls given up.
     pub cancelled: IntCounter,
     /// Answers nobody waits for.
@@ -163,6 +175,9 @@ impl Metrics {
             in_flight: self.in_flight.with_label_values(&[server]),
             up: self.up.with_label_values(&[server]),
             restarts: self.restarts.with_label_values(&[server]),
+            instances: self.instances.with_label_values(&[server]),
+            slots: self.slots.with_label_values(&[server]),
+            retries: self.retries.with_label_values(&[server]),
             cancelled: self.cancelled.with_label_values(&[server]),
             late_answers: self.late_answers.with_label_values(&[server]),
             unknown_answers: self.unknown_answers.with_label_values(&[server]),

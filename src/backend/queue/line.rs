@@ -148,8 +148,13 @@ impl<W> Line<W> {
         Some(wanted_slot)
     }
 
-    /// The next call to be served. Its tenant holds one more from here on.
-    pub(super) fn pop(&mut self, among: Among) -> Option<Next<W>> {
+    /// Whether there is one to be served.
+    pub(super) fn has_next(&mut self, among: Among) -> bool {
+        self.next_among(among).is_some()
+    }
+
+    /// The next call to be served, charged with no less than `least`. Its tenant holds one more from here on.
+    pub(super) fn pop(&mut self, among: Among, least: Duration) -> Option<Next<W>> {
         let number = self.next_among(among)?;
         let waiting = self.tenants.get_mut(&number)?;
         let waiter = waiting.calls.pop_front()?;
@@ -162,7 +167,7 @@ impl<W> Line<W> {
             self.level = self.level.max(account.load(Ordering::Relaxed));
         }
         // Never nothing: turns must end.
-        let charged = waiter.estimate.max(QUANTUM);
+        let charged = waiter.estimate.max(QUANTUM).max(least);
         account.fetch_add(per_weight(charged, waiting.weight), Ordering::Relaxed);
         waiting.share.hold();
         let weight = waiting.weight;

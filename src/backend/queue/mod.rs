@@ -1,36 +1,45 @@
 //! Who may use a server now, and who waits.
 //!
-//! A server takes `max_in_flight` calls at once. As long as nobody waits, a call takes a slot without a lock.
-//! Otherwise it waits in its tenant's own line, and slots go round among the tenants ([`mod@line`]). How many may wait
-//! is bounded ([`room`]). With one slot this makes a strictly serial server.
+//! A server takes so many calls at once, which may change as its instances come and go ([`slots`]). As long as nobody
+//! waits, a call takes a slot without a lock. Otherwise it waits in its tenant's own line, and slots go round among the
+//! tenants ([`mod@line`]), as they become free ([`serving`]). How many may wait is bounded ([`room`]). With one slot this
+//! makes a strictly serial server.
+//!
+//! A server may have a rate ([`gate`]) or be paused: what comes too early waits in the same lines.
 //!
 //! Where tenants share a server, no tenant may hold all of its slots, however long its calls take: a quarter of them
 //! is a reserve that only tenants have which hold none ([`slots`]).
 //!
 //! What tenants use counts only while somebody waits: what nobody else wanted is free.
 
+mod gate;
 mod line;
 mod room;
+mod serving;
 mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::poll_immediate;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use self::line::{Among, Entry, Line};
+use self::gate::Gate;
+use self::line::Entry;
 pub use self::room::{WAITING_BYTES_MAX, WAITING_MAX};
+use self::serving::Waiting;
 use self::shares::{Share, Shares};
 use self::slots::{Slot, Slots};
 use crate::ids::TenantId;
+use crate::policy::Rate;
 
 /// The slots of one server, and the lines before them.
 pub struct Queue {
@@ -39,18 +48,15 @@ pub struct Queue {
 
 struct Inner {
     slots: Slots,
+    /// What lets only so many through in a time, if anything does.
+    gate: Option<Gate>,
     shares: Shares,
     waiting: Mutex<Waiting>,
     /// How long somebody has waited until now, in nanoseconds. Stands still while nobody does; while somebody
     /// does, it is what it was before.
     contended: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    line: Line<oneshot::Sender<Grant>>,
-    /// Since when somebody has waited, if somebody does.
-    since: Option<Instant>,
+    /// Where calls wait. A slot may come back elsewhere.
+    runtime: OnceLock<Handle>,
 }
 
 /// The right to one slot, until dropped. It travels with the call.
@@ -75,6 +81,8 @@ struct Grant {
     weight: u32,
     /// What the tenant was charged with beforehand.
     charged: Duration,
+    /// What it is to be charged with at least.
+    least: Duration,
     /// What `Inner::contended` was.
     contended: u64,
 }
@@ -89,15 +97,33 @@ pub enum QueueError {
 }
 
 impl Queue {
-    /// A queue before `max_in_flight` slots.
-    pub fn new(max_in_flight: usize) -> Self {
+    /// A queue before so many slots.
+    pub fn new(slots: usize) -> Self {
+        Self::with_rate(slots, None)
+    }
+
+    /// The same, where only so many calls may begin in a time, over all tenants.
+    pub fn with_rate(slots: usize, rate: Option<Rate>) -> Self {
         let inner = Inner {
-            slots: Slots::new(max_in_flight),
+            slots: Slots::new(slots),
+            gate: rate.map(Gate::new),
             shares: Shares::default(),
             waiting: Mutex::default(),
             contended: AtomicU64::new(0),
+            runtime: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// From now on there are so many slots; none, if there is nobody to be asked. Those who wait get new ones at once.
+    /// Taken ones that are too many go when they come back.
+    pub fn set_slots(&self, slots: usize) {
+        self.inner.change(|_| self.inner.slots.resize(slots));
+    }
+
+    /// No call begins until then. A pause is never made shorter.
+    pub fn pause_until(&self, until: Instant) {
+        self.inner.pause_until(until);
     }
 
     /// A call with so many bytes wants to use the server. A tenant's `weight` is its part where there is not enough
@@ -105,11 +131,6 @@ impl Queue {
     pub fn line_up(&self, tenant: &TenantId, weight: u32, bytes: usize) -> Place<'_> {
         let inner = &self.inner;
         Place { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
-    }
-
-    /// Whether no call has a slot or waits for one.
-    pub fn is_unused(&self) -> bool {
-        self.inner.slots.is_unused()
     }
 }
 
@@ -178,8 +199,15 @@ impl<'a> Place<'a> {
             self.share.let_go();
             return None;
         };
+        if inner.gate.as_ref().is_some_and(|gate| gate.pass().is_err()) {
+            // It will wait now; whoever came meanwhile and found no slot is served then.
+            self.share.let_go();
+            inner.slots.take_back(slot);
+            return None;
+        }
         let contended = inner.contended.load(Ordering::Relaxed);
-        let grant = Grant { slot, weight: self.weight, charged: Duration::ZERO, contended };
+        let (weight, charged, least) = (self.weight, Duration::ZERO, Duration::ZERO);
+        let grant = Grant { slot, weight, charged, least, contended };
         Some(Permit { inner: inner.clone(), share: self.share.clone(), grant, carried: None })
     }
 
@@ -190,6 +218,7 @@ impl<'a> Place<'a> {
         was_idle: bool,
     ) -> Result<Seat<'a>, QueueError> {
         let inner = self.inner;
+        inner.runtime.get_or_init(Handle::current);
         loop {
             let (waker, given) = oneshot::channel();
             let (share, weight, bytes) = (&self.share, self.weight, self.bytes);
@@ -252,70 +281,6 @@ impl Drop for Seat<'_> {
             // It was given a slot in the very moment it gave up.
             drop(self.leave_with(grant));
         }
-    }
-}
-
-impl Inner {
-    /// Changes who waits; then gives free slots to those who may have them.
-    fn change<T>(&self, change: impl FnOnce(&mut Line<oneshot::Sender<Grant>>) -> T) -> T {
-        let mut waiting = self.waiting.lock();
-        let result = change(&mut waiting.line);
-        self.serve(&mut waiting);
-        self.note_contention(&mut waiting);
-        result
-    }
-
-    fn serve(&self, waiting: &mut Waiting) {
-        if waiting.line.tenants_waiting() == 0 {
-            return;
-        }
-        let contended = self.contended_until_now(waiting);
-        loop {
-            let line = &mut waiting.line;
-            // Whoever asked lately and does not wait is another than those who do, however long ago they asked.
-            let another = self.shares.last_asker().is_some_and(|number| !line.is_waiting(number));
-            let is_shared = another || line.tenants_waiting() > 1 || self.shares.is_shared();
-            let free = self.slots.free();
-            let (slot, among) = match (free.open, free.reserved) {
-                (true, _) if is_shared => (Slot::Open, Among::Below(self.slots.limit())),
-                (true, _) => (Slot::Open, Among::Below(u32::MAX)),
-                (false, true) if is_shared => (Slot::Reserved, Among::EmptyHanded),
-                (false, true) => (Slot::Reserved, Among::Below(u32::MAX)),
-                (false, false) => return,
-            };
-            let Some(next) = line.pop(among) else { return };
-            self.slots.give(slot);
-            let grant = Grant { slot, weight: next.weight, charged: next.charged, contended };
-            // It waits: a call leaves the line, under this lock, before it stops listening.
-            let _ = next.waker.send(grant);
-        }
-    }
-
-    fn note_contention(&self, waiting: &mut Waiting) {
-        match (waiting.line.tenants_waiting(), waiting.since) {
-            (0, Some(_)) => {
-                let contended = self.contended_until_now(waiting);
-                self.contended.store(contended, Ordering::Relaxed);
-                waiting.since = None;
-            }
-            (1.., None) => waiting.since = Some(Instant::now()),
-            _ => {}
-        }
-    }
-
-    fn contended_until_now(&self, waiting: &Waiting) -> u64 {
-        let now = waiting.since.map_or(Duration::ZERO, |since| since.elapsed());
-        self.contended.load(Ordering::Relaxed) + now.as_nanos() as u64
-    }
-
-    /// Charges a tenant with what a call used while somebody waited.
-    fn settle(&self, share: &Share, grant: Grant) {
-        self.shares.note_end(share);
-        let mut waiting = self.waiting.lock();
-        let took = self.contended_until_now(&waiting).saturating_sub(grant.contended);
-        waiting.line.correct(share, grant.weight, grant.charged, Duration::from_nanos(took));
-        self.serve(&mut waiting);
-        self.note_contention(&mut waiting);
     }
 }
 

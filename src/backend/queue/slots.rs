@@ -1,16 +1,14 @@
 //! The slots of one server, counted in one atomic.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Free slots of both kinds and the calls that wait, side by side: all must be seen at once, so that nobody takes a slot
-/// past those who wait.
+/// Free slots of both kinds, the calls that wait, and whether the server is paused, side by side: all must be seen at
+/// once, so that nobody takes a slot past those who wait.
 #[derive(Debug)]
 pub(super) struct Slots {
     state: AtomicU64,
-    /// What it is when all are free and nobody waits.
-    unused: u64,
-    /// The most that one tenant may hold where several share.
-    limit: u32,
+    /// How many there are, taken ones included. Changed under the lock of the line.
+    size: AtomicU32,
 }
 
 /// Which slot was given.
@@ -22,24 +20,47 @@ pub(super) enum Slot {
     Reserved,
 }
 
-const BITS: u32 = 20;
-const COUNT_MAX: u64 = (1 << BITS) - 1;
+// From the lowest bit: free open slots, free reserved slots, calls that wait, and whether there is a pause. Where there
+// are fewer slots than are taken, free ones are fewer than none; hence `NONE` stands for none.
+const BITS: u32 = 21;
+const MASK: u64 = (1 << BITS) - 1;
+const NONE: u64 = 1 << (BITS - 1);
+const SIZE_MAX: u64 = NONE - 1;
 const ONE_OPEN: u64 = 1;
 const ONE_RESERVED: u64 = 1 << BITS;
 const ONE_WAITS: u64 = 1 << (2 * BITS);
+/// Above all counts, so that whoever asks whether somebody waits goes where it is asked whether there is a pause.
+const PAUSED: u64 = 1 << 63;
 
 impl Slots {
-    /// So many free slots, a quarter of them kept back. With a single one there is nothing to keep back.
+    /// So many free slots, a quarter of them kept back.
     pub(super) fn new(slots: usize) -> Self {
-        let slots = (slots as u64).min(COUNT_MAX);
-        let reserved = if slots < 2 { 0 } else { (slots / 4).max(1) };
-        let open = slots - reserved;
-        let unused = open * ONE_OPEN + reserved * ONE_RESERVED;
-        Self { state: AtomicU64::new(unused), unused, limit: open as u32 }
+        let state = AtomicU64::new(NONE * ONE_OPEN + NONE * ONE_RESERVED);
+        let new = Self { state, size: AtomicU32::new(0) };
+        new.resize(slots);
+        new
     }
 
+    /// From now on there are so many. Those that are too many and taken go when they come back. Under the lock of the
+    /// line.
+    pub(super) fn resize(&self, slots: usize) {
+        let size = (slots as u64).min(SIZE_MAX) as u32;
+        let before = self.size.swap(size, Ordering::Relaxed);
+        let all = |size| {
+            u64::from(open_of(size)) * ONE_OPEN + u64::from(reserved_of(size)) * ONE_RESERVED
+        };
+        // Each count stays within its bits, so what one borrows from the next meanwhile is given back.
+        self.state.fetch_add(all(size).wrapping_sub(all(before)), Ordering::AcqRel);
+    }
+
+    /// How many there are.
+    pub(super) fn size(&self) -> u32 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// The most that one tenant may hold where several share.
     pub(super) fn limit(&self) -> u32 {
-        self.limit
+        open_of(self.size())
     }
 
     /// A slot for a tenant that holds so many others, if nobody waits.
@@ -54,7 +75,7 @@ impl Slots {
 
     fn choose(&self, state: u64, held: u32, is_shared: bool) -> Option<Slot> {
         let free = Free::of(state);
-        if free.open && (!is_shared || held < self.limit) {
+        if free.open && (!is_shared || held < self.limit()) {
             Some(Slot::Open)
         } else if free.reserved && (!is_shared || held == 0) {
             Some(Slot::Reserved)
@@ -63,13 +84,23 @@ impl Slots {
         }
     }
 
+    /// From now on nobody takes a slot.
+    pub(super) fn pause(&self) {
+        self.state.fetch_or(PAUSED, Ordering::AcqRel);
+    }
+
+    /// Ends the pause.
+    pub(super) fn resume(&self) {
+        self.state.fetch_and(!PAUSED, Ordering::AcqRel);
+    }
+
     /// Gives a slot to somebody who waits. Under the lock of the line, without which nobody takes one while
     /// somebody waits.
     pub(super) fn give(&self, slot: Slot) {
         self.state.fetch_sub(ONE_WAITS + slot.one(), Ordering::AcqRel);
     }
 
-    /// Takes a slot back. Tells whether somebody waits.
+    /// Takes a slot back. Tells whether somebody waits, or might.
     pub(super) fn take_back(&self, slot: Slot) -> bool {
         self.state.fetch_add(slot.one(), Ordering::AcqRel) >= ONE_WAITS
     }
@@ -84,14 +115,9 @@ impl Slots {
         self.state.fetch_sub(ONE_WAITS, Ordering::AcqRel);
     }
 
-    /// Whether somebody waits.
+    /// Whether somebody waits, or would have to.
     pub(super) fn has_waiting(&self) -> bool {
         self.state.load(Ordering::Acquire) >= ONE_WAITS
-    }
-
-    /// Whether all are free and nobody waits.
-    pub(super) fn is_unused(&self) -> bool {
-        self.state.load(Ordering::Acquire) == self.unused
     }
 
     /// Which kinds have a free one.
@@ -99,12 +125,22 @@ impl Slots {
         Free::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Free open slots, free reserved slots, and calls that wait.
+    /// Free open slots and free reserved slots, which may be less than none, and calls that wait.
     #[cfg(test)]
-    pub(super) fn counts(&self) -> (u64, u64, u64) {
+    pub(super) fn counts(&self) -> (i64, i64, u64) {
         let state = self.state.load(Ordering::Acquire);
-        (state & COUNT_MAX, (state >> BITS) & COUNT_MAX, state >> (2 * BITS))
+        let less_none = |count: u64| (count & MASK) as i64 - NONE as i64;
+        (less_none(state), less_none(state >> BITS), (state & !PAUSED) >> (2 * BITS))
     }
+}
+
+/// With a single slot there is nothing to keep back.
+fn reserved_of(size: u32) -> u32 {
+    if size < 2 { 0 } else { (size / 4).max(1) }
+}
+
+fn open_of(size: u32) -> u32 {
+    size - reserved_of(size)
 }
 
 /// Which kinds of slots have a free one.
@@ -116,7 +152,10 @@ pub(super) struct Free {
 
 impl Free {
     fn of(state: u64) -> Self {
-        Self { open: state & COUNT_MAX != 0, reserved: (state >> BITS) & COUNT_MAX != 0 }
+        let (open, reserved) = (state & MASK, (state >> BITS) & MASK);
+        // What one kind has too few is not to be had of the other.
+        let is_any = open + reserved > 2 * NONE;
+        Self { open: is_any && open > NONE, reserved: is_any && reserved > NONE }
     }
 }
 
@@ -142,5 +181,43 @@ mod tests {
         assert_eq!(slots.take_at_once(0, false), Some(Slot::Open));
         assert_eq!(slots.take_at_once(0, false), Some(Slot::Reserved));
         assert_eq!(slots.take_at_once(0, false), None);
+    }
+
+    #[test]
+    fn slots_that_are_too_many_go_when_they_come_back() {
+        let slots = Slots::new(8);
+        let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, false)).collect();
+        assert_eq!(taken.len(), 8);
+        slots.resize(2);
+        while taken.len() > 1 {
+            assert_eq!(slots.take_at_once(0, false), None, "{} are taken", taken.len());
+            slots.take_back(taken.pop().unwrap());
+        }
+        assert!(slots.take_at_once(0, false).is_some());
+        assert_eq!(slots.take_at_once(0, false), None);
+    }
+
+    #[test]
+    fn too_few_of_one_kind_are_not_made_up_for_by_the_other() {
+        let slots = Slots::new(8);
+        let taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, false)).collect();
+        let (reserved, open): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|&slot| slot == Slot::Reserved);
+        open.into_iter().for_each(|slot| _ = slots.take_back(slot));
+        slots.resize(reserved.len());
+        assert_eq!(slots.take_at_once(0, false), None);
+        slots.resize(usize::MAX);
+        slots.resize(0);
+        reserved.into_iter().for_each(|slot| _ = slots.take_back(slot));
+        assert_eq!(slots.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn nobody_takes_a_slot_while_there_is_a_pause() {
+        let slots = Slots::new(1);
+        slots.pause();
+        assert_eq!((slots.take_at_once(0, false), slots.has_waiting()), (None, true));
+        slots.resume();
+        assert_eq!(slots.take_at_once(0, false), Some(Slot::Open));
     }
 }

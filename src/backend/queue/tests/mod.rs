@@ -1,7 +1,9 @@
 //! Turns, bounds and shares, on virtual time; and the lock-free part, on real threads.
 
 mod bounds;
+mod gate;
 mod reserve;
+mod resize;
 mod scenarios;
 mod stress;
 mod turns;
@@ -63,11 +65,11 @@ fn in_line_of(queue: &Queue, name: &str) -> usize {
 }
 
 /// Nobody waits or holds anything, and nothing else is left of those who did.
-fn assert_at_rest(queue: &Queue, slots: u64) {
+fn assert_at_rest(queue: &Queue, slots: i64) {
     let inner = &queue.inner;
     let (open, reserved, waiting) = inner.slots.counts();
     assert_eq!((open + reserved, waiting), (slots, 0));
-    assert_eq!(open, u64::from(inner.slots.limit()));
+    assert_eq!(open, i64::from(inner.slots.limit()));
     for share in inner.shares.all() {
         assert!(share.is_unused(), "{share:?}");
     }

@@ -21,7 +21,7 @@ async fn no_tenant_may_hold_the_reserve_where_others_are() {
         let (queue, held) = hogged(slots).await;
         assert_eq!(held.len(), expected, "of {slots}");
         drop(held);
-        assert_at_rest(&queue, slots as u64);
+        assert_at_rest(&queue, slots as i64);
     }
 }
 

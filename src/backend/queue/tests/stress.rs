@@ -7,11 +7,11 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::*;
 
-const SLOTS: usize = 8;
+pub(super) const SLOTS: usize = 8;
 const TENANTS: usize = 6;
 
 #[derive(Default)]
-struct Watch {
+pub(super) struct Watch {
     held: [AtomicU32; TENANTS],
     all: AtomicU32,
     served: AtomicUsize,
@@ -19,7 +19,7 @@ struct Watch {
 
 /// Calls that hold their slot for a moment; some give up at once, some after a moment, some wait for something
 /// else first.
-async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit: u32) {
+pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit: u32) {
     let mut random = StdRng::seed_from_u64(n as u64);
     let number = n % TENANTS;
     let tenant = tenant(&format!("t{number}"));
@@ -63,7 +63,7 @@ async fn nothing_is_lost_between_many_threads() {
     let all = tokio::time::timeout(50 * SECOND, callers.join_all()).await;
     assert!(all.is_ok(), "somebody waits for ever");
     assert!(watch.served.load(Ordering::Relaxed) > 60_000);
-    assert_at_rest(&queue, SLOTS as u64);
+    assert_at_rest(&queue, SLOTS as i64);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

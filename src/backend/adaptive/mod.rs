@@ -1,0 +1,72 @@
+//! How many calls at once are of use to one instance of a server, found out from what calls take.
+//!
+//! A server that runs one call after another is no faster with many in flight: they only wait there instead of in the
+//! fair queue. How long calls take does not tell it from one that runs all at once and takes that long. So now and then
+//! the limit is lowered for a few calls ([`state`]), and what they take is compared with what the same tools took
+//! before:
+//!
+//! - If they take as long as before, the calls did not wait for each other. The limit goes back to what it was, and
+//!   up as long as that stays so, to the maximum.
+//! - If they are quicker, the calls waited for each other. By how much says how many ran at once; the limit becomes
+//!   that and one, which is ready when another ends. This must be found twice in a row.
+//!
+//! A probe of a concurrent server is over when the first 16 calls or so have shown it. It costs at most a twentieth of the
+//! time until the next, which is longer each time that nothing has changed. Pure: no clock, no task.
+
+mod sample;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::state::State;
+
+/// The limit of one instance.
+pub struct Adaptive {
+    state: Mutex<State>,
+}
+
+/// A call in flight. It must be ended.
+#[derive(Debug)]
+#[must_use]
+pub struct Started {
+    at: Instant,
+    /// Its tool and the sample it belongs to, if it does.
+    sampled: Option<(u16, u64)>,
+}
+
+impl Adaptive {
+    /// Begins with the maximum.
+    pub fn new(max: u32) -> Self {
+        Self { state: Mutex::new(State::new(max)) }
+    }
+
+    /// The limit now.
+    pub fn limit(&self) -> u32 {
+        self.state.lock().limit()
+    }
+
+    /// A call of a tool begins.
+    pub fn begin(&self, tool: &str, now: Instant) -> Started {
+        Started { at: now, sampled: self.state.lock().begin(tool) }
+    }
+
+    /// A call has ended: answered, or given up. Tells the limit when it has changed.
+    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<u32> {
+        let mut state = self.state.lock();
+        let before = state.limit();
+        let took = now.saturating_duration_since(started.at);
+        state.end(started.sampled, took, answered, now);
+        Some(state.limit()).filter(|&limit| limit != before)
+    }
+
+    /// To be called every second or so, for there are times when no call ends: tells the limit when it has changed.
+    pub fn check(&self, now: Instant) -> Option<u32> {
+        let mut state = self.state.lock();
+        let before = state.limit();
+        state.check(now);
+        Some(state.limit()).filter(|&limit| limit != before)
+    }
+}

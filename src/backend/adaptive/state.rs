@@ -1,0 +1,293 @@
+//! What an instance is known to be good for, and how that is found out.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::sample::{Comparison, Sample};
+
+/// Tools that are told from each other. Calls of others are not looked at.
+const TOOLS_MAX: usize = 1024;
+/// The lowest limit: one that runs, and one that is ready to.
+const LIMIT_MIN: u32 = 2;
+/// Calls that are looked at under the usual limit.
+const USUAL_CALLS: u32 = 64;
+/// Calls that are looked at in a probe before it is decided for the first time, and for the last.
+const PROBE_CALLS: u32 = 16;
+const PROBE_CALLS_MAX: u32 = 256;
+/// Without so many in flight there is nothing to find out.
+const IN_FLIGHT_MIN: f64 = 3.0;
+/// The limit of a probe, as a part of what is in flight.
+const PROBE_PART: f64 = 0.25;
+/// How many standard errors make certain.
+const CERTAIN: f64 = 2.5;
+/// Calls that are slower by less than this factor do not wait for each other.
+const SLOWDOWN_MIN: f64 = 1.15;
+/// What calls take has changed when it is more or less by this factor.
+const CHANGE_MIN: f64 = 1.5;
+/// How many calls run at once is known well enough with this error.
+const ERROR_MAX: f64 = 0.2;
+/// The time between probes: at first, and at most while the limit is the maximum, or lower.
+const REST_MIN: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(600);
+const REST_MAX_LOWERED: Duration = Duration::from_secs(120);
+/// And never less than so many times the last probe; less, if it has kept the server as busy as ever.
+const REST_PER_PROBE: u32 = 40;
+const REST_PER_FREE_PROBE: u32 = 5;
+
+/// All of it.
+pub(super) struct State {
+    max: u32,
+    /// The limit outside probes.
+    usual: u32,
+    in_flight: u32,
+    tools: HashMap<Box<str>, u16>,
+    phase: Phase,
+    /// The calls that are looked at now.
+    sample: Sample,
+    /// Whether the last probe found that calls wait for each other.
+    suspects: bool,
+    rest: Rest,
+}
+
+enum Phase {
+    /// Under the usual limit. What calls took when it began is compared with what they take now.
+    Usual { at_first: Option<Sample> },
+    /// Under a lower limit, to be compared with the calls before.
+    Probe { limit: u32, usual: Sample, since: Instant, last_end: Instant },
+    /// Under a limit that has just been doubled, to be compared with the probe.
+    Climb { low: Sample, since: Instant },
+}
+
+/// When to probe next.
+#[derive(Default)]
+struct Rest {
+    length: Duration,
+    /// The usual limit when it began.
+    limit: u32,
+    /// Nothing: at once.
+    until: Option<Instant>,
+    /// Not before this, even if something changes.
+    at_least: Option<Instant>,
+}
+
+/// What a comparison says.
+enum Verdict {
+    /// Calls do not wait for each other.
+    Concurrent,
+    /// They do, and so many run at once; perhaps fewer, if no fewer were tried.
+    Queued(f64),
+    Unclear,
+}
+
+impl State {
+    pub(super) fn new(max: u32) -> Self {
+        let mut state = Self {
+            max,
+            usual: max,
+            in_flight: 0,
+            tools: HashMap::new(),
+            phase: Phase::Usual { at_first: None },
+            sample: Sample::default(),
+            suspects: false,
+            rest: Rest::default(),
+        };
+        state.look_at(USUAL_CALLS, 0);
+        state
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        match self.phase {
+            Phase::Probe { limit, .. } => limit,
+            Phase::Usual { .. } | Phase::Climb { .. } => self.usual,
+        }
+    }
+
+    /// A call begins. Gives its tool and sample, if it is looked at.
+    pub(super) fn begin(&mut self, tool: &str) -> Option<(u16, u64)> {
+        self.in_flight += 1;
+        let tool = self.number_of(tool)?;
+        self.sample.begin(self.in_flight).then_some((tool, self.sample.number))
+    }
+
+    fn number_of(&mut self, tool: &str) -> Option<u16> {
+        if let Some(&number) = self.tools.get(tool) {
+            return Some(number);
+        }
+        let number = self.tools.len();
+        (number < TOOLS_MAX).then(|| {
+            self.tools.insert(tool.into(), number as u16);
+            number as u16
+        })
+    }
+
+    pub(super) fn end(
+        &mut self,
+        sampled: Option<(u16, u64)>,
+        took: Duration,
+        answered: bool,
+        now: Instant,
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let number = self.sample.number;
+        let tool = sampled.and_then(|(tool, of)| (of == number).then_some(tool));
+        self.sample.end(tool, took, answered);
+        if let Phase::Probe { last_end, .. } = &mut self.phase {
+            *last_end = now;
+        }
+        self.check(now);
+    }
+
+    /// Goes on when enough is known, or cannot be.
+    pub(super) fn check(&mut self, now: Instant) {
+        if self.max <= LIMIT_MIN {
+            return;
+        }
+        let (is_complete, is_late) = (self.sample.is_complete(), self.sample.is_late());
+        match &self.phase {
+            Phase::Usual { .. } if is_complete || is_late => self.usual_is_known(now),
+            Phase::Climb { .. } if is_complete || is_late => self.climb_is_known(now),
+            Phase::Probe { .. } if is_complete => self.probe_is_known(now),
+            // Nobody comes any more, or calls hang, which must not keep all others out.
+            &Phase::Probe { ref usual, since, last_end, .. }
+                if is_late || now > last_end + 4 * usual.longest + Duration::from_secs(1) =>
+            {
+                self.rest(since, now, REST_PER_PROBE);
+            }
+            _ => {}
+        }
+    }
+
+    fn usual_is_known(&mut self, now: Instant) {
+        let sample = self.look_at(USUAL_CALLS, 0);
+        let Phase::Usual { at_first } = &mut self.phase else { return };
+        let has_changed = at_first.as_ref().is_some_and(|at_first| has_changed(&sample, at_first));
+        if has_changed {
+            self.rest.length = REST_MIN;
+        }
+        let until = if has_changed { self.rest.at_least } else { self.rest.until };
+        let is_due = until.is_none_or(|until| until <= now);
+        let is_enough = IN_FLIGHT_MIN.min(0.8 * f64::from(self.usual));
+        if is_due && sample.mean_in_flight() >= is_enough {
+            self.probe(sample, now);
+        } else if at_first.is_none() {
+            *at_first = Some(sample);
+        }
+    }
+
+    /// Lowers the limit, to see what calls take then.
+    fn probe(&mut self, usual: Sample, now: Instant) {
+        let limit = (usual.mean_in_flight() * PROBE_PART).max(1.0) as u32;
+        self.phase = Phase::Probe { limit, usual, since: now, last_end: now };
+        self.look_at(PROBE_CALLS, 0);
+    }
+
+    fn probe_is_known(&mut self, now: Instant) {
+        let Phase::Probe { usual, since, .. } = &self.phase else { return };
+        let since = *since;
+        match judge(usual, &self.sample) {
+            Verdict::Unclear if self.sample.len() < PROBE_CALLS_MAX => {
+                self.sample.extend(4 * self.sample.len());
+            }
+            // What is unclear will not be so with more in flight.
+            Verdict::Concurrent | Verdict::Unclear if self.usual < self.max => {
+                self.climb(self.sample.clone(), since);
+            }
+            Verdict::Concurrent | Verdict::Unclear => self.rest(since, now, REST_PER_PROBE),
+            Verdict::Queued(at_once) if fitting(at_once) < self.usual && !self.suspects => {
+                self.suspects = true;
+                self.look_again();
+            }
+            Verdict::Queued(at_once) => {
+                let low = self.sample.mean_in_flight();
+                self.lower(at_once, low, since, now);
+            }
+        }
+    }
+
+    /// Doubles the limit, to see whether calls take as long as in the probe still.
+    fn climb(&mut self, low: Sample, since: Instant) {
+        self.usual = (2 * self.usual).min(self.max);
+        self.phase = Phase::Climb { low, since };
+        self.look_at(USUAL_CALLS, self.usual);
+    }
+
+    fn climb_is_known(&mut self, now: Instant) {
+        let usual = Phase::Usual { at_first: None };
+        let Phase::Climb { low, since } = std::mem::replace(&mut self.phase, usual) else { return };
+        match judge(&self.sample, &low) {
+            Verdict::Concurrent if self.usual < self.max => self.climb(low, since),
+            Verdict::Concurrent => self.rest(since, now, REST_PER_PROBE),
+            Verdict::Queued(at_once) => self.lower(at_once, low.mean_in_flight(), since, now),
+            Verdict::Unclear => {
+                self.usual = (self.usual / 2).max(LIMIT_MIN);
+                self.rest(since, now, REST_PER_PROBE);
+            }
+        }
+    }
+
+    fn lower(&mut self, at_once: f64, low: f64, since: Instant, now: Instant) {
+        self.usual = fitting(at_once).min(self.usual);
+        if low > 1.0 && at_once < 2.0 * low {
+            // Perhaps even fewer run at once: about as many were in flight in the probe.
+            self.look_again();
+        } else {
+            let was_free = at_once < 1.3 * low;
+            self.rest(since, now, if was_free { REST_PER_FREE_PROBE } else { REST_PER_PROBE });
+        }
+    }
+
+    /// Probes again as soon as it is known what calls take under the usual limit.
+    fn look_again(&mut self) {
+        self.rest.until = None;
+        self.phase = Phase::Usual { at_first: None };
+        self.look_at(USUAL_CALLS, self.usual);
+    }
+
+    /// Probes again after a while: the longer, the more often nothing has changed, and the more the probe has cost.
+    fn rest(&mut self, since: Instant, now: Instant, per_probe: u32) {
+        let is_same = self.rest.limit.abs_diff(self.usual) <= (self.usual / 4).max(1);
+        let longest = if self.usual == self.max { REST_MAX } else { REST_MAX_LOWERED };
+        let length = if is_same { (2 * self.rest.length).min(longest) } else { REST_MIN };
+        let at_least = now + per_probe * now.saturating_duration_since(since);
+        let until = Some(at_least.max(now + length));
+        self.rest = Rest { length, limit: self.usual, until, at_least: Some(at_least) };
+        self.suspects = false;
+        self.phase = Phase::Usual { at_first: None };
+        self.look_at(USUAL_CALLS, self.usual);
+    }
+
+    /// Begins another sample, after so many calls. Gives the one before.
+    fn look_at(&mut self, calls: u32, skip: u32) -> Sample {
+        let next = Sample::new(self.sample.number + 1, calls, skip, self.limit());
+        std::mem::replace(&mut self.sample, next)
+    }
+}
+
+/// The limit for a server that runs so many at once: one more, which is ready when another ends.
+fn fitting(at_once: f64) -> u32 {
+    // A little more than a whole number is one.
+    ((at_once - 0.3).ceil().max(1.0) as u32 + 1).max(LIMIT_MIN)
+}
+
+fn judge(usual: &Sample, low: &Sample) -> Verdict {
+    let (many, few) = (usual.mean_in_flight(), low.mean_in_flight());
+    // What calls would take longer if none of them helped another.
+    let slowdown_max = (many / few).ln();
+    let Some(found) = Comparison::of(usual, low) else { return Verdict::Unclear };
+    let margin = CERTAIN * found.error;
+    if found.slowdown - margin > SLOWDOWN_MIN.ln() {
+        let is_exact = found.error <= ERROR_MAX || low.len() >= PROBE_CALLS_MAX;
+        if is_exact { Verdict::Queued(many / found.slowdown.exp()) } else { Verdict::Unclear }
+    } else if found.slowdown + margin < slowdown_max / 2.0 {
+        Verdict::Concurrent
+    } else {
+        Verdict::Unclear
+    }
+}
+
+fn has_changed(now: &Sample, before: &Sample) -> bool {
+    let change = Comparison::of(now, before);
+    change.is_some_and(|it| it.slowdown.abs() - 2.0 * CERTAIN * it.error > CHANGE_MIN.ln())
+}

@@ -1,0 +1,158 @@
+//! What becomes of the limit, and of the work done, with each kind of server.
+
+use rand::{RngExt, rngs::StdRng};
+
+use super::simulation::{CONCURRENT, Load, MAX, Outcome, Server, Simulation, Work, exponential};
+
+const SEEDS: u64 = 2;
+const CALLERS: Load = Load::Callers(100);
+
+fn equal(_: &mut StdRng) -> (&'static str, f64) {
+    ("equal", 0.25)
+}
+
+fn varied(random: &mut StdRng) -> (&'static str, f64) {
+    ("varied", exponential(random, 0.25))
+}
+
+/// 1 ms to 3 s, as many of each order of magnitude.
+fn sleeps(random: &mut StdRng) -> (&'static str, f64) {
+    ("sleep", 0.001 * 3000_f64.powf(random.random()))
+}
+
+/// The same, by one tool for each.
+fn sleeps_of_many(random: &mut StdRng) -> (&'static str, f64) {
+    const TOOLS: [(&str, f64); 6] =
+        [("a", 0.001), ("b", 0.005), ("c", 0.025), ("d", 0.12), ("e", 0.6), ("f", 3.0)];
+    TOOLS[random.random_range(0..TOOLS.len())]
+}
+
+/// One tool in ten calls, and now and then much of it at once.
+fn fast_and_slow(random: &mut StdRng) -> (&'static str, f64) {
+    if random.random_ratio(1, 10) { ("slow", 2.0) } else { ("fast", 0.005) }
+}
+
+/// Hardly ever slow, and then very much so.
+fn seldom_slow(random: &mut StdRng) -> (&'static str, f64) {
+    ("query", if random.random_ratio(1, 100) { 3.0 } else { 0.01 })
+}
+
+/// Runs a server for long, and what comes out after that.
+fn steady(server: Server, load: Load, work: Work, seed: u64) -> (Outcome, f64) {
+    let time = 1800.0;
+    let mut simulation = Simulation::new(server, load, work, seed);
+    let first = simulation.run(time);
+    let outcome = simulation.run(time);
+    let ideal = Simulation::new(server, load, work, seed).ideal().run(time);
+    let part = outcome.per_second / ideal.per_second;
+    println!(
+        "{server:?} {load:?} {seed}: {:.1}% of {:.1}/s, {:.1} in flight, limit {:.1}: {:?} {:?}",
+        100.0 * part,
+        ideal.per_second,
+        outcome.in_flight,
+        outcome.limit,
+        first.limits,
+        outcome.limits,
+    );
+    (outcome, part)
+}
+
+/// A server that runs so many at once ends near one more, and loses nothing by it.
+fn assert_found(server: Server, at_once: f64, work: Work) {
+    for seed in 0..SEEDS {
+        let (outcome, part) = steady(server, CALLERS, work, seed);
+        assert!(part > 0.95, "{part}");
+        let expected = at_once + 1.0;
+        assert!(
+            (outcome.limit - expected).abs() <= 1_f64.max(0.25 * expected),
+            "{}",
+            outcome.limit
+        );
+    }
+}
+
+/// A server that runs all at once is used fully.
+fn assert_left_alone(load: Load, work: Work) {
+    for seed in 0..SEEDS {
+        let (outcome, part) = steady(CONCURRENT, load, work, seed);
+        assert!(part > 0.95, "{part}");
+        assert!(outcome.limit > 0.95 * f64::from(MAX), "{}", outcome.limit);
+    }
+}
+
+#[test]
+fn a_serial_server_is_found_out() {
+    for work in [equal, varied, sleeps_of_many] {
+        assert_found(Server::Workers(1), 1.0, work);
+    }
+}
+
+#[test]
+fn a_server_with_a_few_workers_is_found_out() {
+    for workers in [2, 4, 8, 20] {
+        for work in [equal, varied] {
+            assert_found(Server::Workers(workers), workers as f64, work);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_needs_its_processor_is_found_out() {
+    for cores in [1, 2, 4, 8] {
+        for work in [equal, varied] {
+            assert_found(Server::Cores(cores.into()), cores.into(), work);
+        }
+    }
+}
+
+#[test]
+fn a_concurrent_server_is_used_fully_whatever_its_calls_take() {
+    for work in [equal, varied, sleeps, sleeps_of_many, fast_and_slow, seldom_slow] {
+        assert_left_alone(CALLERS, work);
+    }
+}
+
+#[test]
+fn a_light_load_is_left_alone() {
+    for (server, per_second) in [(Server::Workers(1), 2.0), (CONCURRENT, 4.0), (CONCURRENT, 40.0)] {
+        for seed in 0..SEEDS {
+            let (_, part) = steady(server, Load::PerSecond(per_second), varied, seed);
+            assert!(part > 0.98, "{part}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_becomes_another_is_found_out() {
+    for work in [equal, varied, sleeps_of_many] {
+        for seed in 0..SEEDS {
+            let mut simulation = Simulation::new(Server::Workers(1), CALLERS, work, seed);
+            for (server, limit) in [
+                (Server::Workers(1), 2),
+                (CONCURRENT, MAX),
+                (Server::Workers(1), 2),
+                (Server::Cores(4.0), 5),
+            ] {
+                simulation.server = server;
+                let outcome = simulation.run(3600.0);
+                println!("{server:?} {seed}: {:?}", outcome.limits);
+                let later = &outcome.limits[10..];
+                let there = later.iter().filter(|it| it.abs_diff(limit) <= 1 + limit / 4).count();
+                assert!(there >= 8, "{there}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_becomes_slower_or_quicker_is_used_fully() {
+    let slower: Work = |_| ("equal", 1.0);
+    for seed in 0..SEEDS {
+        let mut simulation = Simulation::new(CONCURRENT, CALLERS, equal, seed);
+        for n in 0..40 {
+            simulation.work = if n % 2 == 0 { equal } else { slower };
+            let outcome = simulation.run(200.0);
+            assert!(outcome.limit > 0.9 * f64::from(MAX), "{n}: {:?}", outcome.limits);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What calls take on a copy whose limit is found out (`adaptive = true`).
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Backend;
+use super::adaptive::{Adaptive, Started};
+use super::pool::Load;
+
+/// A call that is measured, if its copy is, until dropped.
+pub struct Measured<'a> {
+    backend: &'a Backend,
+    begun: Option<(Arc<Load>, Started)>,
+    is_answered: bool,
+}
+
+impl<'a> Measured<'a> {
+    pub(super) fn begin(backend: &'a Backend, load: &Arc<Load>, tool: &str) -> Self {
+        let begin = |it: &Adaptive| it.begin(tool, Instant::now());
+        let begun = load.adaptive().map(begin).map(|started| (load.clone(), started));
+        Self { backend, begun, is_answered: false }
+    }
+
+    /// It has got its answer.
+    pub fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        if let Some((load, started)) = self.begun.take()
+            && let Some(adaptive) = load.adaptive()
+            && let Some(limit) = adaptive.end(started, Instant::now(), self.is_answered)
+        {
+            self.backend.set_limit(&load, limit);
+        }
+    }
+}
+
+impl Backend {
+    pub(super) fn set_limit(&self, load: &Load, limit: u32) {
+        load.set_limit(limit);
+        self.resize();
+    }
+}
