@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row, Transaction};
 
 use super::tenants::readable;
 use super::{Actor, Store, StoreError, audit, in_time, now, places};
@@ -12,8 +14,8 @@ use crate::pins::{Definition, Hash, Held, Pin};
 
 /// Definitions that are held back, of one server: what is beyond them waits to be written down.
 pub const HELD_MAX: usize = 500;
-/// Rows that are written at once.
-const ROWS_MAX: usize = 500;
+/// Rows that are written at once: few enough that one statement, once prepared, serves for many.
+const ROWS_MAX: usize = 50;
 /// Who has approved what a server had when it was first seen.
 const FIRST_USE: &str = "first use";
 
@@ -113,7 +115,7 @@ impl Store {
                 return Ok(false);
             }
             for some in definitions.chunks(ROWS_MAX) {
-                insert_pins(&mut change, server, some, FIRST_USE).await?;
+                write_pins(&mut change, server, some, FIRST_USE).await?;
             }
             let detail = json!({"tools": definitions.len()});
             let actor = Actor::gateway();
@@ -163,16 +165,25 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         in_time(async {
             let mut change = self.change().await?;
-            let mut approved = BTreeMap::new();
-            for hash in hashes {
-                let tool = approve_one(&mut change, actor, server, *hash).await?;
-                approved.insert(tool, hash.to_string());
+            let mut wanted = BTreeMap::new();
+            for some in hashes.chunks(ROWS_MAX) {
+                let held = held_definitions(&mut change, server, some).await?;
+                // Of two of one tool, the last.
+                wanted.extend(held.into_iter().map(|held| (held.tool.clone(), held)));
             }
-            let tools = approved.keys().cloned().collect();
+            let approved: BTreeMap<_, _> =
+                wanted.iter().map(|(tool, held)| (tool, held.hash.to_string())).collect();
+            let definitions: Vec<Definition> = wanted.values().cloned().collect();
+            for some in definitions.chunks(ROWS_MAX) {
+                write_pins(&mut change, server, some, actor.as_str()).await?;
+                let hashes: Vec<Hash> = some.iter().map(|definition| definition.hash).collect();
+                let text = "DELETE FROM held_definitions WHERE server = $1 AND hash IN";
+                by_hash(text, server, &hashes).execute(&mut *change).await?;
+            }
             let detail = json!({"tools": approved});
             audit::note(&mut change, actor, "pin.approve", target(server), detail).await?;
             change.commit().await?;
-            Ok::<_, StoreError>(tools)
+            Ok::<_, StoreError>(wanted.into_keys().collect())
         })
         .await
     }
@@ -244,35 +255,36 @@ async fn read_pinned(
     Ok(pinned)
 }
 
-/// Gives the name of the tool.
-async fn approve_one(
+/// Definitions that are held back. All of them must be.
+async fn held_definitions(
     change: &mut Transaction<'static, Any>,
-    actor: &Actor,
     server: &ServerId,
-    hash: Hash,
-) -> Result<String, StoreError> {
-    let held: Option<(String, String)> = sqlx::query_as(
-        "SELECT tool, definition FROM held_definitions WHERE server = $1 AND hash = $2",
-    )
-    .bind(server.as_str())
-    .bind(hash.to_string())
-    .fetch_optional(&mut **change)
-    .await?;
-    let Some((tool, text)) = held else {
-        return Err(StoreError::NotHeld { server: server.clone(), hash });
+    hashes: &[Hash],
+) -> Result<Vec<Definition>, StoreError> {
+    let text = "SELECT tool, hash, definition FROM held_definitions WHERE server = $1 AND hash IN";
+    let rows = by_hash(text, server, hashes).fetch_all(&mut **change).await?;
+    let definition = |row: &AnyRow| {
+        let hash = parse_hash(row.try_get("hash")?)?;
+        Ok(Definition { tool: row.try_get("tool")?, hash, text: row.try_get("definition")? })
     };
-    sqlx::query("DELETE FROM pins WHERE server = $1 AND tool = $2")
-        .bind(server.as_str())
-        .bind(&tool)
-        .execute(&mut **change)
-        .await?;
-    let definition = Definition { tool: tool.clone(), hash, text };
-    insert_pins(change, server, &[definition], actor.as_str()).await?;
-    delete_held(change, server, Some(&tool), Some(hash)).await?;
-    Ok(tool)
+    let held: Vec<Definition> = rows.iter().map(definition).collect::<Result<_, StoreError>>()?;
+    match hashes.iter().find(|hash| !held.iter().any(|held| held.hash == **hash)) {
+        Some(hash) => Err(StoreError::NotHeld { server: server.clone(), hash: *hash }),
+        None => Ok(held),
+    }
 }
 
-async fn insert_pins(
+/// A statement about definitions of a server.
+fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, Any, AnyArguments> {
+    let places: Vec<String> = (0..hashes.len()).map(|at| format!("${}", at + 2)).collect();
+    let text = format!("{text} ({})", places.join(", "));
+    let is_usual = matches!(hashes.len(), 1 | ROWS_MAX);
+    let query = sqlx::query(AssertSqlSafe(text)).persistent(is_usual).bind(server.as_str());
+    hashes.iter().fold(query, |query, hash| query.bind(hash.to_string()))
+}
+
+/// In place of what was approved of the same tools before.
+async fn write_pins(
     change: &mut Transaction<'static, Any>,
     server: &ServerId,
     definitions: &[Definition],
@@ -280,9 +292,12 @@ async fn insert_pins(
 ) -> Result<(), StoreError> {
     let places = places(definitions.len(), 6);
     let text = format!(
-        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {places}"
+        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {places} \
+         ON CONFLICT (server, tool) DO UPDATE SET hash = excluded.hash, definition = excluded.definition, \
+         approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
     );
-    let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    let mut rows =
+        sqlx::query(AssertSqlSafe(text)).persistent(matches!(definitions.len(), 1 | ROWS_MAX));
     let now = now();
     for Definition { tool, hash, text } in definitions {
         rows = rows.bind(server.as_str()).bind(tool).bind(hash.to_string()).bind(text);

@@ -106,6 +106,22 @@ async fn what_is_held_back_is_approved_by_its_hash() {
 }
 
 #[tokio::test]
+async fn of_two_definitions_of_one_tool_one_is_approved() {
+    on_both(async |database| {
+        let store = database.open().await;
+        store.first_use(&server(), &[]).await.unwrap();
+        let two = [definition("a", "one"), definition("a", "other")];
+        store.note_sighting(&server(), &held(&two)).await.unwrap();
+        let hashes = [two[0].hash, two[1].hash];
+        assert_eq!(store.approve(&root(), &server(), &hashes).await.unwrap(), ["a"]);
+        let (pins, left) = store.pins(None).await.unwrap();
+        assert_eq!((pins.len(), left.len()), (1, 1));
+        assert_ne!(pins[0].definition, left[0].definition);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_has_gone_is_known_and_may_come_back() {
     on_both(async |database| {
         let store = database.open().await;
