@@ -17,8 +17,6 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::Instant;
 
-/// A copy that stayed up this long is healthy: its next failure counts as the first.
-const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// A healthy copy that fails is started again within this time, at random: those that failed together do not all
 /// start together.
 const AT_ONCE: Duration = Duration::from_millis(20);
@@ -36,12 +34,18 @@ pub struct Budget {
     pub within: Duration,
     /// in which it is started once in this time.
     pub probe_every: Duration,
+    /// A copy that stayed up this long is healthy: its next failure counts as the first.
+    pub healthy_after: Duration,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        let (within, probe_every) = (Duration::from_secs(10), Duration::from_secs(30));
-        Self { starts: 5, within, probe_every }
+        Self {
+            starts: 5,
+            within: Duration::from_secs(10),
+            probe_every: Duration::from_secs(30),
+            healthy_after: Duration::from_secs(10),
+        }
     }
 }
 
@@ -102,7 +106,7 @@ impl Lifecycle {
 
     /// It has failed.
     pub fn after(&mut self, failed: Failed, now: Instant) -> Next {
-        if matches!(failed, Failed::After(up) if up >= HEALTHY_AFTER) {
+        if matches!(failed, Failed::After(up) if up >= self.budget.healthy_after) {
             self.failures = 0;
             self.in_quarantine = false;
         }

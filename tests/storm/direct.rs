@@ -58,7 +58,7 @@ pub fn call(plan: &Plan, server: usize) -> Call {
 }
 
 fn read(outcome: Result<Reply, CallError>) -> Outcome {
-    match outcome {
+    match outcome.map_err(CallError::into_last) {
         Ok(reply) => {
             let is_error = reply.kind == ResultKind::ToolError;
             Outcome::Result { result: reply.result, is_error }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, interval};
 use trunkline::backend::request_ids::IdSource;
 
 use crate::checks::Idle;
+use crate::killing;
 use crate::options::{Options, Way};
 use crate::plan::hash;
 use crate::planted;
@@ -46,6 +47,14 @@ pub fn run(options: &Options) -> ExitCode {
     let runtime = runtime.expect("threads can be started");
     println!("identity storm, seed {}", options.seed);
     let watchdog = Watchdog::start();
+    if let Some(seconds) = options.kill {
+        let tally = Arc::new(Tally::default());
+        let time = Duration::from_secs(seconds);
+        runtime.block_on(killing::run(options, time, &tally, &watchdog));
+        tally.summary(time);
+        let faults = tally.faults() + tally.mismatches.get() + tally.alarms.get();
+        return if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     for way in options.ways() {
         println!("replay: {}", options.replay(way));
         let planted = match way {

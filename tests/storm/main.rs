@@ -11,6 +11,9 @@
 //! 2. `planted`: the gateway made to use its callers' ids. It fails if **no** mismatch is seen: a storm
 //!    that cannot see the bug proves nothing.
 //!
+//! A third run, `killing`, kills every server each 250 ms while callers use half of their slots, and looks how soon the
+//! calls on them are answered, and whether a neighbour notices (`--kill SECONDS`).
+//!
 //! Everything that is decided by chance comes from the seed: what each call of each worker is like, what
 //! the server does with it, when which server is killed. The same seed decides the same; how the operating
 //! system schedules it all differs from run to run, so a rare race may take several replays to show again.
@@ -23,6 +26,7 @@ mod child;
 mod direct;
 mod driver;
 mod input;
+mod killing;
 mod mcp;
 mod misbehaviour;
 mod options;
@@ -42,7 +46,7 @@ use options::Options;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
-        Some("guard" | "confine") => trunkline::cli::run(),
+        Some("guard" | "confine" | "std") => trunkline::cli::run(),
         Some("child") => child::run(&args[1..]),
         _ => match Options::parse(&args) {
             Ok(Some(options)) => driver::run(&options),

@@ -23,6 +23,8 @@ pub struct Options {
     way: Option<Way>,
     /// Calls of the honest run, if said.
     calls: Option<u64>,
+    /// Seconds of killing; nothing else is run then.
+    pub kill: Option<u64>,
     /// Where all chance comes from.
     pub seed: u64,
     /// How many tenants call.
@@ -39,6 +41,7 @@ impl Options {
         let mut options = Self {
             way: None,
             calls: None,
+            kill: None,
             seed: u64::from(rand::random::<u32>()),
             tenants: 64,
             max_in_flight: 64,
@@ -61,6 +64,7 @@ impl Options {
                     options.way = Some(Way::parse(text.unwrap_or_default())?);
                 }
                 "--calls" => options.calls = Some(in_range(flag, number()?, 1, u64::MAX)?),
+                "--kill" => options.kill = Some(in_range(flag, number()?, 1, 24 * 3600)?),
                 "--seed" => options.seed = number()?,
                 "--tenants" => options.tenants = in_range(flag, number()?, 2, 10_000)?,
                 "--max-in-flight" => options.max_in_flight = in_range(flag, number()?, 1, 10_000)?,

@@ -127,7 +127,7 @@ async fn kill_servers(seed: u64, dir: PathBuf, shared: Arc<Shared>) {
     }
 }
 
-fn log_of(dir: &Path, server: usize) -> PathBuf {
+pub fn log_of(dir: &Path, server: usize) -> PathBuf {
     dir.join(format!("{server}.starts"))
 }
 
@@ -138,7 +138,7 @@ fn share_of(calls: u64, index: usize, total: usize) -> u64 {
 }
 
 impl Round {
-    fn server(&self, server: usize, dir: &Path) -> (ServerId, Server) {
+    pub fn server(&self, server: usize, dir: &Path) -> (ServerId, Server) {
         let id = ServerId::parse(&server_name(server)).expect("a plain name");
         let era = if server.is_multiple_of(2) { "modern" } else { "legacy" };
         let log = log_of(dir, server);
@@ -161,7 +161,7 @@ impl Round {
         (id, config)
     }
 
-    fn environment(&self, metrics: &Metrics) -> Environment {
+    pub fn environment(&self, metrics: &Metrics) -> Environment {
         let mut environment = Environment::new(own_program(), MAX_RESPONSE, metrics.clone());
         environment.cancel_grace = CANCEL_GRACE;
         if let Some(ids) = self.ids {
@@ -171,6 +171,6 @@ impl Round {
     }
 }
 
-fn own_program() -> PathBuf {
+pub fn own_program() -> PathBuf {
     std::env::current_exe().expect("the system knows what runs")
 }

@@ -1,0 +1,228 @@
+//! Every server is killed each 250 ms, while callers use half of all slots.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use trunkline::backend::lifecycle::Budget;
+use trunkline::config::{Program, Server, Transport};
+use trunkline::gateway::{Ask, Call, Gateway, ToolName};
+use trunkline::ids::{CallId, ServerId};
+use trunkline::jsonrpc::RawObject;
+use trunkline::mcp::requests::CallMeta;
+use trunkline::registry::Registry;
+use trunkline::telemetry::metrics::Metrics;
+
+use crate::checks::Idle;
+use crate::direct::Direct;
+use crate::options::{Options, Way};
+use crate::outcome::{Outcome, judge};
+use crate::plan::{Cancel, Plan, SERVERS};
+use crate::report::Tally;
+use crate::round::{Round, log_of, own_program, server_name};
+use crate::watchdog::Watchdog;
+use crate::{checks, processes, worker};
+
+const KILL_EVERY: Duration = Duration::from_millis(250);
+/// How soon after the end of their server calls must be answered.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(50);
+/// By how much the p99 of a server that is not killed may rise, as a part of what it is without kills, or absolutely.
+const RISE_MAX_PART: f64 = 1.1;
+const RISE_MAX: Duration = Duration::from_millis(2);
+/// The neighbour is measured in turns, with and without kills, so often.
+const TURNS: u32 = 4;
+const NEIGHBOUR: &str = "neighbour";
+/// A moment before calls are missed in a round of kills.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What the driver notes besides the tally.
+#[derive(Default)]
+struct Notes {
+    /// When the servers were last killed.
+    killed: Mutex<Option<Instant>>,
+    /// From there to the answer of each call that ended with its server.
+    answered_after: Mutex<Vec<Duration>>,
+}
+
+/// Kills for so long; what is wrong is counted.
+pub async fn run(options: &Options, time: Duration, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
+    let round = Round {
+        way: Way::Gateway,
+        seed: options.seed,
+        calls: 0,
+        tenants: options.tenants,
+        max_in_flight: options.max_in_flight,
+        ids: None,
+    };
+    watchdog.enter("servers start", None);
+    let dir = TempDir::new().expect("a temporary directory can be made");
+    let metrics = Metrics::new();
+    let (servers, stop) = (TaskTracker::new(), CancellationToken::new());
+    let mut config: BTreeMap<_, _> =
+        (0..SERVERS).map(|server| round.server(server, dir.path())).collect();
+    config.insert(ServerId::parse(NEIGHBOUR).expect("a plain name"), neighbour(dir.path()));
+    let mut environment = round.environment(&metrics);
+    // However often they are killed, they come back: it is the kills that are to be seen here.
+    let (starts, healthy_after) = (usize::MAX, Duration::ZERO);
+    environment.budget = Budget { starts, healthy_after, ..Budget::default() };
+    let before = Idle::now();
+    let registry = Registry::start(&config, &environment, &servers, &stop);
+    let gateway = Arc::new(Gateway::new(registry, metrics));
+    checks::all_start(&gateway, tally).await;
+
+    watchdog.enter("servers are killed", None);
+    let notes = Arc::new(Notes::default());
+    let callers = SERVERS * options.max_in_flight as usize / 2;
+    let mut working = JoinSet::new();
+    for index in 0..callers {
+        let (gateway, tally, notes) = (gateway.clone(), tally.clone(), notes.clone());
+        let (watchdog, seed, tenant) = (watchdog.clone(), options.seed, index % options.tenants);
+        working.spawn(async move {
+            let client = Direct::new(gateway, tenant);
+            for client_id in 1.. {
+                let plan = Plan::draw(seed, tenant, index, client_id);
+                make(&client, &plan, &tally, &notes).await;
+                watchdog.step();
+            }
+        });
+    }
+    let (mut calm, mut killing) = (vec![], vec![]);
+    for _ in 0..TURNS {
+        calm.extend(measure(&gateway, time / TURNS / 4, tally).await);
+        let killer = tokio::spawn(kill_all(dir.path().to_owned(), tally.clone(), notes.clone()));
+        killing.extend(measure(&gateway, time / TURNS * 3 / 4, tally).await);
+        killer.abort();
+        let _ = killer.await;
+    }
+    working.shutdown().await;
+    report(&notes, calm, killing, tally);
+
+    watchdog.enter("servers stop", None);
+    checks::calls_end(&gateway, tally).await;
+    stop.cancel();
+    servers.close();
+    servers.wait().await;
+    checks::nothing_runs(&gateway, dir.path(), tally).await;
+    checks::no_complaints((0..SERVERS).map(|server| log_of(dir.path(), server)), tally);
+    gateway.registry().shared().for_each(|server| tally.add(server.metrics()));
+    drop(gateway);
+    if let Err(after) = Idle::again(before).await {
+        tally.fault(format!("something is left: {before:?}, now {after:?}"));
+    }
+}
+
+/// The bundled server, which nobody kills.
+fn neighbour(dir: &Path) -> Server {
+    let args = vec!["std".to_owned()];
+    let (command, cwd) = (own_program(), Some(dir.to_owned()));
+    Server::new(Transport::Stdio(Program { command, args, cwd, ..Program::default() }))
+}
+
+/// Makes one call, whose caller stays, and notes how long after a kill it was answered, if it ended so.
+async fn make(client: &Direct, plan: &Plan, tally: &Tally, notes: &Notes) {
+    let plan = Plan { mark: plan.mark.clone(), cancel: Cancel::Never, ..*plan };
+    let began = Instant::now();
+    let outcome = client.call(&plan, plan.server).await;
+    let killed = *notes.killed.lock();
+    if let (Outcome::Ended, Some(killed)) = (&outcome, killed)
+        && began < killed
+    {
+        notes.answered_after.lock().push(killed.elapsed());
+    }
+    let wait = match &outcome {
+        Outcome::Unavailable { retry_after, .. } => *retry_after,
+        _ => Duration::from_millis(1),
+    };
+    judge(tally, &plan.mark, outcome);
+    tally.calls.add(1);
+    sleep(wait.min(KILL_EVERY)).await;
+}
+
+/// Kills every server, again and again.
+async fn kill_all(dir: std::path::PathBuf, tally: Arc<Tally>, notes: Arc<Notes>) {
+    let mut next = Instant::now();
+    loop {
+        next += KILL_EVERY;
+        sleep_until(next).await;
+        for log in (0..SERVERS).map(|server| log_of(&dir, server)) {
+            if let Some(server) = processes::last_started(&log)
+                && processes::kill(server, &log, false)
+            {
+                *notes.killed.lock() = Some(Instant::now());
+                tally.kills.add(1);
+            }
+        }
+    }
+}
+
+/// What calls of the neighbour take.
+async fn measure(gateway: &Arc<Gateway>, time: Duration, tally: &Tally) -> Vec<Duration> {
+    sleep(SETTLE.min(time / 4)).await;
+    let (end, mut latencies) = (Instant::now() + time, vec![]);
+    let caller = worker::caller(0);
+    while Instant::now() < end {
+        let began = Instant::now();
+        match gateway.call(&caller, to_neighbour()).await {
+            Ok(_) => latencies.push(began.elapsed()),
+            Err(error) => tally.fault(format!("the neighbour failed: {error}")),
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+    latencies
+}
+
+fn to_neighbour() -> Call {
+    let arrived = Instant::now();
+    Call {
+        id: CallId::new(),
+        server: NEIGHBOUR.to_owned(),
+        ask: Ask::Tool {
+            name: ToolName::Own("sleep".to_owned()),
+            arguments: RawObject::parse(r#"{"ms":5}"#.into()).expect("a plain object"),
+            mirrored: None,
+        },
+        others: String::new(),
+        meta: CallMeta::default(),
+        size: 0,
+        listener: None,
+        arrived,
+        deadline: arrived + Duration::from_secs(10),
+        deadline_max: None,
+    }
+}
+
+fn report(notes: &Notes, calm: Vec<Duration>, killing: Vec<Duration>, tally: &Tally) {
+    let mut after = std::mem::take(&mut *notes.answered_after.lock());
+    let (late, count) = (quantile(&mut after, 1.0), after.len());
+    println!(
+        "  {count} calls ended with their server: answered after {:.1?} (median), {:.1?} (p99), {late:.1?} (latest)",
+        quantile(&mut after, 0.5),
+        quantile(&mut after, 0.99)
+    );
+    if count == 0 || late > ANSWERED_WITHIN {
+        tally.fault(format!("calls must be answered within {ANSWERED_WITHIN:?} of the kill"));
+    }
+    let (mut calm, mut killing) = (calm, killing);
+    let (alone, beside) = (quantile(&mut calm, 0.99), quantile(&mut killing, 0.99));
+    println!(
+        "  neighbour, {} and {} calls: p99 {alone:.2?} without kills, {beside:.2?} with",
+        calm.len(),
+        killing.len()
+    );
+    if beside > alone.mul_f64(RISE_MAX_PART).max(alone + RISE_MAX) {
+        tally.fault("the neighbour has noticed".to_owned());
+    }
+}
+
+fn quantile(durations: &mut [Duration], part: f64) -> Duration {
+    durations.sort();
+    let at = (durations.len() as f64 * part) as usize;
+    durations.get(at.min(durations.len().saturating_sub(1))).copied().unwrap_or_default()
+}
