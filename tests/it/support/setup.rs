@@ -107,11 +107,6 @@ impl Setup {
         Self { servers: String::new(), ..self }
     }
 
-    /// The same without any tenant.
-    pub fn without_tenants(self) -> Self {
-        Self { tenants: String::new(), ..self }
-    }
-
     /// Any program.
     pub fn server(mut self, id: &str, command: &str, args: &[String], settings: &str) -> Self {
         let mark = &self.mark;
