@@ -73,13 +73,13 @@ async fn a_modern_server_is_told_in_headers_what_the_body_says() {
 #[tokio::test]
 async fn nothing_of_the_callers_request_but_its_message_goes_to_the_server() {
     let server = HttpServer::legacy().await;
-    let settings = "headers = { X-Api-Key = \"the-operators\" }";
+    let settings = "headers = { X-Server-Key = \"the-operators\" }";
     let setup = Setup::new().with_tenant("acme", "servers = [\"*\"]");
     let gateway = setup.http("web", &server.url("/mcp"), settings).start().await;
     let acme = gateway.as_tenant("acme").await;
     let call = acme.post("web", "echo", json!({"text": "x"}));
     let call =
-        call.header("Cookie", "c=1").header("X-Api-Key", "the-tenants").header("X-Mine", "1");
+        call.header("Cookie", "c=1").header("X-Server-Key", "the-tenants").header("X-Mine", "1");
     assert_eq!(Answer::of(call.header("Forwarded", "for=me")).await.tool_text(), "x");
     let known = [
         "accept",
@@ -92,12 +92,12 @@ async fn nothing_of_the_callers_request_but_its_message_goes_to_the_server() {
         "mcp-protocol-version",
         "mcp-session-id",
         "user-agent",
-        "x-api-key",
+        "x-server-key",
     ];
     for seen in server.seen() {
         let unknown = seen.headers.keys().find(|name| !known.contains(&name.as_str()));
         assert_eq!(unknown, None, "{seen:?}");
-        assert_eq!(seen.header("x-api-key"), "the-operators");
+        assert_eq!(seen.header("x-server-key"), "the-operators");
         assert!(seen.header("user-agent").starts_with("trunkline/"));
     }
     gateway.stop().await;
