@@ -11,7 +11,6 @@ use super::Link;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
 use crate::backend::reader::{Answers, take_message};
-use crate::jsonrpc::raw::blank_line_breaks;
 
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -100,9 +99,7 @@ pub(super) async fn read_events(
 }
 
 /// Takes one message. Tells whether it was the expected answer.
-pub(super) fn take(link: &Link, mut message: Vec<u8>, answers: Answers) -> bool {
-    // Those of a process have none, and some of it is passed on as it is.
-    blank_line_breaks(&mut message);
+pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> bool {
     take_message(&link.connection, &Bytes::from(message), answers)
 }
 
