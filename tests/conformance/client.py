@@ -34,6 +34,8 @@ class Gateway:
             file.write(f'[store]\nurl = "sqlite://{self.dir.name}/trunkline.db"\n')
             file.write(f'[servers.target]\nurl = "{url}"\n')
         self.process = subprocess.Popen([program, "serve", "--config", config])
+
+    def become_ready(self):
         deadline = time.monotonic() + 20
         while self.send("/readyz")[0] != 200:
             if time.monotonic() > deadline or self.process.poll() is not None:
@@ -46,12 +48,12 @@ class Gateway:
         self.dir.cleanup()
 
     def send(self, path, body=None, headers=None):
-        """The status and the JSON of an answer."""
+        """The status and the body of an answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data, headers or {})
         try:
             with HTTP.open(request, timeout=20) as response:
-                return response.status, json.loads(response.read() or b"null")
+                return response.status, response.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
         except OSError as error:
@@ -61,13 +63,12 @@ class Gateway:
         """What the gateway lists, by name."""
         status, answer = self.send("/v1/servers/target/tools")
         expect(status == 200, answer)
-        return {tool["name"]: tool for tool in answer["tools"]}
+        return {tool["name"]: tool for tool in json.loads(answer)["tools"]}
 
     def call(self, name, arguments):
         """Runs a tool by the plain API."""
         status, answer = self.send(f"/v1/servers/target/tools/{name}", arguments)
         expect(status == 200, answer)
-        return answer
 
     def ask(self, method, params, capabilities=None):
         """A request of a modern MCP client."""
@@ -84,8 +85,8 @@ class Gateway:
             headers["Mcp-Name"] = name
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
         status, answer = self.send("/mcp/target", body, headers)
-        expect(status == 200 and "result" in answer, answer)
-        return answer["result"]
+        expect(status == 200, answer)
+        return json.loads(answer)["result"]
 
 
 def expect(truth, answer):
@@ -160,6 +161,7 @@ def main():
     program, url = sys.argv[1:]
     gateway = Gateway(program, url)
     try:
+        gateway.become_ready()
         SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]](gateway)
     finally:
         gateway.stop()

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::Response;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::Link;
@@ -51,8 +52,12 @@ pub(super) async fn refused(
 
 /// Some servers do not say 404 when they do not know a session, as the specification asks, but this.
 fn knows_no_session(body: &[u8]) -> bool {
-    let Ok(Message::Response { outcome: Err(error), .. }) = decode(body) else { return false };
-    serde_json::from_str::<ErrorObject>(error.get()).is_ok_and(|error| {
+    // Without the other members of an answer, at times.
+    #[derive(Deserialize)]
+    struct Refusal {
+        error: ErrorObject,
+    }
+    serde_json::from_slice(body).is_ok_and(|Refusal { error }| {
         SESSION_ERRORS.contains(&error.code) && error.message.to_lowercase().contains("session")
     })
 }
@@ -107,7 +112,7 @@ mod tests {
     #[test]
     fn a_session_that_is_not_known_is_told_from_other_errors() {
         let body = |code: i64, message: &str| {
-            format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#)
+            format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"{message}"}}}}"#)
         };
         let lost = |body: String| knows_no_session(body.as_bytes());
         assert!(lost(body(-32000, "Bad Request: No valid session ID provided")));

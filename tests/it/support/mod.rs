@@ -29,7 +29,7 @@ pub use self::binary::{Serving, trunkline};
 pub use self::databases::{Database, on_both};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;
-pub use self::http_server::{HttpServer, Seen};
+pub use self::http_server::HttpServer;
 pub use self::http2::Http2;
 pub use self::identity_provider::{
     AUDIENCE, ISSUER, Provider, SigningKey, claims, now_s, token_of,
