@@ -242,6 +242,7 @@ async fn a_server_is_run_by_the_user_it_is_configured_with() {
 async fn a_server_of_another_user_goes_with_its_guard_too() {
     let Some(setup) = run_by_nobody(&["stubborn"]) else { return };
     let mut gateway = setup.serve().await;
+    let directory = done_by(&gateway, DIRECTORY).await;
     let server = done_by(&gateway, PID).await.parse().unwrap();
     let guard = done_by(&gateway, GUARD).await.parse().unwrap();
     gateway.signal(Signal::STOP);
@@ -249,6 +250,7 @@ async fn a_server_of_another_user_goes_with_its_guard_too() {
     within(Duration::from_secs(1), "gone", async || (!is_alive(server)).then_some(())).await;
     gateway.signal(Signal::KILL);
     gateway.ended().await;
+    fs::remove_dir_all(directory).unwrap();
 }
 
 #[tokio::test]
