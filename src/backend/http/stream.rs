@@ -10,12 +10,7 @@ use tokio::time::timeout;
 use super::Link;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
-<<<<<<< HEAD
 use crate::backend::reader::{Answers, Taken, take_message};
-use crate::jsonrpc::raw::blank_line_breaks;
-=======
-use crate::backend::reader::{Answers, take_message};
->>>>>>> wip-http
 
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -104,16 +99,9 @@ pub(super) async fn read_events(
 }
 
 /// Takes one message. Tells whether it was the expected answer.
-<<<<<<< HEAD
-pub(super) fn take(link: &Link, mut message: Vec<u8>, answers: Answers) -> bool {
-    // Those of a process have none, and some of it is passed on as it is.
-    blank_line_breaks(&mut message);
+pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> bool {
     link.connection.pulse().note_heard();
     take_message(&link.connection, &Bytes::from(message), answers) == Taken::Answer
-=======
-pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> bool {
-    take_message(&link.connection, &Bytes::from(message), answers)
->>>>>>> wip-http
 }
 
 /// Leaves the connection as the next request needs it, if that is a matter of moments.
