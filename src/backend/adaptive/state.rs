@@ -168,12 +168,13 @@ impl State {
     fn usual_is_known(&mut self, now: Instant) {
         let sample = self.look_at(USUAL_CALLS, 0);
         let Phase::Usual { at_first } = &mut self.phase else { return };
-        let has_changed = at_first.as_ref().is_some_and(|at_first| has_changed(&sample, at_first));
-        if has_changed {
+        let may_be_soon = self.rest.at_least.is_none_or(|at_least| at_least <= now);
+        if at_first.as_ref().is_some_and(|it| may_be_soon && has_changed(&sample, it)) {
+            // Some of these calls may still be from before that.
             self.rest.length = REST_MIN;
+            return self.look_again();
         }
-        let until = if has_changed { self.rest.at_least } else { self.rest.until };
-        let is_due = until.is_none_or(|until| until <= now);
+        let is_due = self.rest.until.is_none_or(|until| until <= now);
         let is_enough = IN_FLIGHT_MIN.min(0.8 * f64::from(self.usual));
         if is_due && sample.mean_in_flight() >= is_enough {
             self.probe(sample, now);
@@ -199,17 +200,13 @@ impl State {
         if matches!(verdict, Verdict::Unclear) && !is_last {
             return self.sample.extend(4 * self.sample.len());
         }
-        let is_slower = has_changed(&self.sample, usual);
         self.probed += probed;
         match verdict {
             // What is unclear will not be so with more in flight.
             Verdict::Concurrent | Verdict::Unclear if self.usual < self.max => {
                 self.climb(self.sample.clone());
             }
-            Verdict::Concurrent | Verdict::Unclear => {
-                // If calls are slower than before, the server became another meanwhile.
-                self.rest(now, if is_slower { REST_PER_FREE_PROBE } else { REST_PER_PROBE });
-            }
+            Verdict::Concurrent | Verdict::Unclear => self.rest(now, REST_PER_PROBE),
             Verdict::Queued(at_once) if fitting(at_once) < self.usual && !self.suspects => {
                 self.suspects = true;
                 self.look_again();
