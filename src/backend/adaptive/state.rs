@@ -48,8 +48,8 @@ pub(super) struct State {
     phase: Phase,
     /// The calls that are looked at now.
     sample: Sample,
-    /// Whether the last probe found that calls wait for each other.
-    suspects: bool,
+    /// How many run at once by the last probe, if it found that calls wait for each other.
+    suspected: Option<f64>,
     /// The time in probes since the last rest.
     probed: Duration,
     rest: Rest,
@@ -61,7 +61,7 @@ enum Phase {
     /// Under a lower limit, to be compared with the calls before.
     Probe { limit: u32, usual: Sample, since: Instant, last_end: Instant },
     /// Under a limit that has just been doubled, to be compared with the probe.
-    Climb { low: Sample },
+    Climb { low: Sample, from: u32 },
 }
 
 /// When to probe next.
@@ -94,7 +94,7 @@ impl State {
             tools: HashMap::new(),
             phase: Phase::Usual { at_first: None },
             sample: Sample::default(),
-            suspects: false,
+            suspected: None,
             probed: Duration::ZERO,
             rest: Rest::default(),
         };
@@ -207,42 +207,48 @@ impl State {
                 self.climb(self.sample.clone());
             }
             Verdict::Concurrent | Verdict::Unclear => self.rest(now, REST_PER_PROBE),
-            Verdict::Queued(at_once) if fitting(at_once) < self.usual && !self.suspects => {
-                self.suspects = true;
-                self.look_again();
-            }
             Verdict::Queued(at_once) => {
-                let low = self.sample.mean_in_flight();
-                self.lower(at_once, low, now);
+                let (low, before) = (self.sample.mean_in_flight(), self.suspected.take());
+                match before {
+                    None if fitting(at_once) < self.usual => {
+                        self.suspected = Some(at_once);
+                        self.look_again();
+                    }
+                    // The higher one: too few in flight cost more than too many.
+                    _ => self.lower(at_once.max(before.unwrap_or(0.0)), 0, low, now),
+                }
             }
         }
     }
 
     /// Doubles the limit, to see whether calls take as long as in the probe still.
     fn climb(&mut self, low: Sample) {
+        let from = self.usual;
         self.usual = (2 * self.usual).min(self.max);
-        self.phase = Phase::Climb { low };
+        self.phase = Phase::Climb { low, from };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
     fn climb_is_known(&mut self, now: Instant) {
         let usual = Phase::Usual { at_first: None };
-        let Phase::Climb { low } = std::mem::replace(&mut self.phase, usual) else {
+        let Phase::Climb { low, from } = std::mem::replace(&mut self.phase, usual) else {
             return;
         };
         match judge(&self.sample, &low, true) {
             Verdict::Concurrent if self.usual < self.max => self.climb(low),
             Verdict::Concurrent => self.rest(now, REST_PER_PROBE),
-            Verdict::Queued(at_once) => self.lower(at_once, low.mean_in_flight(), now),
+            // Up to where it came from nothing was found against it.
+            Verdict::Queued(at_once) => self.lower(at_once, from, low.mean_in_flight(), now),
             Verdict::Unclear => {
-                self.usual = (self.usual / 2).max(LIMIT_MIN);
+                self.usual = from;
                 self.rest(now, REST_PER_PROBE);
             }
         }
     }
 
-    fn lower(&mut self, at_once: f64, low: f64, now: Instant) {
-        self.usual = fitting(at_once).min(self.usual);
+    /// Takes the limit that fits, but none below `least`.
+    fn lower(&mut self, at_once: f64, least: u32, low: f64, now: Instant) {
+        self.usual = fitting(at_once).clamp(least, self.usual);
         if low > 1.0 && at_once < 2.0 * low {
             // Perhaps even fewer run at once: about as many were in flight in the probe.
             self.look_again();
@@ -268,7 +274,7 @@ impl State {
         let until = Some(now + length.max(for_probes));
         let at_least = Some(now + for_probes / 8);
         self.rest = Rest { length, limit: self.usual, until, at_least };
-        self.suspects = false;
+        self.suspected = None;
         self.phase = Phase::Usual { at_first: None };
         self.look_at(USUAL_CALLS, self.usual);
     }
@@ -282,8 +288,8 @@ impl State {
 
 /// The limit for a server that runs so many at once: one more, which is ready when another ends.
 fn fitting(at_once: f64) -> u32 {
-    // Too many wait a little, too few leave the server idle. Yet a little more than a whole number is one.
-    ((1.1 * at_once - 0.45).ceil().max(1.0) as u32 + 1).max(LIMIT_MIN)
+    // A little more than a whole number is one.
+    ((at_once - 0.3).ceil().max(1.0) as u32 + 1).max(LIMIT_MIN)
 }
 
 /// What two samples say. Where there may be more calls yet, it must be exact.

@@ -38,6 +38,8 @@ pub(super) type Work = fn(&mut StdRng) -> (&'static str, f64);
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) per_second: f64,
+    /// The work done in each second, in seconds: unlike calls, of which some are long, it has no luck in it.
+    pub(super) work: f64,
     /// The part of the calls that came meanwhile, of which there may be more than one: those before them.
     pub(super) of_those_who_came: f64,
     /// What was in flight on average, and the limits there were, each with its part of the time.
@@ -64,6 +66,7 @@ pub(super) struct Simulation {
     now: f64,
     next_arrival: f64,
     arrived: u32,
+    worked: f64,
     next_check: f64,
     waiting: VecDeque<Call>,
     running: Vec<Call>,
@@ -81,6 +84,7 @@ impl Simulation {
             now: 0.0,
             next_arrival: f64::INFINITY,
             arrived: 0,
+            worked: 0.0,
             next_check: 0.0,
             waiting: VecDeque::new(),
             running: vec![],
@@ -116,6 +120,7 @@ impl Simulation {
     pub(super) fn run(&mut self, seconds: f64) -> Outcome {
         let (from, until) = (self.now, self.now + seconds);
         let (mut outcome, mut ended, arrived) = (Outcome::default(), 0, self.arrived);
+        let worked = self.worked;
         while self.now < until {
             while self.running.len() < self.limit() as usize
                 && let Some(mut call) = self.waiting.pop_front()
@@ -135,6 +140,7 @@ impl Simulation {
             }
         }
         outcome.per_second = f64::from(ended) / seconds;
+        outcome.work = (self.worked - worked) / seconds;
         outcome.of_those_who_came = f64::from(ended) / f64::from(self.arrived - arrived);
         outcome
     }
@@ -151,6 +157,7 @@ impl Simulation {
         let end = self.now + least / speed;
         let next = end.min(self.next_arrival).min(self.next_check).min(until);
         let done = (next - self.now) * speed;
+        self.worked += done * count as f64;
         for call in &mut self.running[..count] {
             call.left = (call.left - done).max(0.0);
         }
