@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use trunkline::backend::queue::{Permit, Queue};
 use trunkline::ids::TenantId;
+use trunkline::policy::Rate;
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 const ESTIMATE: Duration = Duration::from_millis(5);
@@ -32,9 +33,14 @@ fn alone(criterion: &mut Criterion) {
     });
     for tenants in [1, 100] {
         group.bench_function(format!("nobody waits, tenants: {tenants}"), |bencher| {
-            bencher.iter_custom(|calls| runtime.block_on(one_by_one(tenants, calls)));
+            bencher.iter_custom(|calls| runtime.block_on(one_by_one(tenants, calls, None)));
         });
     }
+    // So many are never asked here.
+    let rate = "1000000/s".parse().expect("a rate");
+    group.bench_function("nobody waits, with a rate", |bencher| {
+        bencher.iter_custom(|calls| runtime.block_on(one_by_one(1, calls, Some(rate))));
+    });
     group.finish();
 }
 
@@ -54,8 +60,8 @@ async fn semaphore(calls: u64) -> Duration {
     begin.elapsed()
 }
 
-async fn one_by_one(tenants: usize, calls: u64) -> Duration {
-    let queue = Queue::new(64);
+async fn one_by_one(tenants: usize, calls: u64, rate: Option<Rate>) -> Duration {
+    let queue = Queue::with_rate(64, rate);
     let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
     let begin = Instant::now();
     for tenant in tenants.iter().cycle().take(calls as usize) {

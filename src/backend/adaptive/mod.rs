@@ -10,8 +10,8 @@
 //! - If they are quicker, the calls waited for each other. By how much says how many ran at once; the limit becomes
 //!   that and one, which is ready when another ends. This must be found twice in a row.
 //!
-//! A probe of a concurrent server is over when the first 16 calls or so have shown it. It costs at most a twentieth of the
-//! time until the next, which is longer each time that nothing has changed. Pure: no clock, no task.
+//! A probe of a concurrent server is over when the first 16 calls or so have shown it. The time until the next is forty times
+//! as long or more, and longer each time that nothing has changed. Pure: no clock, no task.
 
 mod sample;
 mod state;

@@ -12,10 +12,11 @@ const TOOLS_MAX: usize = 1024;
 /// The lowest limit: one that runs, and one that is ready to.
 const LIMIT_MIN: u32 = 2;
 /// Calls that are looked at under the usual limit.
-const USUAL_CALLS: u32 = 64;
+const USUAL_CALLS: u32 = 128;
 /// Calls that are looked at in a probe before it is decided for the first time, and for the last.
 const PROBE_CALLS: u32 = 16;
 const PROBE_CALLS_MAX: u32 = 256;
+const PROBE_CALLS_MAX_LOWERED: u32 = 64;
 /// Without so many in flight there is nothing to find out.
 const IN_FLIGHT_MIN: f64 = 3.0;
 /// The limit of a probe, as a part of what is in flight.
@@ -25,14 +26,15 @@ const CERTAIN: f64 = 2.5;
 /// Calls that are slower by less than this factor do not wait for each other.
 const SLOWDOWN_MIN: f64 = 1.15;
 /// What calls take has changed when it is more or less by this factor.
-const CHANGE_MIN: f64 = 1.5;
+const CHANGE_MIN: f64 = 2.0;
 /// How many calls run at once is known well enough with this error.
-const ERROR_MAX: f64 = 0.2;
+const ERROR_MAX: f64 = 0.16;
 /// The time between probes: at first, and at most while the limit is the maximum, or lower.
 const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(600);
 const REST_MAX_LOWERED: Duration = Duration::from_secs(120);
-/// And never less than so many times the last probe; less, if it has kept the server as busy as ever.
+/// And never less than so many times what the probes before it took: less, if the last has kept the server as busy as
+/// ever, and an eighth of it, if what calls take has changed.
 const REST_PER_PROBE: u32 = 40;
 const REST_PER_FREE_PROBE: u32 = 5;
 
@@ -46,8 +48,10 @@ pub(super) struct State {
     phase: Phase,
     /// The calls that are looked at now.
     sample: Sample,
-    /// Whether the last probe found that calls wait for each other.
-    suspects: bool,
+    /// How many run at once by the last probe, if it found that calls wait for each other.
+    suspected: Option<f64>,
+    /// The time in probes since the last rest.
+    probed: Duration,
     rest: Rest,
 }
 
@@ -57,7 +61,7 @@ enum Phase {
     /// Under a lower limit, to be compared with the calls before.
     Probe { limit: u32, usual: Sample, since: Instant, last_end: Instant },
     /// Under a limit that has just been doubled, to be compared with the probe.
-    Climb { low: Sample, since: Instant },
+    Climb { low: Sample, from: u32 },
 }
 
 /// When to probe next.
@@ -90,7 +94,8 @@ impl State {
             tools: HashMap::new(),
             phase: Phase::Usual { at_first: None },
             sample: Sample::default(),
-            suspects: false,
+            suspected: None,
+            probed: Duration::ZERO,
             rest: Rest::default(),
         };
         state.look_at(USUAL_CALLS, 0);
@@ -153,7 +158,8 @@ impl State {
             &Phase::Probe { ref usual, since, last_end, .. }
                 if is_late || now > last_end + 4 * usual.longest + Duration::from_secs(1) =>
             {
-                self.rest(since, now, REST_PER_PROBE);
+                self.probed += now.saturating_duration_since(since);
+                self.rest(now, REST_PER_PROBE);
             }
             _ => {}
         }
@@ -162,12 +168,13 @@ impl State {
     fn usual_is_known(&mut self, now: Instant) {
         let sample = self.look_at(USUAL_CALLS, 0);
         let Phase::Usual { at_first } = &mut self.phase else { return };
-        let has_changed = at_first.as_ref().is_some_and(|at_first| has_changed(&sample, at_first));
-        if has_changed {
+        let may_be_soon = self.rest.at_least.is_none_or(|at_least| at_least <= now);
+        if at_first.as_ref().is_some_and(|it| may_be_soon && has_changed(&sample, it)) {
+            // Some of these calls may still be from before that.
             self.rest.length = REST_MIN;
+            return self.look_again();
         }
-        let until = if has_changed { self.rest.at_least } else { self.rest.until };
-        let is_due = until.is_none_or(|until| until <= now);
+        let is_due = self.rest.until.is_none_or(|until| until <= now);
         let is_enough = IN_FLIGHT_MIN.min(0.8 * f64::from(self.usual));
         if is_due && sample.mean_in_flight() >= is_enough {
             self.probe(sample, now);
@@ -185,56 +192,69 @@ impl State {
 
     fn probe_is_known(&mut self, now: Instant) {
         let Phase::Probe { usual, since, .. } = &self.phase else { return };
-        let since = *since;
-        match judge(usual, &self.sample) {
-            Verdict::Unclear if self.sample.len() < PROBE_CALLS_MAX => {
-                self.sample.extend(4 * self.sample.len());
-            }
+        let probed = now.saturating_duration_since(*since);
+        let calls_max =
+            if self.usual < self.max { PROBE_CALLS_MAX_LOWERED } else { PROBE_CALLS_MAX };
+        let is_last = self.sample.len() >= calls_max;
+        let verdict = judge(usual, &self.sample, is_last);
+        if matches!(verdict, Verdict::Unclear) && !is_last {
+            return self.sample.extend(4 * self.sample.len());
+        }
+        self.probed += probed;
+        match verdict {
             // What is unclear will not be so with more in flight.
             Verdict::Concurrent | Verdict::Unclear if self.usual < self.max => {
-                self.climb(self.sample.clone(), since);
+                self.climb(self.sample.clone());
             }
-            Verdict::Concurrent | Verdict::Unclear => self.rest(since, now, REST_PER_PROBE),
-            Verdict::Queued(at_once) if fitting(at_once) < self.usual && !self.suspects => {
-                self.suspects = true;
-                self.look_again();
-            }
+            Verdict::Concurrent | Verdict::Unclear => self.rest(now, REST_PER_PROBE),
             Verdict::Queued(at_once) => {
-                let low = self.sample.mean_in_flight();
-                self.lower(at_once, low, since, now);
+                let (low, before) = (self.sample.mean_in_flight(), self.suspected.take());
+                match before {
+                    None if fitting(at_once) < self.usual => {
+                        self.suspected = Some(at_once);
+                        self.look_again();
+                    }
+                    // The higher one: too few in flight cost more than too many.
+                    _ => self.lower(at_once.max(before.unwrap_or(0.0)), 0, low, now),
+                }
             }
         }
     }
 
     /// Doubles the limit, to see whether calls take as long as in the probe still.
-    fn climb(&mut self, low: Sample, since: Instant) {
+    fn climb(&mut self, low: Sample) {
+        let from = self.usual;
         self.usual = (2 * self.usual).min(self.max);
-        self.phase = Phase::Climb { low, since };
+        self.phase = Phase::Climb { low, from };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
     fn climb_is_known(&mut self, now: Instant) {
         let usual = Phase::Usual { at_first: None };
-        let Phase::Climb { low, since } = std::mem::replace(&mut self.phase, usual) else { return };
-        match judge(&self.sample, &low) {
-            Verdict::Concurrent if self.usual < self.max => self.climb(low, since),
-            Verdict::Concurrent => self.rest(since, now, REST_PER_PROBE),
-            Verdict::Queued(at_once) => self.lower(at_once, low.mean_in_flight(), since, now),
+        let Phase::Climb { low, from } = std::mem::replace(&mut self.phase, usual) else {
+            return;
+        };
+        match judge(&self.sample, &low, true) {
+            Verdict::Concurrent if self.usual < self.max => self.climb(low),
+            Verdict::Concurrent => self.rest(now, REST_PER_PROBE),
+            // Up to where it came from nothing was found against it.
+            Verdict::Queued(at_once) => self.lower(at_once, from, low.mean_in_flight(), now),
             Verdict::Unclear => {
-                self.usual = (self.usual / 2).max(LIMIT_MIN);
-                self.rest(since, now, REST_PER_PROBE);
+                self.usual = from;
+                self.rest(now, REST_PER_PROBE);
             }
         }
     }
 
-    fn lower(&mut self, at_once: f64, low: f64, since: Instant, now: Instant) {
-        self.usual = fitting(at_once).min(self.usual);
+    /// Takes the limit that fits, but none below `least`.
+    fn lower(&mut self, at_once: f64, least: u32, low: f64, now: Instant) {
+        self.usual = fitting(at_once).clamp(least, self.usual);
         if low > 1.0 && at_once < 2.0 * low {
             // Perhaps even fewer run at once: about as many were in flight in the probe.
             self.look_again();
         } else {
             let was_free = at_once < 1.3 * low;
-            self.rest(since, now, if was_free { REST_PER_FREE_PROBE } else { REST_PER_PROBE });
+            self.rest(now, if was_free { REST_PER_FREE_PROBE } else { REST_PER_PROBE });
         }
     }
 
@@ -246,14 +266,15 @@ impl State {
     }
 
     /// Probes again after a while: the longer, the more often nothing has changed, and the more the probe has cost.
-    fn rest(&mut self, since: Instant, now: Instant, per_probe: u32) {
+    fn rest(&mut self, now: Instant, per_probe: u32) {
         let is_same = self.rest.limit.abs_diff(self.usual) <= (self.usual / 4).max(1);
         let longest = if self.usual == self.max { REST_MAX } else { REST_MAX_LOWERED };
         let length = if is_same { (2 * self.rest.length).min(longest) } else { REST_MIN };
-        let at_least = now + per_probe * now.saturating_duration_since(since);
-        let until = Some(at_least.max(now + length));
-        self.rest = Rest { length, limit: self.usual, until, at_least: Some(at_least) };
-        self.suspects = false;
+        let for_probes = per_probe * std::mem::take(&mut self.probed);
+        let until = Some(now + length.max(for_probes));
+        let at_least = Some(now + for_probes / 8);
+        self.rest = Rest { length, limit: self.usual, until, at_least };
+        self.suspected = None;
         self.phase = Phase::Usual { at_first: None };
         self.look_at(USUAL_CALLS, self.usual);
     }
@@ -271,15 +292,19 @@ fn fitting(at_once: f64) -> u32 {
     ((at_once - 0.3).ceil().max(1.0) as u32 + 1).max(LIMIT_MIN)
 }
 
-fn judge(usual: &Sample, low: &Sample) -> Verdict {
+/// What two samples say. Where there may be more calls yet, it must be exact.
+fn judge(usual: &Sample, low: &Sample, is_last: bool) -> Verdict {
     let (many, few) = (usual.mean_in_flight(), low.mean_in_flight());
     // What calls would take longer if none of them helped another.
     let slowdown_max = (many / few).ln();
     let Some(found) = Comparison::of(usual, low) else { return Verdict::Unclear };
     let margin = CERTAIN * found.error;
     if found.slowdown - margin > SLOWDOWN_MIN.ln() {
-        let is_exact = found.error <= ERROR_MAX || low.len() >= PROBE_CALLS_MAX;
-        if is_exact { Verdict::Queued(many / found.slowdown.exp()) } else { Verdict::Unclear }
+        if is_last || found.error <= ERROR_MAX {
+            Verdict::Queued(many / found.slowdown.exp())
+        } else {
+            Verdict::Unclear
+        }
     } else if found.slowdown + margin < slowdown_max / 2.0 {
         Verdict::Concurrent
     } else {

@@ -38,6 +38,10 @@ pub(super) type Work = fn(&mut StdRng) -> (&'static str, f64);
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) per_second: f64,
+    /// The work done in each second, in seconds: unlike calls, of which some are long, it has no luck in it.
+    pub(super) work: f64,
+    /// The part of the calls that came meanwhile, of which there may be more than one: those before them.
+    pub(super) of_those_who_came: f64,
     /// What was in flight on average, and the limits there were, each with its part of the time.
     pub(super) in_flight: f64,
     pub(super) limit: f64,
@@ -61,6 +65,8 @@ pub(super) struct Simulation {
     began: Instant,
     now: f64,
     next_arrival: f64,
+    arrived: u32,
+    worked: f64,
     next_check: f64,
     waiting: VecDeque<Call>,
     running: Vec<Call>,
@@ -77,6 +83,8 @@ impl Simulation {
             began: Instant::now(),
             now: 0.0,
             next_arrival: f64::INFINITY,
+            arrived: 0,
+            worked: 0.0,
             next_check: 0.0,
             waiting: VecDeque::new(),
             running: vec![],
@@ -103,6 +111,7 @@ impl Simulation {
     }
 
     fn arrive(&mut self) {
+        self.arrived += 1;
         let (tool, left) = (self.work)(&mut self.random);
         self.waiting.push_back(Call { tool, left, started: None });
     }
@@ -110,7 +119,8 @@ impl Simulation {
     /// Goes on for so many seconds.
     pub(super) fn run(&mut self, seconds: f64) -> Outcome {
         let (from, until) = (self.now, self.now + seconds);
-        let (mut outcome, mut ended) = (Outcome::default(), 0);
+        let (mut outcome, mut ended, arrived) = (Outcome::default(), 0, self.arrived);
+        let worked = self.worked;
         while self.now < until {
             while self.running.len() < self.limit() as usize
                 && let Some(mut call) = self.waiting.pop_front()
@@ -130,19 +140,26 @@ impl Simulation {
             }
         }
         outcome.per_second = f64::from(ended) / seconds;
+        outcome.work = (self.worked - worked) / seconds;
+        outcome.of_those_who_came = f64::from(ended) / f64::from(self.arrived - arrived);
         outcome
     }
 
     /// Goes on to the next event. Tells whether a call has ended.
     fn step(&mut self, until: f64) -> bool {
-        let first = self.running.iter().enumerate().map(|(n, call)| (self.time_left(n, call), n));
-        let first = first.min_by(|a, b| a.0.total_cmp(&b.0));
-        let end = first.map_or(f64::INFINITY, |(time, _)| self.now + time);
+        let (count, speed) = self.speed();
+        let (mut first, mut least) = (None, f64::INFINITY);
+        for (n, call) in self.running[..count].iter().enumerate() {
+            if call.left < least {
+                (first, least) = (Some(n), call.left);
+            }
+        }
+        let end = self.now + least / speed;
         let next = end.min(self.next_arrival).min(self.next_check).min(until);
-        let passed = next - self.now;
-        for n in 0..self.running.len() {
-            let done = passed * self.speed(n);
-            self.running[n].left = (self.running[n].left - done).max(0.0);
+        let done = (next - self.now) * speed;
+        self.worked += done * count as f64;
+        for call in &mut self.running[..count] {
+            call.left = (call.left - done).max(0.0);
         }
         self.now = next;
         if next == self.next_check {
@@ -154,7 +171,7 @@ impl Simulation {
             let Load::PerSecond(rate) = self.load else { unreachable!("callers do not arrive") };
             self.next_arrival += exponential(&mut self.random, 1.0 / rate);
         } else if next == end {
-            let Some((_, n)) = first else { unreachable!("it has an end") };
+            let Some(n) = first else { unreachable!("it has an end") };
             let Call { started, .. } = self.running.remove(n);
             if let (Some(adaptive), Some(started)) = (&self.adaptive, started) {
                 adaptive.end(started, self.instant(), true);
@@ -167,16 +184,12 @@ impl Simulation {
         false
     }
 
-    fn time_left(&self, n: usize, call: &Call) -> f64 {
-        let speed = self.speed(n);
-        if speed > 0.0 { call.left / speed } else { f64::INFINITY }
-    }
-
-    /// How fast a call runs that came as such a one of those in flight.
-    fn speed(&self, n: usize) -> f64 {
+    /// How many of those in flight run, and how fast.
+    fn speed(&self) -> (usize, f64) {
+        let in_flight = self.running.len();
         match self.server {
-            Server::Workers(workers) => f64::from(u8::from(n < workers)),
-            Server::Cores(cores) => (cores / self.running.len() as f64).min(1.0),
+            Server::Workers(workers) => (in_flight.min(workers), 1.0),
+            Server::Cores(cores) => (in_flight, (cores / in_flight.max(1) as f64).min(1.0)),
         }
     }
 }

@@ -31,7 +31,9 @@ async fn begun(queue: &Arc<Queue>, tenants: &[Backlogged], time: Duration) -> Ve
             let (queue, begun) = (queue.clone(), begun.clone());
             tasks.spawn(async move {
                 let tenant = tenant(name);
-                while let Ok(permit) = queue.line_up(&tenant, weight, 0).slot(MS, end).await {
+                while Instant::now() < end {
+                    let place = queue.line_up(&tenant, weight, 0);
+                    let Ok(permit) = place.slot(MS, end).await else { return };
                     begun.lock().push(Instant::now());
                     sleep(takes).await;
                     drop(permit);
