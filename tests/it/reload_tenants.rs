@@ -34,6 +34,9 @@ async fn tenants_of_the_file_come_change_and_go() {
     store.add_tenant(&Actor::cli("test"), &id, &policy).await.unwrap();
     assert!(gateway.apply(&none).await);
     becomes(&a, 401).await;
+    // A tenant that is made does not inherit the keys of another of its name.
+    becomes(&b, 401).await;
+    let b = gateway.as_tenant("b").await;
     becomes(&b, 200).await;
     // And back in the file, which has the first word.
     assert!(gateway.apply(&none.clone().with_tenant("b", "servers = []")).await);
