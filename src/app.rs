@@ -46,7 +46,9 @@ impl App {
         let environment = Environment::new(own_program, config.max_response, metrics.clone());
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
-        let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
+        let vault = tenancy.directory.secrets().vault();
+        let registry =
+            Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics));
         let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
         let front = Arc::new(Front::new(gateway, directory, oauth, &config));

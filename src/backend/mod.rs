@@ -85,6 +85,8 @@ pub struct Backend {
     id: ServerId,
     config: config::Server,
     environment: Environment,
+    /// What its tenant has stored for it.
+    secrets: Arc<config::Secrets>,
     queue: Queue,
     state: watch::Sender<State>,
     audience: Audience,
@@ -171,14 +173,28 @@ impl Backend {
         id: ServerId,
         config: config::Server,
         environment: Environment,
+        secrets: Arc<config::Secrets>,
         client: Option<Arc<dyn Client>>,
+    ) -> Arc<Self> {
+        let audience = Audience::new(id.clone(), client);
+        Self::with_audience(id, config, environment, secrets, audience)
+    }
+
+    /// The same for those who listen already: they were told by another one, in whose place it comes.
+    pub fn with_audience(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        secrets: Arc<config::Secrets>,
+        audience: Audience,
     ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
         Arc::new(Self {
-            audience: Audience::new(id.clone(), client),
+            audience,
+            secrets,
             queue: Queue::new(config.max_in_flight as usize),
             state: watch::Sender::new(initial),
             wanted: Notify::new(),
@@ -290,8 +306,8 @@ impl Backend {
     }
 
     fn set_state(&self, state: State) {
-        // Of those with a client of their own there are many; one of them does not speak for all.
-        if self.audience.client.is_none() {
+        // Of those that are not shared there are many; one of them does not speak for all.
+        if self.config.sharing == config::Sharing::Shared {
             self.metrics.up.set(i64::from(matches!(state, State::Ready(_))));
         }
         if matches!(state, State::Ready(_) | State::Backoff { .. } | State::Stopped) {

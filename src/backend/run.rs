@@ -48,12 +48,14 @@ pub struct StartError {
 impl Run {
     /// Starts the server's process, opens the connection and lists the tools, all within `start_timeout`
     /// and unless told to `stop`.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing that a start needs")]
     pub async fn start(
         id: &ServerId,
         server: &config::Server,
         generation: u64,
         ids: Arc<dyn IdSource>,
         environment: &Environment,
+        secrets: &Arc<config::Secrets>,
         audience: Audience,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
@@ -61,8 +63,7 @@ impl Run {
         let config::Transport::Stdio(program) = &server.transport else {
             return Err(StartError::new("it is not a program", "it is not a program"));
         };
-        let secrets = config::Secrets::new();
-        let (process, stdin, stdout) = Process::spawn(&environment.own_program, program, &secrets)?;
+        let (process, stdin, stdout) = Process::spawn(&environment.own_program, program, secrets)?;
         let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,

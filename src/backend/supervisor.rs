@@ -76,6 +76,7 @@ async fn run_once(
         generation,
         ids,
         &backend.environment,
+        &backend.secrets,
         backend.audience.clone(),
         stop,
     );

@@ -53,7 +53,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let never = CancellationToken::new();
             let ids = Arc::new(RequestIds::new());
             let audience = Audience::new(server.clone(), None);
-            let run = Run::start(&server, &config, 1, ids, &environment, audience, &never).await;
+            let secrets = Arc::default();
+            let run =
+                Run::start(&server, &config, 1, ids, &environment, &secrets, audience, &never)
+                    .await;
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {

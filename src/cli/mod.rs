@@ -5,6 +5,7 @@ mod check;
 mod guard;
 mod key;
 mod policy_args;
+mod secret;
 mod serve;
 mod std;
 mod table;
@@ -42,6 +43,8 @@ enum Command {
     Tenant(tenant::Args),
     /// API keys
     Key(key::Args),
+    /// What tenants give to servers of their own, such as tokens
+    Secret(secret::Args),
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -67,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Call(args) => call::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
+        Command::Secret(args) => secret::run(args),
         Command::Guard(args) => return guard::run(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::error::{CallError, Executed};
 use self::record::Record;
+use crate::backend::Ready;
 use crate::backend::during::Listener;
 use crate::backend::pending::Answer;
 use crate::backend::tools::Tool;
-use crate::backend::{Backend, Ready};
 use crate::ids::CallId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
@@ -25,7 +25,7 @@ use crate::limits::Standing;
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
-use crate::registry::{Owner, Registry, Server};
+use crate::registry::{Lease, Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenant::Tenant;
 
@@ -174,8 +174,8 @@ impl Gateway {
     }
 
     /// The server's process that a caller uses.
-    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
-        Ok(self.server(caller, id)?.backend(caller.session.as_ref())?)
+    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Lease, CallError> {
+        Ok(self.server(caller, id)?.backend(&caller.tenant.id, caller.session.as_ref())?)
     }
 
     /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.

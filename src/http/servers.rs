@@ -45,9 +45,14 @@ impl<'a> ServerView<'a> {
             era: None,
             tools: None,
         };
-        let backend = match server {
-            Server::Shared(backend) => backend,
-            Server::PerSession(_) => return view("per_session"),
+        let running = match (server, caller) {
+            (Server::Shared(backend), _) => Some(backend.clone()),
+            (_, Some(caller)) => server.running(&caller.tenant.id),
+            (_, None) => None,
+        };
+        let Some(backend) = running else {
+            let is_of_tenants = matches!(server, Server::PerTenant(_));
+            return view(if is_of_tenants { "per_tenant" } else { "per_session" });
         };
         match backend.state() {
             ServerState::Idle => view("idle"),

@@ -32,6 +32,13 @@ pub enum NoProcess {
     NoSession,
     /// There are as many as there may be.
     TooMany,
+    /// The tenant has not stored what the server needs.
+    SecretsMissing {
+        /// Which server.
+        server: ServerId,
+        /// Their names.
+        names: Vec<String>,
+    },
     /// The gateway shuts down.
     Stopped,
 }
@@ -90,7 +97,8 @@ impl PerSession {
         }
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
         let client = Some(owner.client.clone());
-        let backend = Backend::new(self.id.clone(), config, self.environment.clone(), client);
+        let (id, environment) = (self.id.clone(), self.environment.clone());
+        let backend = Backend::new(id, config, environment, Arc::default(), client);
         let stop = self.stop.child_token();
         let running = run(backend.clone(), owner.clone(), stop.clone(), self.processes.clone());
         self.tasks.spawn(running);

@@ -5,6 +5,7 @@ use sqlx::{Any, Transaction};
 use uuid::Uuid;
 
 use super::{Store, StoreError, in_time, now};
+use crate::ids::TenantId;
 use crate::keys::KeyId;
 
 /// Whoever makes a change.
@@ -32,6 +33,11 @@ impl Actor {
     /// Somebody at the command line.
     pub fn cli(user: &str) -> Self {
         Self(format!("cli:{user}"))
+    }
+
+    /// Whoever calls for a tenant.
+    pub fn tenant(id: &TenantId) -> Self {
+        Self(format!("tenant:{id}"))
     }
 
     /// The holder of a key.

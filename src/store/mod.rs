@@ -1,9 +1,9 @@
-//! Tenants, their keys, what they have used, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
+//! Tenants, their keys and secrets, what they have used, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
 //!
 //! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
 //!
 //! - `open`: connections and migrations
-//! - `tenants`, `keys`, `usage`, `audit`: one file per kind of row
+//! - `tenants`, `keys`, `secrets`, `usage`, `audit`: one file per kind of row
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
 //!
@@ -14,6 +14,7 @@ mod changes;
 mod error;
 mod keys;
 mod open;
+mod secrets;
 mod tenants;
 mod usage;
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
+use self::changes::Subject;
 use self::open::Kind;
 use crate::config::Secret;
 use crate::keys::Hasher;
@@ -31,6 +33,7 @@ pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
+pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
@@ -87,8 +90,15 @@ impl Store {
     /// A transaction that changes tenants or keys: there is one at a time, and all replicas hear of it.
     async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
         let mut transaction = self.write().await?;
-        changes::announce(self.0.kind, &mut transaction).await?;
+        changes::announce(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
+    }
+
+    /// A transaction that changes secrets, and the number of the change.
+    async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
+        let mut transaction = self.write().await?;
+        let revision = changes::announce(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        Ok((transaction, revision))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use super::forward::{self, Forward};
 use super::initialize::initialize;
-use super::listen::{StandingStream, backends, lists_of};
+use super::listen::{StandingStream, lists_of, sources};
 use super::lists::{self, Kind};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
@@ -259,9 +259,11 @@ pub(super) fn stand(
         let sees = |server: &ServerId| caller.tenant.sees(server.as_str());
         session.keep_to(sees);
         let own = own_backends(front, session).into_iter().filter(|it| sees(it.id()));
-        for backend in backends(front, caller, scope).into_iter().chain(own) {
-            let lists = lists_of(caller, backend.id());
-            session.listen_to(backend.changes(), lists, &front.seats)?;
+        let own = own.map(|backend| backend.changes().clone());
+        let sources = sources(front, caller, scope).into_iter().map(|source| source.changes);
+        for changes in sources.chain(own) {
+            let lists = lists_of(caller, changes.server());
+            session.listen_to(&changes, lists, &front.seats)?;
         }
         let (standing, events) = session.stand(&front.seats)?;
         let (scope, rights) = (scope.clone(), caller.rights.clone());

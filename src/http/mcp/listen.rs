@@ -17,18 +17,18 @@ use super::rpc::{self, RpcError};
 use super::seats::Seat;
 use super::session::{Standing, TOO_MANY_SEATS};
 use super::{Asking, Scope, sse};
+use crate::backend::State;
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::client::Client;
 use crate::backend::during::{Event, Events};
 use crate::backend::mailbox::{Change, List, Lists, Mailbox};
-use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed, Rights};
 use crate::http::Front;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
-use crate::registry::Server;
+use crate::registry::Source;
 
 /// Resources that one stream or session may watch.
 pub(super) const WATCHED_MAX: usize = 1000;
@@ -69,24 +69,28 @@ pub(super) async fn listen(
     let mut subscriptions = Vec::new();
     let mut honoured = Honoured::default();
     let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
-    for backend in backends(asking.front, caller, asking.scope) {
-        let may_use_all = caller.tenant.may_use_all_of(backend.id().as_str());
+    for source in sources(asking.front, caller, asking.scope) {
+        let server = source.changes.server().as_str();
+        let may_use_all = caller.tenant.may_use_all_of(server);
         let lists = filter.lists(may_use_all);
+        let watched = resources.remove(server).filter(|_| may_use_all);
         let subscription =
-            backend.changes().subscribe(caller.tenant.id.clone(), mailbox.clone(), lists);
-        let watched = resources.remove(backend.id().as_str()).filter(|_| may_use_all);
-        honoured.add(&backend, lists, &subscription, watched.unwrap_or_default())?;
-        subscriptions.push((backend, subscription));
+            source.changes.subscribe(caller.tenant.id.clone(), mailbox.clone(), lists);
+        honoured.add(&source, lists, &subscription, watched.unwrap_or_default())?;
+        subscriptions.push((source, subscription));
     }
     // Whoever is told that it listens must not miss anything from then on.
-    let settle = subscriptions.iter().map(|(backend, subscription)| async move {
-        match backend.state() {
-            State::Ready(_) => (backend, subscription.settled(asking.arrived + SETTLE_WAIT).await),
-            _ => (backend, vec![]),
+    let settle = subscriptions.iter().map(|(source, subscription)| async move {
+        let server = source.changes.server();
+        match source.backend.as_ref().map(|backend| backend.state()) {
+            Some(State::Ready(_)) => {
+                (server, subscription.settled(asking.arrived + SETTLE_WAIT).await)
+            }
+            _ => (server, vec![]),
         }
     });
-    for (backend, refused) in join_all(settle).await {
-        honoured.resources.retain(|(server, uri)| server != backend.id() || !refused.contains(uri));
+    for (of, refused) in join_all(settle).await {
+        honoured.resources.retain(|(server, uri)| server != of || !refused.contains(uri));
     }
     let id = asking.id.to_owned();
     let scope = asking.scope.clone();
@@ -103,13 +107,14 @@ pub(super) async fn listen(
     }))
 }
 
-/// The shared servers that an endpoint shows to a caller.
-pub(super) fn backends(front: &Front, caller: &Caller, scope: &Scope) -> Vec<Arc<Backend>> {
-    let shared = front.gateway.servers(caller).filter_map(Server::shared).cloned();
-    match scope {
-        Scope::All => shared.collect(),
-        Scope::One(id) => shared.filter(|backend| backend.id().as_str() == id).collect(),
-    }
+/// The servers that an endpoint shows to a caller, but for those of its session. Listening starts none of them.
+pub(super) fn sources(front: &Front, caller: &Caller, scope: &Scope) -> Vec<Source> {
+    let servers = front.gateway.servers(caller);
+    let shown = servers.filter(|server| match scope {
+        Scope::All => true,
+        Scope::One(id) => server.id().as_str() == id,
+    });
+    shown.filter_map(|server| server.source(&caller.tenant.id)).collect()
 }
 
 /// The lists of a server that a caller may hear of.
@@ -157,13 +162,13 @@ impl Honoured {
     /// A server that is not there yet may turn out to have everything.
     fn add(
         &mut self,
-        backend: &Backend,
+        source: &Source,
         lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,
     ) -> Result<(), RpcError> {
-        let about = match backend.state() {
-            State::Ready(ready) => Some(ready.about.clone()),
+        let about = match source.backend.as_ref().map(|backend| backend.state()) {
+            Some(State::Ready(ready)) => Some(ready.about.clone()),
             _ => None,
         };
         let has = |of: fn(&crate::mcp::results::ServerCapabilities) -> bool| {
@@ -173,7 +178,8 @@ impl Honoured {
         self.lists.prompts |= lists.prompts && has(|it| it.prompts.is_some());
         self.lists.resources |= lists.resources && has(|it| it.resources.is_some());
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
-            self.resources.extend(watched.iter().map(|uri| (backend.id().clone(), uri.clone())));
+            let server = source.changes.server();
+            self.resources.extend(watched.iter().map(|uri| (server.clone(), uri.clone())));
             subscription.watch_all(watched).map_err(|error| not_watched(&error))?;
         }
         Ok(())

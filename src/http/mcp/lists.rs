@@ -133,7 +133,7 @@ async fn list_all(
 ) -> Result<List, RpcError> {
     let gateway = &asking.front.gateway;
     let lists = gateway.servers(caller).map(|server| async move {
-        // A process that belongs to a session is started by listing what it has.
+        // A process that belongs to a session or a tenant is started by listing what it has.
         let backend = gateway.backend(caller, server.id().as_str()).ok()?;
         let deadline = asking.arrived + START_WAIT;
         backend.ready(deadline).await.ok()?;

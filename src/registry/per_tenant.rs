@@ -1,0 +1,152 @@
+//! A server of which every tenant has a process of its own (`sharing = "tenant"`): for servers that keep state, or
+//! that need what only the tenant has (`${secret:NAME}`).
+//!
+//! A process is started by its tenant's first call. It leaves when it has not been used for `idle_timeout`, when another
+//! tenant needs its place, or when its tenant's secrets are others: it takes no more calls then, finishes those that it
+//! has, and ends. Whoever calls meanwhile gets a new one.
+//!
+//! Places are counted by tenants: a process and the one that comes in its stead share a place. A new tenant's process is
+//! started when the one that makes room for it is gone, so there are never more than `max_tenants`.
+
+mod running;
+mod table;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::running::Running;
+use self::table::{Process, Table};
+use super::lease::{Lease, Usage};
+use super::{NoProcess, Source};
+use crate::backend::client::Audience;
+use crate::backend::{Backend, Environment};
+use crate::config::{self, Start};
+use crate::ids::{ServerId, TenantId};
+use crate::secrets::{SealedSet, Vault, wanted};
+
+/// The processes of one server.
+pub struct PerTenant {
+    id: ServerId,
+    config: config::Server,
+    environment: Environment,
+    vault: Arc<Vault>,
+    /// The secrets that the server needs.
+    names: Arc<[String]>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    places: Arc<Semaphore>,
+    table: Arc<Mutex<Table>>,
+}
+
+impl PerTenant {
+    pub(super) fn new(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        vault: Arc<Vault>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        let names = wanted(&config).into();
+        let places = Arc::new(Semaphore::new(config.max_tenants as usize));
+        let table = Arc::default();
+        Self { id, config, environment, vault, names, tasks, stop, places, table }
+    }
+
+    pub(super) fn id(&self) -> &ServerId {
+        &self.id
+    }
+
+    pub(super) fn config(&self) -> &config::Server {
+        &self.config
+    }
+
+    /// The tenant's process; started if it is not running.
+    pub(super) fn get(&self, tenant: &TenantId) -> Result<Lease, NoProcess> {
+        let mut table = self.table.lock();
+        let sealed = self.sealed_of(tenant);
+        let before = match table.processes.get_mut(tenant) {
+            Some(process) if process.serves(sealed.as_ref(), &self.names) => {
+                process.sealed = sealed;
+                return Ok(process.usage.lease(process.backend.clone()));
+            }
+            Some(process) => {
+                process.leave.cancel();
+                Some(process.clone())
+            }
+            None => None,
+        };
+        if self.stop.is_cancelled() {
+            return Err(NoProcess::Stopped);
+        }
+        let opened = self.vault.open(tenant, &self.id, sealed.as_ref(), &self.names);
+        let secrets = opened.map_err(|names| {
+            let server = self.id.clone();
+            NoProcess::SecretsMissing { server, names }
+        })?;
+        if !table.make_room(self.config.max_tenants as usize) {
+            return Err(NoProcess::TooMany);
+        }
+        let changes = table.changes_of(&self.id, tenant);
+        let backend = Backend::with_audience(
+            self.id.clone(),
+            config::Server { start: Start::Eager, ..self.config.clone() },
+            self.environment.clone(),
+            Arc::new(secrets),
+            Audience { changes, client: None },
+        );
+        // Two side by side at most, or one: whoever changes its secrets all the time does not have ever more of them.
+        let after = before.as_ref().and_then(|before| {
+            if self.config.exclusive { Some(before.gone.clone()) } else { before.before.clone() }
+        });
+        let process = Process {
+            place: before.as_ref().map(|before| before.place.clone()).unwrap_or_default(),
+            before: before.map(|before| before.gone),
+            backend: backend.clone(),
+            sealed,
+            usage: Usage::new(),
+            leave: CancellationToken::new(),
+            gone: CancellationToken::new(),
+        };
+        let lease = process.usage.lease(backend);
+        self.tasks.spawn(self.running(tenant.clone(), process.clone()).run(after));
+        table.processes.insert(tenant.clone(), process);
+        Ok(lease)
+    }
+
+    /// The tenant's process, if it is running.
+    pub(super) fn existing(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
+        let table = self.table.lock();
+        table.processes.get(tenant).map(|process| process.backend.clone())
+    }
+
+    /// Where the tenant hears of changes, now and when its process is another.
+    pub(super) fn source(&self, tenant: &TenantId) -> Source {
+        let mut table = self.table.lock();
+        let changes = table.changes_of(&self.id, tenant);
+        let backend = table.processes.get(tenant).map(|process| process.backend.clone());
+        Source { changes, backend }
+    }
+
+    /// What the tenant has stored, if that is of interest.
+    fn sealed_of(&self, tenant: &TenantId) -> Option<Arc<SealedSet>> {
+        if self.names.is_empty() { None } else { self.vault.of(tenant, &self.id) }
+    }
+
+    fn running(&self, tenant: TenantId, process: Process) -> Running {
+        Running {
+            tenant,
+            process,
+            server: self.id.clone(),
+            vault: self.vault.clone(),
+            names: self.names.clone(),
+            places: self.places.clone(),
+            stop: self.stop.child_token(),
+            table: self.table.clone(),
+        }
+    }
+}
