@@ -20,8 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use self::running::Running;
 use self::table::{Process, Table};
-use super::lease::{Lease, Usage};
+use super::lease::Lease;
 use super::{NoProcess, Source};
+use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::{Backend, Environment};
 use crate::config::{self, Start};
@@ -91,31 +92,26 @@ impl PerTenant {
         if !table.make_room(self.config.max_tenants as usize) {
             return Err(NoProcess::TooMany);
         }
-        let changes = table.changes_of(&self.id, tenant);
-        let backend = Backend::with_audience(
-            self.id.clone(),
-            config::Server { start: Start::Eager, ..self.config.clone() },
-            self.environment.clone(),
-            Arc::new(secrets),
-            Audience { changes, client: None },
-        );
+        let backend = self.backend(secrets, table.changes_of(&self.id, tenant));
+        let process = Process::new(backend, sealed, before.as_ref());
         // Two side by side at most, or one: whoever changes its secrets all the time does not have ever more of them.
-        let after = before.as_ref().and_then(|before| {
-            if self.config.exclusive { Some(before.gone.clone()) } else { before.before.clone() }
-        });
-        let process = Process {
-            place: before.as_ref().map(|before| before.place.clone()).unwrap_or_default(),
-            before: before.map(|before| before.gone),
-            backend: backend.clone(),
-            sealed,
-            usage: Usage::new(),
-            leave: CancellationToken::new(),
-            gone: CancellationToken::new(),
-        };
-        let lease = process.usage.lease(backend);
+        let after =
+            before.and_then(
+                |before| {
+                    if self.config.exclusive { Some(before.gone) } else { before.before }
+                },
+            );
         self.tasks.spawn(self.running(tenant.clone(), process.clone()).run(after));
+        let lease = process.usage.lease(process.backend.clone());
         table.processes.insert(tenant.clone(), process);
         Ok(lease)
+    }
+
+    fn backend(&self, secrets: config::Secrets, changes: Arc<Changes>) -> Arc<Backend> {
+        let config = config::Server { start: Start::Eager, ..self.config.clone() };
+        let audience = Audience { changes, client: None };
+        let (id, environment) = (self.id.clone(), self.environment.clone());
+        Backend::with_audience(id, config, environment, Arc::new(secrets), audience)
     }
 
     /// The tenant's process, if it is running.

@@ -76,6 +76,18 @@ async fn what_cannot_be_set_is_said_without_the_value() {
 }
 
 #[tokio::test]
+async fn a_server_that_needs_secrets_is_left_out_of_a_check() {
+    let setup = setup("");
+    setup.write();
+    let checked = succeeds(&setup, &["check"], "").await;
+    assert!(
+        checked.contains("own was not started: it needs tenants' secrets (`TOKEN`)"),
+        "{checked}"
+    );
+    assert!(checked.contains("std") && setup.config().servers.len() == 2, "{checked}");
+}
+
+#[tokio::test]
 async fn secrets_are_encrypted_again_and_those_that_no_key_opens_are_named() {
     let setup = setup("");
     let path = setup.write();

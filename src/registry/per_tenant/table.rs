@@ -49,6 +49,23 @@ impl Place {
 }
 
 impl Process {
+    /// One that is about to be started, in the stead of another if there was one.
+    pub(super) fn new(
+        backend: Arc<Backend>,
+        sealed: Option<Arc<SealedSet>>,
+        before: Option<&Self>,
+    ) -> Self {
+        Self {
+            backend,
+            sealed,
+            usage: Usage::new(),
+            place: before.map(|before| before.place.clone()).unwrap_or_default(),
+            leave: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            before: before.map(|before| before.gone.clone()),
+        }
+    }
+
     /// Whether it takes calls of a tenant that has stored this.
     pub(super) fn serves(&self, sealed: Option<&Arc<SealedSet>>, names: &[String]) -> bool {
         !self.leave.is_cancelled() && SealedSet::is_same(self.sealed.as_ref(), sealed, names)
