@@ -55,7 +55,9 @@ impl App {
         environment.pins = tenancy.pins.clone();
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
-        let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
+        let vault = tenancy.directory.secrets().vault();
+        let registry =
+            Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
         let front = Arc::new(Front::new(gateway, directory, oauth, &config));

@@ -17,6 +17,7 @@
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
+//! - [`secrets`]: what tenants give to servers of their own, sealed
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
 //! - [`store`]: tenants, keys, usage, pins and the audit log in a database; the only place with SQL
 //! - [`keys`]: API keys and their hashes
@@ -43,6 +44,7 @@ pub mod policy;
 pub mod registry;
 pub mod reload;
 pub mod seal;
+pub mod secrets;
 pub mod shutdown;
 pub mod std_server;
 pub mod store;

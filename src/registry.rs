@@ -4,7 +4,9 @@
 //! what it has found.
 
 mod changing;
+mod lease;
 mod per_session;
+mod per_tenant;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +20,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::changing::Changing;
+pub use self::lease::Lease;
 use self::per_session::PerSession;
 pub use self::per_session::{NoProcess, Owner};
+use self::per_tenant::PerTenant;
+use crate::backend::changes::Changes;
 use crate::backend::{Backend, Environment, State};
 use crate::config;
-use crate::ids::{ServerId, SessionId};
+use crate::ids::{ServerId, SessionId, TenantId};
+use crate::secrets::Vault;
 
 /// All configured servers, in the order of their ids.
 #[derive(Clone)]
@@ -39,6 +45,7 @@ struct Inner {
     /// Whether every server of the first snapshot has started or failed once.
     settled: AtomicBool,
     environment: Environment,
+    vault: Arc<Vault>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -49,17 +56,49 @@ type Servers = BTreeMap<ServerId, Arc<Server>>;
 pub enum Server {
     /// One process for everybody.
     Shared(Arc<Backend>),
+    /// A process for each tenant.
+    PerTenant(Box<PerTenant>),
     /// A process for each MCP session.
     PerSession(Box<PerSession>),
 }
 
+/// Where a tenant hears of changes at a server.
+pub struct Source {
+    /// What to subscribe to. It stays the same, whatever becomes of the process.
+    pub changes: Arc<Changes>,
+    /// The process, if there is one now.
+    pub backend: Option<Arc<Backend>>,
+}
+
 impl Server {
-    /// The process for whoever calls.
-    pub fn backend(&self, owner: Option<&Owner>) -> Result<Arc<Backend>, NoProcess> {
+    /// The process for whoever calls; started if it is one of the caller's own that is not running.
+    pub fn backend(&self, tenant: &TenantId, owner: Option<&Owner>) -> Result<Lease, NoProcess> {
         match (self, owner) {
-            (Self::Shared(backend), _) => Ok(backend.clone()),
-            (Self::PerSession(processes), Some(owner)) => processes.get(owner),
+            (Self::Shared(backend), _) => Ok(backend.clone().into()),
+            (Self::PerTenant(processes), _) => processes.get(tenant),
+            (Self::PerSession(processes), Some(owner)) => Ok(processes.get(owner)?.into()),
             (Self::PerSession(_), None) => Err(NoProcess::NoSession),
+        }
+    }
+
+    /// The process that all callers of a tenant share, if there is one now.
+    pub fn running(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
+        match self {
+            Self::Shared(backend) => Some(backend.clone()),
+            Self::PerTenant(processes) => processes.existing(tenant),
+            Self::PerSession(_) => None,
+        }
+    }
+
+    /// Where a tenant hears of changes; nowhere, if that is for sessions alone.
+    pub fn source(&self, tenant: &TenantId) -> Option<Source> {
+        match self {
+            Self::Shared(backend) => {
+                let (changes, backend) = (backend.changes().clone(), Some(backend.clone()));
+                Some(Source { changes, backend })
+            }
+            Self::PerTenant(processes) => Some(processes.source(tenant)),
+            Self::PerSession(_) => None,
         }
     }
 
@@ -67,7 +106,7 @@ impl Server {
     pub fn shared(&self) -> Option<&Arc<Backend>> {
         match self {
             Self::Shared(backend) => Some(backend),
-            Self::PerSession(_) => None,
+            Self::PerTenant(_) | Self::PerSession(_) => None,
         }
     }
 
@@ -75,6 +114,7 @@ impl Server {
     pub fn id(&self) -> &ServerId {
         match self {
             Self::Shared(backend) => backend.id(),
+            Self::PerTenant(processes) => processes.id(),
             Self::PerSession(processes) => processes.id(),
         }
     }
@@ -83,6 +123,7 @@ impl Server {
     pub fn config(&self) -> &config::Server {
         match self {
             Self::Shared(backend) => backend.config(),
+            Self::PerTenant(processes) => processes.config(),
             Self::PerSession(processes) => processes.config(),
         }
     }
@@ -91,16 +132,19 @@ impl Server {
     fn retire(&self, within: Duration) {
         match self {
             Self::Shared(backend) => backend.retire(within),
+            Self::PerTenant(processes) => processes.retire(within),
             Self::PerSession(processes) => processes.retire(within),
         }
     }
 }
 
 impl Registry {
-    /// Starts every server that is shared. Each is supervised by a task of `tasks` until `stop`.
+    /// Starts every server that is shared. Each is supervised by a task of `tasks` until `stop`. What servers of tenants
+    /// need beyond their configuration is in `vault`.
     pub fn start(
         servers: &BTreeMap<ServerId, config::Server>,
         environment: &Environment,
+        vault: &Arc<Vault>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -111,6 +155,7 @@ impl Registry {
                 version: watch::Sender::new(0),
                 settled: AtomicBool::new(false),
                 environment: environment.clone(),
+                vault: vault.clone(),
                 tasks: tasks.clone(),
                 stop: stop.clone(),
             }),
@@ -147,7 +192,7 @@ impl Registry {
     /// The processes that were started for a session.
     pub fn of_session(&self, session: &SessionId) -> Vec<Arc<Backend>> {
         let own = self.servers().into_iter().filter_map(|server| match &*server {
-            Server::Shared(_) => None,
+            Server::Shared(_) | Server::PerTenant(_) => None,
             Server::PerSession(processes) => processes.existing(session),
         });
         own.collect()
@@ -166,7 +211,7 @@ impl Registry {
     pub fn is_settled(&self) -> bool {
         let is_settled = |server: &Arc<Server>| match &**server {
             Server::Shared(backend) => backend.is_settled(),
-            Server::PerSession(_) => true,
+            Server::PerTenant(_) | Server::PerSession(_) => true,
         };
         let settled = &self.inner.settled;
         if !settled.load(Ordering::Acquire) && self.inner.servers.load().values().all(is_settled) {

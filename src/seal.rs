@@ -1,5 +1,6 @@
 //! Small texts that go out to clients and come back, such as session tokens: sealed, so that a client can
-//! neither read nor change them, nor use one for what it was not made for.
+//! neither read nor change them, nor use one for what it was not made for. Tenants' secrets are sealed in the same
+//! way, by other keys, before they go to the store.
 //!
 //! XChaCha20-Poly1305, whose nonces are long enough to be drawn at random. A sealed text is base64url of
 //! nonce, ciphertext and tag.
@@ -36,16 +37,22 @@ pub enum Purpose {
     Session,
     /// What a server wants back with a client's next request.
     RequestState,
+    /// What a tenant has given a server of its own, in the store.
+    TenantSecret,
 }
 
 impl Sealer {
     /// A sealer with these keys. Without any it has a random one, and nothing it seals outlives it.
     pub fn new(keys: &[Secret]) -> Self {
-        if keys.is_empty() {
-            return Self::random();
-        }
+        if keys.is_empty() { Self::random() } else { Self::labelled(KEY_LABEL, keys) }
+    }
+
+    /// A sealer for what outlives this process, with at least one key. With another label, the same texts are other
+    /// keys.
+    pub fn labelled(label: &[u8], keys: &[Secret]) -> Self {
+        assert!(!keys.is_empty(), "what is kept must be sealed with a key that is kept too");
         let cipher = |key: &Secret| {
-            let hash = Sha256::new().chain_update(KEY_LABEL).chain_update(key.expose());
+            let hash = Sha256::new().chain_update(label).chain_update(key.expose());
             XChaCha20Poly1305::new(&hash.finalize())
         };
         Self { ciphers: keys.iter().map(cipher).collect() }
@@ -71,16 +78,26 @@ impl Sealer {
     /// What was sealed; nothing if it was not sealed here by one of the keys, for this purpose and in this
     /// context.
     pub fn open(&self, purpose: Purpose, context: &[u8], sealed: &str) -> Option<Vec<u8>> {
+        Some(self.open_by(purpose, context, sealed)?.1)
+    }
+
+    /// The same, and which key has sealed it: 0 is the one that seals now.
+    pub fn open_by(
+        &self,
+        purpose: Purpose,
+        context: &[u8],
+        sealed: &str,
+    ) -> Option<(usize, Vec<u8>)> {
         if sealed.len() > SEALED_LEN_MAX {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let (nonce, aad) = (XNonce::from(*nonce), bound(purpose, context));
-        let open = |cipher: &XChaCha20Poly1305| {
-            cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad }).ok()
+        let open = |(key, cipher): (usize, &XChaCha20Poly1305)| {
+            Some((key, cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad }).ok()?))
         };
-        self.ciphers.iter().find_map(open)
+        self.ciphers.iter().enumerate().find_map(open)
     }
 }
 
@@ -95,6 +112,7 @@ fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
     let purpose = match purpose {
         Purpose::Session => 1,
         Purpose::RequestState => 2,
+        Purpose::TenantSecret => 3,
     };
     [&[purpose], context].concat()
 }
@@ -144,6 +162,23 @@ mod tests {
         assert!(both.open(Session, b"", &by_both).is_some());
         assert!(new.open(Session, b"", &by_both).is_some());
         assert!(old.open(Session, b"", &by_both).is_none());
+    }
+
+    #[test]
+    fn it_is_known_which_key_has_sealed() {
+        let (old, both) = (sealer(&["old"]), sealer(&["new", "old"]));
+        let by = |sealed: &str| both.open_by(Session, b"", sealed).map(|(key, _)| key);
+        assert_eq!(by(&both.seal(Session, b"", b"x")), Some(0));
+        assert_eq!(by(&old.seal(Session, b"", b"x")), Some(1));
+    }
+
+    #[test]
+    fn the_same_text_under_another_label_is_another_key() {
+        let keys = [Secret::new("a".to_owned())];
+        let sealed = Sealer::labelled(b"one", &keys).seal(Session, b"", b"x");
+        assert!(Sealer::labelled(b"one", &keys).open(Session, b"", &sealed).is_some());
+        assert_eq!(Sealer::labelled(b"two", &keys).open(Session, b"", &sealed), None);
+        assert_eq!(Sealer::new(&keys).open(Session, b"", &sealed), None);
     }
 
     #[test]

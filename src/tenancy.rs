@@ -155,7 +155,7 @@ async fn warn_of_one(backend: Weak<Backend>, directory: &Directory) {
             %server,
             tenants = sharing.len(),
             "server `{server}` is shared by {} tenants, and a server of its protocol version may keep state for its \
-             connection: set `sharing = \"session\"` if it does, `sharing = \"shared\"` if it does not",
+             connection: set `sharing = \"tenant\"` or `\"session\"` if it does, `sharing = \"shared\"` if it does not",
             sharing.len()
         );
     }

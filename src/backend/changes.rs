@@ -94,6 +94,11 @@ impl Changes {
         Subscription { changes: self.clone(), key }
     }
 
+    /// Whether anybody listens.
+    pub fn is_heard(&self) -> bool {
+        !self.table.lock().listeners.is_empty()
+    }
+
     /// The server they are about.
     pub fn server(&self) -> &ServerId {
         &self.server

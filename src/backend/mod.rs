@@ -121,6 +121,7 @@ pub struct Backend {
     id: ServerId,
     config: config::Server,
     environment: Environment,
+    /// What its tenant has stored for it.
     secrets: Arc<Secrets>,
     queue: Queue,
     pool: Pool,
@@ -434,8 +435,8 @@ impl Backend {
 
     /// Tells whether the server can be called. Another of its name speaks for itself.
     fn note_up(&self) {
-        // Of those with a client of their own there are many; one of them does not speak for all.
-        if self.audience.client.is_none() {
+        // Of those that are not shared there are many; one of them does not speak for all.
+        if self.config.sharing == config::Sharing::Shared {
             let is_up = self.service.is_active() && matches!(*self.state.borrow(), State::Ready(_));
             self.metrics.up.set(i64::from(is_up));
         }
@@ -447,7 +448,7 @@ impl Backend {
         if slots > 0 {
             self.queue.set_slots(slots);
         }
-        if self.audience.client.is_none() && self.service.is_active() {
+        if self.config.sharing == config::Sharing::Shared && self.service.is_active() {
             self.metrics.slots.set(slots as i64);
             self.metrics.instances.set(self.pool.ready_len() as i64);
         }

@@ -17,6 +17,7 @@ use crate::backend::pending::End;
 use crate::backend::run::{Run, StartError};
 use crate::config::Transport;
 use crate::ids::ServerId;
+use crate::secrets::wanted;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 
@@ -49,7 +50,15 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     println!("configuration: {origin}");
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
+    let mut left_out = String::new();
     for (server, config) in config.servers {
+        let secrets = wanted(&config);
+        if !secrets.is_empty() {
+            let secrets = secrets.join("`, `");
+            left_out +=
+                &format!("\n{server} was not started: it needs tenants' secrets (`{secrets}`)\n");
+            continue;
+        }
         let environment = environment.clone();
         checks.spawn(async move {
             let began = Instant::now();
@@ -76,7 +85,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut reports = checks.join_all().await;
     reports.sort_by(|a, b| a.server.cmp(&b.server));
-    print!("{}", render(&reports));
+    print!("{}{left_out}", render(&reports));
     let failed = reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

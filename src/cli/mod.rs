@@ -7,6 +7,7 @@ mod guard;
 mod key;
 mod pin;
 mod policy_args;
+mod secret;
 mod serve;
 mod std;
 mod table;
@@ -46,6 +47,8 @@ enum Command {
     Key(key::Args),
     /// Approved tools of servers with `pin = true`
     Pin(pin::Args),
+    /// What tenants give to servers of their own, such as tokens
+    Secret(secret::Args),
     /// Watch over one server (started by the gateway itself)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -75,6 +78,7 @@ pub fn run() -> ExitCode {
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
         Command::Pin(args) => pin::run(args),
+        Command::Secret(args) => secret::run(args),
         Command::Guard(args) => return guard::run(args),
         Command::Confine(args) => return confine::run(args),
     };

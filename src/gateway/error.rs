@@ -103,8 +103,22 @@ pub enum CallError {
     #[error("too many calls are waiting for this server")]
     Overloaded,
     /// As many processes of a server run as may.
-    #[error("as many processes of this server are running as it may have (`max_sessions`)")]
+    #[error(
+        "as many processes of this server are in use as it may have (`max_sessions`, `max_tenants`)"
+    )]
     TooManyProcesses,
+    /// The tenant has not stored what the server needs.
+    #[error(
+        "server `{server}` needs secrets of yours that are not set: `{}`; set each with PUT \
+         /v1/servers/{server}/secrets/NAME, or ask the operator to (`trunkline secret set`)",
+        .names.join("`, `")
+    )]
+    SecretMissing {
+        /// The server.
+        server: String,
+        /// Their names.
+        names: Vec<String>,
+    },
     /// The server is down.
     #[error("the server is not running: {reason}")]
     ServerUnavailable {
@@ -183,6 +197,7 @@ impl CallError {
             Self::TenantBusy(_) => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
+            Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown => "shutting_down",
             Self::Backend(_) => "backend_error",
@@ -343,6 +358,9 @@ impl From<NoProcess> for CallError {
                     .to_owned(),
             ),
             NoProcess::TooMany => Self::TooManyProcesses,
+            NoProcess::SecretsMissing { server, names } => {
+                Self::SecretMissing { server: server.to_string(), names }
+            }
             NoProcess::Stopped => Self::ShuttingDown,
         }
     }

@@ -29,7 +29,7 @@ use crate::limits::{Admission, Standing};
 use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
-use crate::registry::{Owner, Registry, Server};
+use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenant::Tenant;
 
@@ -186,8 +186,20 @@ impl Gateway {
     }
 
     /// The server's process that a caller uses.
-    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Arc<Backend>, CallError> {
-        Ok(self.server(caller, id)?.backend(caller.session.as_ref())?)
+    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Lease, CallError> {
+        let mut server = self.server(caller, id)?;
+        loop {
+            match server.backend(&caller.tenant.id, caller.session.as_ref()) {
+                // It was replaced after it was found, or the gateway ends.
+                Err(NoProcess::Stopped) => {
+                    let found = std::mem::replace(&mut server, self.server(caller, id)?);
+                    if Arc::ptr_eq(&found, &server) {
+                        return Err(CallError::ShuttingDown);
+                    }
+                }
+                process => return Ok(process?),
+            }
+        }
     }
 
     /// The same as soon as it runs; `until` says how long that may take.
@@ -196,7 +208,7 @@ impl Gateway {
         caller: &Caller,
         id: &str,
         until: impl Fn(&Backend) -> Instant,
-    ) -> Result<(Arc<Backend>, Arc<Ready>), CallError> {
+    ) -> Result<(Lease, Arc<Ready>), CallError> {
         let mut server = self.backend(caller, id)?;
         loop {
             match server.ready(until(&server)).await {
@@ -213,7 +225,7 @@ impl Gateway {
         caller: &Caller,
         id: &str,
         stopped: &Arc<Backend>,
-    ) -> Result<Arc<Backend>, CallError> {
+    ) -> Result<Lease, CallError> {
         let server = self.backend(caller, id)?;
         if Arc::ptr_eq(&server, stopped) { Err(CallError::ShuttingDown) } else { Ok(server) }
     }

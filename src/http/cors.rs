@@ -61,7 +61,7 @@ impl Service<Request<Incoming>> for Routes {
 pub(super) fn layer() -> CorsLayer {
     CorsLayer::new()
         .allow_origin(AllowOrigin::mirror_request())
-        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([
             HeaderName::from_static("mcp-session-id"),

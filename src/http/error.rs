@@ -44,7 +44,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Unauthenticated { .. } => StatusCode::UNAUTHORIZED,
         CallError::Forbidden(_) => StatusCode::FORBIDDEN,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
-        CallError::ToolHeld { .. } => StatusCode::CONFLICT,
+        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } => StatusCode::CONFLICT,
         CallError::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend(_)

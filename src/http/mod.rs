@@ -11,6 +11,7 @@ mod ops;
 mod origin;
 mod patience;
 mod rest;
+mod secrets;
 pub mod server;
 mod servers;
 mod trace;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -117,6 +118,8 @@ pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
         .route("/v1/servers/{server}", get(servers::show_server))
         .route("/v1/servers/{server}/tools", get(servers::list_tools))
         .route("/v1/servers/{server}/tools/{tool}", post(rest::call_tool))
+        .route("/v1/servers/{server}/secrets", get(secrets::list))
+        .route("/v1/servers/{server}/secrets/{name}", put(secrets::set).delete(secrets::remove))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/.well-known/oauth-protected-resource", get(oauth::metadata))

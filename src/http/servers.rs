@@ -101,8 +101,14 @@ impl ServerView {
     /// As a caller sees it, or as those do who see everything.
     pub(super) fn of(registry: &Registry, server: &Server, caller: Option<&Caller>) -> Self {
         let id = server.id();
-        let Server::Shared(backend) = server else {
-            let state = StateView { state: "per_session", ..StateView::default() };
+        let running = match caller {
+            Some(caller) => server.running(&caller.tenant.id),
+            None => server.shared().cloned(),
+        };
+        let Some(backend) = running else {
+            let is_of_tenants = matches!(server, Server::PerTenant(_));
+            let state = if is_of_tenants { "per_tenant" } else { "per_session" };
+            let state = StateView { state, ..StateView::default() };
             return Self { id: id.to_string(), state, ..Self::default() };
         };
         let (state, copies) = (backend.state(), backend.copies());

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::per_session::PerSession;
+use super::per_tenant::PerTenant;
 use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
@@ -66,6 +67,11 @@ impl Registry {
                     let renewed = Server::PerSession(Box::new(processes.renewed(config.clone())));
                     after.insert(id.clone(), Arc::new(renewed));
                 }
+                Server::PerTenant(processes) if config.sharing == Sharing::Tenant => {
+                    let renewed = Server::PerTenant(Box::new(processes.renewed(config.clone())));
+                    after.insert(id.clone(), Arc::new(renewed));
+                    left.push(server);
+                }
                 Server::Shared(old) if goes_beside(old.config(), config) => {
                     self.start_successor(&mut changing, id, config);
                 }
@@ -96,8 +102,18 @@ impl Registry {
         config: &config::Server,
     ) -> Arc<Server> {
         Arc::new(match config.sharing {
-            Sharing::Shared | Sharing::Tenant => {
+            Sharing::Shared => {
                 Server::Shared(self.start_backend(changing, id, config, Service::active()))
+            }
+            // What had the name before and was not a server of tenants is not waited for, `exclusive` or not: the two
+            // may be there together while the one finishes its calls.
+            Sharing::Tenant => {
+                let (environment, vault) =
+                    (self.inner.environment.clone(), self.inner.vault.clone());
+                let (tasks, stop) = (self.inner.tasks.clone(), self.inner.stop.clone());
+                let (id, config) = (id.clone(), config.clone());
+                let processes = PerTenant::new(id, config, environment, vault, tasks, stop);
+                Server::PerTenant(Box::new(processes))
             }
             Sharing::Session => {
                 let (environment, tasks) =
@@ -210,5 +226,5 @@ impl Changing {
 /// Whether a server can be started while the one before it still runs, and is to be.
 fn goes_beside(before: &config::Server, after: &config::Server) -> bool {
     let is_exclusive = before.exclusive || after.exclusive;
-    after.sharing != Sharing::Session && after.start == Start::Eager && !is_exclusive
+    after.sharing == Sharing::Shared && after.start == Start::Eager && !is_exclusive
 }

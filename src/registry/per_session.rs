@@ -33,6 +33,13 @@ pub enum NoProcess {
     NoSession,
     /// There are as many as there may be.
     TooMany,
+    /// The tenant has not stored what the server needs.
+    SecretsMissing {
+        /// Which server.
+        server: ServerId,
+        /// Their names.
+        names: Vec<String>,
+    },
     /// The gateway shuts down.
     Stopped,
 }

@@ -5,6 +5,7 @@ use sqlx::{Any, Transaction};
 use uuid::Uuid;
 
 use super::{Store, StoreError, in_time, now};
+use crate::ids::TenantId;
 use crate::keys::KeyId;
 
 /// Whoever makes a change.
@@ -37,6 +38,11 @@ impl Actor {
     /// The gateway itself.
     pub(super) fn gateway() -> Self {
         Self("gateway".to_owned())
+    }
+
+    /// Whoever calls for a tenant.
+    pub fn tenant(id: &TenantId) -> Self {
+        Self(format!("tenant:{id}"))
     }
 
     /// The holder of a key.

@@ -1,5 +1,6 @@
-//! Hearing of changes: every change of tenants, keys or pins increases a number, and everybody compares it with the one they
-//! have seen. PostgreSQL says when to look; with SQLite, and now and then in any case, one looks unasked.
+//! Hearing of changes: every change of tenants, keys or pins increases a number, every change of secrets another, and
+//! everybody compares it with the one they have seen. PostgreSQL says when to look; with SQLite, and now and then in
+//! any case, one looks unasked.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,22 +21,51 @@ const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait before looking again for a database that is away.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells of changes of tenants, keys and pins, whoever made them.
+/// What is counted.
+#[derive(Clone, Copy)]
+pub(super) enum Subject {
+    /// Tenants, keys and pins.
+    Policy,
+    /// Tenants' secrets.
+    Secrets,
+}
+
+impl Subject {
+    /// As its number is called in the table.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Secrets => "secrets",
+        }
+    }
+}
+
+/// Tells of changes of tenants, keys and pins, or of secrets, whoever made them.
 pub struct Changes {
     store: Store,
+    subject: Subject,
     seen: Option<i64>,
     listener: Option<PgListener>,
 }
 
 impl Store {
-    /// Changes from now on.
+    /// Changes of tenants and keys from now on.
     pub fn changes(&self) -> Changes {
-        Changes { store: self.clone(), seen: None, listener: None }
+        self.changes_of(Subject::Policy)
     }
 
-    async fn revision(&self) -> Result<i64, StoreError> {
-        let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = 'policy'");
-        in_time(revision.fetch_one(self.pool())).await
+    /// Changes of secrets from now on.
+    pub fn secret_changes(&self) -> Changes {
+        self.changes_of(Subject::Secrets)
+    }
+
+    fn changes_of(&self, subject: Subject) -> Changes {
+        Changes { store: self.clone(), subject, seen: None, listener: None }
+    }
+
+    async fn revision(&self, subject: Subject) -> Result<i64, StoreError> {
+        let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
+        in_time(revision.bind(subject.name()).fetch_one(self.pool())).await
     }
 }
 
@@ -62,7 +92,7 @@ impl Changes {
         if self.store.0.kind == Kind::Postgres && self.listener.is_none() {
             self.listener = in_time(listen(self.store.0.url.expose())).await.ok();
         }
-        match self.store.revision().await {
+        match self.store.revision(self.subject).await {
             Ok(revision) => self.seen.replace(revision) != Some(revision),
             Err(_) => false,
         }
@@ -106,16 +136,21 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
     Ok(listener)
 }
 
-/// Increases the number, and so waits for whoever else does; tells those who listen when the transaction is done.
+/// Increases the number, and so waits for whoever else does; tells those who listen when the transaction is done. Gives
+/// the number.
 pub(super) async fn announce(
     kind: Kind,
     transaction: &mut Transaction<'static, Any>,
-) -> Result<(), StoreError> {
-    sqlx::query("UPDATE revisions SET value = value + 1 WHERE name = 'policy'")
-        .execute(&mut **transaction)
-        .await?;
+    subject: Subject,
+) -> Result<i64, StoreError> {
+    let revision = sqlx::query_scalar(
+        "UPDATE revisions SET value = value + 1 WHERE name = $1 RETURNING value",
+    )
+    .bind(subject.name())
+    .fetch_one(&mut **transaction)
+    .await?;
     if kind == Kind::Postgres {
         sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(&mut **transaction).await?;
     }
-    Ok(())
+    Ok(revision)
 }

@@ -1,9 +1,10 @@
-//! Tenants, their keys, what they have used, which tools were approved, and who changed what, in SQLite or PostgreSQL. The only place with SQL.
+//! Tenants, their keys and secrets, what they have used, which tools were approved, and who changed what, in SQLite or
+//! PostgreSQL. The only place with SQL.
 //!
 //! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
 //!
 //! - `open`: connections and migrations
-//! - `tenants`, `keys`, `usage`, `pins`, `audit`: one file per kind of row
+//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`: one file per kind of row
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
 //!
@@ -15,6 +16,7 @@ mod error;
 mod keys;
 mod open;
 mod pins;
+mod secrets;
 mod tenants;
 mod usage;
 
@@ -24,6 +26,7 @@ use std::time::Duration;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
+use self::changes::Subject;
 use self::open::Kind;
 use crate::config::Secret;
 use crate::keys::Hasher;
@@ -33,6 +36,7 @@ pub use self::changes::Changes;
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
+pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
@@ -89,8 +93,15 @@ impl Store {
     /// A transaction that changes tenants, keys or pins: there is one at a time, and all replicas hear of it.
     async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
         let mut transaction = self.write().await?;
-        changes::announce(self.0.kind, &mut transaction).await?;
+        changes::announce(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
+    }
+
+    /// A transaction that changes secrets, and the number of the change.
+    async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
+        let mut transaction = self.write().await?;
+        let revision = changes::announce(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        Ok((transaction, revision))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
-use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places};
+use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places, secrets};
 use crate::ids::TenantId;
 use crate::policy::{Grants, Limit, Pattern, Policy};
 
@@ -52,7 +52,8 @@ impl Store {
         .await
     }
 
-    /// Adds a tenant. Keys that an earlier one of that name has left are not for it: they are revoked; gives how many.
+    /// Adds a tenant. Keys and secrets that an earlier one of that name has left are not for it: they are revoked and
+    /// deleted; gives how many keys.
     pub async fn add_tenant(
         &self,
         actor: &Actor,
@@ -70,6 +71,7 @@ impl Store {
             }
             write_parts(&mut change, id, policy).await?;
             let revoked = keys::revoke_all(&mut change, id).await?;
+            secrets::delete_all(self.0.kind, &mut change, id).await?;
             let mut detail = json!(policy);
             detail["revoked_keys"] = json!(revoked);
             audit::note(&mut change, actor, "tenant.add", target(id), detail).await?;
@@ -111,7 +113,7 @@ impl Store {
         .await?
     }
 
-    /// Removes a tenant and revokes its keys; gives how many.
+    /// Removes a tenant and its secrets, and revokes its keys; gives how many.
     pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
         in_time(async {
             let mut change = self.change().await?;
@@ -120,6 +122,7 @@ impl Store {
                 return Err(not_found(id));
             }
             let revoked = keys::revoke_all(&mut change, id).await?;
+            secrets::delete_all(self.0.kind, &mut change, id).await?;
             let detail = json!({"revoked_keys": revoked});
             audit::note(&mut change, actor, "tenant.remove", target(id), detail).await?;
             change.commit().await?;

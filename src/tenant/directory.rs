@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
 use super::known::{Known, known};
+use super::secrets::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::strangers::Strangers;
 use super::usage::Meter;
@@ -37,6 +38,7 @@ const RELOAD_WAIT: Duration = Duration::from_secs(2);
 /// All tenants and keys.
 pub struct Directory {
     store: Store,
+    secrets: TenantSecrets,
     of_file: ArcSwap<OfFile>,
     shared_limits: Option<Arc<Shared>>,
     snapshot: ArcSwap<Snapshot>,
@@ -106,6 +108,7 @@ impl Directory {
         shared_limits: Option<Arc<Shared>>,
     ) -> Result<Self, StoreError> {
         let directory = Self {
+            secrets: TenantSecrets::open(store.clone(), &config.secret_keys).await?,
             store,
             of_file: ArcSwap::from_pointee(OfFile::new(config)),
             shared_limits,
@@ -130,6 +133,10 @@ impl Directory {
 
     /// Follows the store. Never done.
     pub async fn follow(&self) {
+        tokio::join!(self.follow_keys(), self.secrets.follow());
+    }
+
+    async fn follow_keys(&self) {
         let mut changes = self.store.changes();
         loop {
             tokio::select! {
@@ -172,6 +179,11 @@ impl Directory {
     /// Where it is kept.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// What tenants have given to servers of their own.
+    pub fn secrets(&self) -> &TenantSecrets {
+        &self.secrets
     }
 
     /// Which tenants there are, with these in the store.

@@ -2,11 +2,13 @@
 //!
 //! - [`directory`]: who there is, and whose key is whose; [`strangers`] bounds what unknown keys cost
 //! - [`mod@known`]: which tenants there are, and how they are shown
+//! - [`secrets`]: what they have given to servers of their own
 //! - [`usage`]: what was used, and [`books`]: that it is written down
 
 pub mod books;
 pub mod directory;
 pub mod known;
+pub mod secrets;
 mod snapshot;
 mod strangers;
 pub mod usage;
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::directory::{Directory, Holder, KeyError};
 pub use self::known::{KeyView, Known, Source, TenantView, known};
+pub use self::secrets::{SecretError, SecretView, TenantSecrets};
 pub use self::snapshot::Key;
 use self::usage::Meter;
 use crate::ids::TenantId;

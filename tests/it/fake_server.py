@@ -132,6 +132,7 @@ TOOLS = {
     "raw": lambda id, args, raw: answer(id, text(raw)),
     "odd": lambda id, args, raw: answer(id, ODD_RESULT),
     "pid": lambda id, args, raw: answer(id, text(str(os.getpid()))),
+    "env": lambda id, args, raw: answer(id, text(os.environ.get(args["name"], ""))),
     # Answers that come later, or not at all.
     "hold": lambda id, args, raw: held.append((id, raw)),
     "release": lambda id, args, raw: (release(), answer(id, text("released"))),

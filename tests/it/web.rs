@@ -59,7 +59,7 @@ async fn browsers_may_ask_first_without_a_key() {
     let answer = Answer::of(preflight(&gateway, "/v1/servers/std/tools/echo", APP)).await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.header("access-control-allow-origin"), APP);
-    assert_eq!(answer.header("access-control-allow-methods"), "GET,POST,DELETE");
+    assert_eq!(answer.header("access-control-allow-methods"), "GET,POST,PUT,DELETE");
     assert_eq!(answer.header("access-control-allow-headers"), "authorization,content-type");
     assert_eq!(answer.header("access-control-max-age"), "600");
     assert_eq!(answer.header("access-control-allow-credentials"), "");

@@ -53,7 +53,8 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     let (servers, stop) = (TaskTracker::new(), CancellationToken::new());
     let config: BTreeMap<_, _> =
         (0..SERVERS).map(|server| round.server(server, dir.path())).collect();
-    let registry = Registry::start(&config, &round.environment(&metrics), &servers, &stop);
+    let environment = round.environment(&metrics);
+    let registry = Registry::start(&config, &environment, &Arc::default(), &servers, &stop);
     let gateway = Arc::new(Gateway::new(registry, metrics));
     checks::all_start(&gateway, tally).await;
     let fronts = match round.way {

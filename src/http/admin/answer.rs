@@ -101,7 +101,7 @@ pub(super) async fn object(
     serde_json::from_slice(&body).map_err(invalid)
 }
 
-pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+pub(in crate::http) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (status, headers, body).into_response()

@@ -1,4 +1,4 @@
-//! `/admin/v1`: tenants, keys, usage, pins, the audit log and servers, for administrators.
+//! `/admin/v1`: tenants, keys, secrets, usage, pins, the audit log and servers, for administrators.
 //!
 //! Changes are made in the store. This gateway and all others that use it follow within two seconds.
 
@@ -6,24 +6,29 @@ mod answer;
 mod keys;
 mod pins;
 mod reports;
+mod secrets;
 mod tenants;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, put};
 
 use super::Front;
 
+pub(super) use self::answer::{AdminError, Answer, json as answer};
 pub(super) use self::reports::{REPORTS_MAX, own_usage};
 
 pub(super) fn routes() -> Router<Arc<Front>> {
+    let secret = put(secrets::set).delete(secrets::remove);
     let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);
     let pins = get(pins::list).post(pins::approve).delete(pins::forget_all);
     Router::new()
         .route("/admin/v1/tenants", get(tenants::list).post(tenants::add))
         .route("/admin/v1/tenants/{tenant}", tenant)
         .route("/admin/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))
+        .route("/admin/v1/tenants/{tenant}/servers/{server}/secrets", get(secrets::list))
+        .route("/admin/v1/tenants/{tenant}/servers/{server}/secrets/{name}", secret)
         .route("/admin/v1/admin-keys", get(keys::list_admin).post(keys::create_admin))
         .route("/admin/v1/keys/{key}", delete(keys::revoke))
         .route("/admin/v1/usage", get(reports::usage))

@@ -54,7 +54,7 @@ impl Introduction {
              their server and `__`.\n",
         );
         for server in front.gateway.servers(caller) {
-            if let Some(backend) = server.shared()
+            if let Some(backend) = server.running(&caller.tenant.id)
                 && let State::Ready(ready) = backend.state()
                 && let Some(own) = &ready.about.instructions
             {

@@ -1,23 +1,27 @@
 //! Which servers a stream hears of. They come and go, and a stream that is open meanwhile goes with them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::Scope;
-use crate::backend::{Backend, State};
+use crate::backend::State;
+use crate::backend::changes::Changes;
 use crate::gateway::Caller;
 use crate::http::Front;
 use crate::ids::ServerId;
+use crate::registry::Source;
 
-/// The shared servers that an endpoint shows to a caller, as of now and from now on.
+/// The servers that an endpoint shows to a caller, but for those of its session, as of now and from now on. Listening
+/// starts none of them.
 pub(super) struct Following {
     pub(super) front: Arc<Front>,
     pub(super) caller: Caller,
     pub(super) scope: Scope,
     changed: watch::Receiver<u64>,
-    known: HashSet<ServerId>,
+    /// Of a name there may be others later.
+    known: HashMap<ServerId, Arc<Changes>>,
 }
 
 impl Following {
@@ -28,24 +32,27 @@ impl Following {
             caller: caller.clone(),
             scope: scope.clone(),
             changed: front.gateway.registry().changed(),
-            known: HashSet::new(),
+            known: HashMap::new(),
         }
     }
 
     /// Those that were not there when this was last asked.
-    pub(super) fn new_ones(&mut self) -> Vec<Arc<Backend>> {
+    pub(super) fn new_ones(&mut self) -> Vec<Source> {
         self.changed.borrow_and_update();
         let servers = self.front.gateway.servers(&self.caller);
-        let shared = servers.filter_map(|server| server.shared().cloned());
-        let shared = shared.filter(|backend| match &self.scope {
+        let shown = servers.filter(|server| match &self.scope {
             Scope::All => true,
-            Scope::One(id) => backend.id().as_str() == id,
+            Scope::One(id) => server.id().as_str() == id,
         });
-        let now: Vec<_> = shared.collect();
-        let new = now.iter().filter(|backend| !self.known.contains(backend.id()));
-        let new = new.cloned().collect();
-        self.known = now.iter().map(|backend| backend.id().clone()).collect();
-        new
+        let tenant = &self.caller.tenant.id;
+        let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
+        let of_now = |source: &Source| (source.changes.server().clone(), source.changes.clone());
+        let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());
+        let is_known = |source: &Source| {
+            let known = before.get(source.changes.server());
+            known.is_some_and(|known| Arc::ptr_eq(known, &source.changes))
+        };
+        now.into_iter().filter(|source| !is_known(source)).collect()
     }
 
     /// Done when there may be others. Safe to give up.
@@ -57,6 +64,6 @@ impl Following {
 }
 
 /// Whether a server has been ready for others already: then it tells nobody else that its lists are there.
-pub(super) fn is_ready(backend: &Backend) -> bool {
-    matches!(backend.state(), State::Ready(_))
+pub(super) fn is_ready(source: &Source) -> bool {
+    source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), State::Ready(_)))
 }

@@ -18,16 +18,17 @@ use super::rpc::{self, RpcError};
 use super::seats::Seat;
 use super::session::{Session, Standing, TOO_MANY_SEATS};
 use super::{Asking, Scope, sse};
+use crate::backend::State;
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::client::Client;
 use crate::backend::during::{Event, Events};
 use crate::backend::mailbox::{Change, List, Lists, Mailbox};
-use crate::backend::{Backend, State};
 use crate::gateway::{CallError, Caller, Executed, Rights};
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
+use crate::registry::Source;
 
 /// Resources that one stream or session may watch.
 pub(super) const WATCHED_MAX: usize = 1000;
@@ -69,25 +70,26 @@ pub(super) async fn listen(
     let mut honoured = Honoured::default();
     let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
     let mut following = Following::new(asking.front, caller, asking.scope);
-    let backends = following.new_ones();
-    for backend in &backends {
-        let may_use_all = caller.tenant.may_use_all_of(backend.id().as_str());
-        let (lists, subscription) = filter.subscribe(backend, caller, &mailbox);
-        let watched = resources.remove(backend.id().as_str()).filter(|_| may_use_all);
-        honoured.add(backend, lists, &subscription, watched.unwrap_or_default())?;
-        subscriptions.insert(backend.id().clone(), subscription);
+    let sources = following.new_ones();
+    for source in &sources {
+        let server = source.changes.server();
+        let may_use_all = caller.tenant.may_use_all_of(server.as_str());
+        let (lists, subscription) = filter.subscribe(source, caller, &mailbox);
+        let watched = resources.remove(server.as_str()).filter(|_| may_use_all);
+        honoured.add(source, lists, &subscription, watched.unwrap_or_default())?;
+        subscriptions.insert(server.clone(), subscription);
     }
     // Whoever is told that it listens must not miss anything from then on.
-    let settle = backends.iter().map(|backend| (backend, &subscriptions[backend.id()]));
-    let settle = settle.map(|(backend, subscription)| async move {
-        let refused = match backend.state() {
-            State::Ready(_) => subscription.settled(asking.arrived + SETTLE_WAIT).await,
-            _ => vec![],
+    let settle = sources.iter().map(|source| (source, &subscriptions[source.changes.server()]));
+    let settle = settle.map(|(source, subscription)| async move {
+        let refused = match is_ready(source) {
+            true => subscription.settled(asking.arrived + SETTLE_WAIT).await,
+            false => vec![],
         };
-        (backend, refused)
+        (source.changes.server(), refused)
     });
-    for (backend, refused) in join_all(settle).await {
-        honoured.resources.retain(|(server, uri)| server != backend.id() || !refused.contains(uri));
+    for (of, refused) in join_all(settle).await {
+        honoured.resources.retain(|(server, uri)| server != of || !refused.contains(uri));
     }
     let id = asking.id.to_owned();
     let scope = asking.scope.clone();
@@ -141,13 +143,14 @@ impl Filter {
     /// Has a mailbox hear of the lists of a server.
     fn subscribe(
         &self,
-        backend: &Backend,
+        source: &Source,
         caller: &Caller,
         mailbox: &Arc<Mailbox>,
     ) -> (Lists, Subscription) {
-        let lists = self.lists(caller.tenant.may_use_all_of(backend.id().as_str()));
+        let changes = &source.changes;
+        let lists = self.lists(caller.tenant.may_use_all_of(changes.server().as_str()));
         let tenant = caller.tenant.id.clone();
-        (lists, backend.changes().subscribe(tenant, mailbox.clone(), lists))
+        (lists, changes.subscribe(tenant, mailbox.clone(), lists))
     }
 }
 
@@ -163,13 +166,13 @@ impl Honoured {
     /// A server that is not there yet may turn out to have everything.
     fn add(
         &mut self,
-        backend: &Backend,
+        source: &Source,
         lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,
     ) -> Result<(), RpcError> {
-        let about = match backend.state() {
-            State::Ready(ready) => Some(ready.about.clone()),
+        let about = match source.backend.as_ref().map(|backend| backend.state()) {
+            Some(State::Ready(ready)) => Some(ready.about.clone()),
             _ => None,
         };
         let has = |of: fn(&crate::mcp::results::ServerCapabilities) -> bool| {
@@ -179,7 +182,8 @@ impl Honoured {
         self.lists.prompts |= lists.prompts && has(|it| it.prompts.is_some());
         self.lists.resources |= lists.resources && has(|it| it.resources.is_some());
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
-            self.resources.extend(watched.iter().map(|uri| (backend.id().clone(), uri.clone())));
+            let server = source.changes.server();
+            self.resources.extend(watched.iter().map(|uri| (server.clone(), uri.clone())));
             subscription.watch_all(watched).map_err(|error| not_watched(&error))?;
         }
         Ok(())
@@ -277,11 +281,14 @@ struct Listening {
 impl Listening {
     /// Hears of servers that were not there before. Those that are back are still heard.
     fn follow(&mut self) {
-        for backend in self.following.new_ones() {
+        for source in self.following.new_ones() {
             let (caller, mailbox) = (&self.following.caller, &self.changes.mailbox);
-            let (lists, subscription) = self.filter.subscribe(&backend, caller, mailbox);
-            self.subscriptions.entry(backend.id().clone()).or_insert(subscription);
-            if is_ready(&backend) {
+            let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
+            let server = source.changes.server();
+            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
+                self.subscriptions.insert(server.clone(), subscription);
+            }
+            if is_ready(&source) {
                 mailbox.lists_changed(lists);
             }
         }
@@ -347,10 +354,10 @@ pub(super) fn listen_to_new(
     following: &mut Following,
 ) -> Result<Lists, CallError> {
     let mut there = Lists::default();
-    for backend in following.new_ones() {
-        let lists = lists_of(&following.caller, backend.id());
-        session.listen_to(backend.changes(), lists, &following.front.seats)?;
-        if is_ready(&backend) {
+    for source in following.new_ones() {
+        let lists = lists_of(&following.caller, source.changes.server());
+        session.listen_to(&source.changes, lists, &following.front.seats)?;
+        if is_ready(&source) {
             there = there.or(lists);
         }
     }

@@ -133,7 +133,7 @@ async fn list_all(
 ) -> Result<List, RpcError> {
     let gateway = &asking.front.gateway;
     let lists = gateway.servers(caller).map(|server| async move {
-        // A process that belongs to a session is started by listing what it has.
+        // A process that belongs to a session or a tenant is started by listing what it has.
         let (server, until) = (server.id().as_str(), |_: &Backend| asking.arrived + START_WAIT);
         let (backend, ready) = gateway.ready(caller, server, until).await.ok()?;
         let deadline = asking.arrived + timeout.unwrap_or(backend.timeout());

@@ -7,11 +7,11 @@ use super::listen::{WATCHED_MAX, not_watched};
 use super::rpc::RpcError;
 use super::session::Session;
 use super::{Asking, Scope};
-use crate::backend::Backend;
 use crate::backend::mailbox::Lists;
 use crate::gateway::Caller;
 use crate::http::rest::asked_timeout;
 use crate::mcp::names;
+use crate::registry::Lease;
 
 pub(super) async fn subscribe(
     asking: &Asking<'_>,
@@ -49,7 +49,7 @@ fn resource(
     asking: &Asking<'_>,
     caller: &Caller,
     session: &Arc<Session>,
-) -> Result<(Arc<Backend>, String), RpcError> {
+) -> Result<(Lease, String), RpcError> {
     if !session.is_ours {
         return Err(gone());
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use reqwest::Client;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::api::client;
@@ -20,6 +20,18 @@ use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, 
 pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
     let output = command(setup).args(args).stdin(Stdio::null()).output();
     in_time("the command's end", output).await.unwrap()
+}
+
+/// The same with something to read on its standard input.
+pub async fn trunkline_reading(setup: &Setup, args: &[&str], input: &str) -> Output {
+    let mut command = command(setup);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // It may have ended without reading.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    in_time("the command's end", child.wait_with_output()).await.unwrap()
 }
 
 fn command(setup: &Setup) -> Command {

@@ -1,5 +1,7 @@
 //! New databases of both kinds.
 
+use std::path::Path;
+
 use tempfile::TempDir;
 use trunkline::config::Secret;
 use trunkline::store::Store;
@@ -10,18 +12,23 @@ use super::Postgres;
 pub struct Database {
     pub url: Secret,
     /// With SQLite, where its file is.
-    _dir: Option<TempDir>,
+    dir: Option<TempDir>,
 }
 
 impl Database {
     pub fn sqlite() -> Self {
         let dir = TempDir::new().unwrap();
         let url = Secret::new(format!("sqlite://{}", dir.path().join("test.db").display()));
-        Self { url, _dir: Some(dir) }
+        Self { url, dir: Some(dir) }
     }
 
     pub async fn postgres(server: &Postgres) -> Self {
-        Self { url: server.database().await, _dir: None }
+        Self { url: server.database().await, dir: None }
+    }
+
+    /// With SQLite, where its file is, alone.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_ref().map(TempDir::path)
     }
 
     /// Opens it, as one replica of several.

@@ -33,7 +33,9 @@ impl Setup {
         let metrics = Metrics::new();
         let environment = Environment::new(TRUNKLINE.into(), config.max_response, metrics.clone());
         let (servers, stop_servers) = (TaskTracker::new(), CancellationToken::new());
-        let registry = Registry::start(&config.servers, &environment, &servers, &stop_servers);
+        let vault = Arc::default();
+        let registry =
+            Registry::start(&config.servers, &environment, &vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics));
         let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
         let mut urls = vec![];

@@ -1,0 +1,132 @@
+//! Tenants' secrets in both databases.
+
+use serde_json::json;
+use trunkline::ids::ServerId;
+use trunkline::policy::Policy;
+use trunkline::store::{SecretRecord, Store, StoreError};
+
+use crate::store::{root, tenant};
+use crate::support::{Database, in_time, on_both};
+
+fn server(id: &str) -> ServerId {
+    ServerId::parse(id).unwrap()
+}
+
+async fn set(store: &Store, of: &str, at: &str, name: &str, sealed: &str) {
+    store.set_secret(&root(), &tenant(of), &server(at), name, sealed).await.unwrap();
+}
+
+async fn all(store: &Store) -> Vec<(String, String, String, String)> {
+    let (_, secrets) = store.secrets().await.unwrap();
+    let text = |it: trunkline::store::SealedSecret| {
+        (it.tenant.to_string(), it.server.to_string(), it.name, it.sealed)
+    };
+    let mut all: Vec<_> = secrets.into_iter().map(text).collect();
+    all.sort();
+    all
+}
+
+fn row(tenant: &str, server: &str, name: &str, sealed: &str) -> (String, String, String, String) {
+    (tenant.to_owned(), server.to_owned(), name.to_owned(), sealed.to_owned())
+}
+
+#[tokio::test]
+async fn what_is_set_is_there_under_its_own_name_until_it_is_removed() {
+    on_both(async |database: &Database| {
+        let store = database.open().await;
+        set(&store, "a", "one", "X", "sealed-a1").await;
+        set(&store, "a", "two", "X", "a2").await;
+        set(&store, "b", "one", "X", "b1").await;
+        set(&store, "a", "one", "X", "sealed-a1-again").await;
+        let a1 = row("a", "one", "X", "sealed-a1-again");
+        let (a2, b1) = (row("a", "two", "X", "a2"), row("b", "one", "X", "b1"));
+        assert_eq!(all(&store).await, [a1.clone(), a2.clone(), b1.clone()]);
+        let listed = store.list_secrets(&tenant("a"), Some(&server("two"))).await.unwrap();
+        let [SecretRecord { server: listed, name, updated }] = &listed[..] else { panic!() };
+        assert_eq!((listed, name.as_str()), (&server("two"), "X"));
+        assert!(*updated > 1_700_000_000_000);
+        assert_eq!(store.list_secrets(&tenant("a"), None).await.unwrap().len(), 2);
+
+        let remove = async || store.remove_secret(&root(), &tenant("a"), &server("two"), "X").await;
+        remove().await.unwrap();
+        assert!(matches!(remove().await, Err(StoreError::NotFound(_))));
+        assert_eq!(all(&store).await, [a1, b1]);
+        let audit = store.audit(10, None).await.unwrap();
+        let noted: Vec<_> = audit.iter().map(|entry| entry.action.as_str()).collect();
+        assert_eq!(
+            noted,
+            ["secret.remove", "secret.set", "secret.set", "secret.set", "secret.set"]
+        );
+        assert_eq!(audit[0].detail, json!({"server": "two", "name": "X"}));
+        assert!(!format!("{audit:?}").contains("sealed"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_value_has_a_version_of_its_own_that_sealing_it_again_keeps() {
+    on_both(async |database: &Database| {
+        let store = database.open().await;
+        let version = async || store.secrets().await.unwrap().1[0].version;
+        set(&store, "a", "one", "X", "1").await;
+        let first = version().await;
+        set(&store, "a", "one", "X", "1").await;
+        let second = version().await;
+        assert!(second > first);
+        store.remove_secret(&root(), &tenant("a"), &server("one"), "X").await.unwrap();
+        set(&store, "a", "one", "X", "1").await;
+        let third = version().await;
+        assert!(third > second);
+        let rotated = store.rotate_secrets(&root(), |_| Some("anew".to_owned())).await.unwrap();
+        assert_eq!((rotated.seen, rotated.resealed), (1, 1));
+        assert_eq!((version().await, all(&store).await[0].3.as_str()), (third, "anew"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_are_sealed_again_however_many() {
+    on_both(async |database: &Database| {
+        let store = database.open().await;
+        for n in 0..130 {
+            set(&store, &format!("t{}", n % 7), "one", &format!("N{n}"), &format!("old{n}")).await;
+        }
+        let mut seen = 0;
+        let reseal = |secret: &trunkline::store::SealedSecret| {
+            seen += 1;
+            let number = secret.sealed.strip_prefix("old")?;
+            (secret.name != "N13").then(|| format!("new{number}"))
+        };
+        let rotated = store.rotate_secrets(&root(), reseal).await.unwrap();
+        assert_eq!((rotated.seen, rotated.resealed, seen), (130, 129, 130));
+        for (_, _, name, sealed) in all(&store).await {
+            let expected =
+                if name == "N13" { "old13".to_owned() } else { name.replace('N', "new") };
+            assert_eq!(sealed, expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_is_heard_of_by_those_who_follow_secrets() {
+    on_both(async |database: &Database| {
+        let (store, other) = (database.open().await, database.open().await);
+        let (mut secrets, mut tenants) = (store.secret_changes(), store.changes());
+        in_time("the first", secrets.next()).await;
+        in_time("the first", tenants.next()).await;
+        set(&other, "a", "one", "X", "1").await;
+        in_time("set", secrets.next()).await;
+        let (revision, _) = store.secrets().await.unwrap();
+        other.add_tenant(&root(), &tenant("a"), &Policy::new()).await.unwrap();
+        in_time("a tenant", tenants.next()).await;
+        in_time("what an earlier one left is gone", secrets.next()).await;
+        assert_eq!(all(&store).await, []);
+        set(&other, "a", "one", "X", "2").await;
+        other.remove_tenant(&root(), &tenant("a")).await.unwrap();
+        in_time("removed", secrets.next()).await;
+        let (after, left) = store.secrets().await.unwrap();
+        assert!(after > revision && left.is_empty());
+    })
+    .await;
+}
