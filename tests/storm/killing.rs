@@ -26,7 +26,7 @@ use crate::options::{Options, Way};
 use crate::outcome::{Outcome, judge};
 use crate::plan::{Cancel, Plan, SERVERS};
 use crate::report::Tally;
-use crate::round::{Round, log_of, own_program, server_name};
+use crate::round::{Round, log_of, own_program};
 use crate::watchdog::Watchdog;
 use crate::{checks, processes, worker};
 
@@ -73,7 +73,7 @@ pub async fn run(options: &Options, time: Duration, tally: &Arc<Tally>, watchdog
     let (starts, healthy_after) = (usize::MAX, Duration::ZERO);
     environment.budget = Budget { starts, healthy_after, ..Budget::default() };
     let before = Idle::now();
-    let registry = Registry::start(&config, &environment, &servers, &stop);
+    let registry = Registry::start(&config, &environment, &Arc::default(), &servers, &stop);
     let gateway = Arc::new(Gateway::new(registry, metrics));
     checks::all_start(&gateway, tally).await;
 
