@@ -25,6 +25,9 @@ const BACKOFF: Duration = Duration::from_millis(100);
 /// No wait is longer.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
+/// A server elsewhere that cannot be reached is asked so often.
+const CONNECT_EVERY: Duration = Duration::from_secs(5);
+
 /// How often a copy may be started.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -46,6 +49,13 @@ impl Default for Budget {
             probe_every: Duration::from_secs(30),
             healthy_after: Duration::from_secs(10),
         }
+    }
+}
+
+impl Budget {
+    /// The same for a server elsewhere: asking it costs less than starting a process.
+    pub fn of_connecting(self) -> Self {
+        Self { probe_every: self.probe_every.min(CONNECT_EVERY), ..self }
     }
 }
 

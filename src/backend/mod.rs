@@ -4,7 +4,8 @@
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
-//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it; [`service`]: before it takes calls, and after
+//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, one [`speaker`]
+//!   is listened to; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
 //!   lists what it has, [`pins`] holds back what is not as it was approved
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
@@ -13,6 +14,7 @@
 //!   server); [`client`] is who a server that is not shared belongs to
 
 pub mod adaptive;
+mod answer;
 pub mod changes;
 pub mod client;
 pub mod confine;
@@ -37,6 +39,8 @@ pub mod request_ids;
 pub mod retry_budget;
 pub mod run;
 pub mod service;
+mod speaker;
+mod state;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
@@ -59,9 +63,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
 use self::client::{Audience, Client};
-use self::connection::Connection;
 use self::lifecycle::Budget;
-use self::mailbox::Lists;
 use self::measured::Measured;
 use self::pins::Pins;
 use self::pool::{Lease, Load, Pool};
@@ -69,13 +71,11 @@ use self::queue::Queue;
 use self::request_ids::{IdSource, RequestIds};
 use self::retry_budget::RetryBudget;
 use self::service::Service;
-use self::tools::ToolSet;
+pub use self::state::{About, NotReady, Ready, State};
 use self::visits::{Visit, Visits};
 use crate::config::{self, Secrets};
 use crate::ids::ServerId;
 use crate::mcp::Era;
-use crate::mcp::requests::Dialect;
-use crate::mcp::results::{Implementation, ServerCapabilities};
 use crate::telemetry::metrics::{Metrics, ServerMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
@@ -137,85 +137,6 @@ pub struct Backend {
     settled: AtomicBool,
     retries: RetryBudget,
     metrics: ServerMetrics,
-}
-
-/// Where a server, or one copy of it, stands.
-#[derive(Clone)]
-pub enum State {
-    /// Waits for its first call.
-    Idle,
-    /// On its way up.
-    Starting,
-    /// Takes calls.
-    Ready(Arc<Ready>),
-    /// Failed; will be started again.
-    Backoff {
-        /// When.
-        until: Instant,
-        /// What happened.
-        reason: Arc<str>,
-    },
-    /// Failed too often, or for good as far as can be told; will be tried now and then.
-    Quarantined {
-        /// When next.
-        until: Instant,
-        /// What happened.
-        reason: Arc<str>,
-    },
-    /// Takes no more calls; those it has may end.
-    Draining,
-    /// Gone for good.
-    Stopped,
-}
-
-/// What a call needs of a running server.
-pub struct Ready {
-    /// The way to it.
-    pub connection: Arc<Connection>,
-    /// How to write to it.
-    pub dialect: Arc<Dialect>,
-    /// What it said of itself.
-    pub about: Arc<About>,
-    /// What it has.
-    pub tools: Arc<ToolSet>,
-}
-
-/// What a server said of itself.
-#[derive(Debug, Default)]
-pub struct About {
-    /// Its name and version.
-    pub info: Implementation,
-    /// What it can do.
-    pub capabilities: ServerCapabilities,
-    /// How to use it, in words for a model.
-    pub instructions: Option<String>,
-}
-
-impl About {
-    /// The lists it has.
-    fn lists(&self) -> Lists {
-        Lists {
-            tools: self.capabilities.tools.is_some(),
-            prompts: self.capabilities.prompts.is_some(),
-            resources: self.capabilities.resources.is_some(),
-        }
-    }
-}
-
-/// Why a server takes no calls.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NotReady {
-    /// It failed and waits to be started again.
-    Down {
-        /// For how long still.
-        retry_after: Duration,
-        /// What happened.
-        reason: Arc<str>,
-    },
-    /// It was still starting when the deadline passed.
-    StillStarting,
-    /// The gateway shuts down.
-    Stopped,
 }
 
 impl Backend {
@@ -457,65 +378,5 @@ impl Backend {
     /// Measures a call from now on, where that tells how many the copy can take.
     pub fn measure<'a>(&'a self, lease: &Lease, tool: &str) -> Measured<'a> {
         Measured::begin(self, &lease.copy().load, tool)
-    }
-}
-
-impl State {
-    /// Whether there is nothing to wait for. A server whose connection has ended will be said to be
-    /// starting in a moment: calls that come before that wait for it too.
-    fn is_settled(&self) -> bool {
-        match self {
-            Self::Idle | Self::Starting => false,
-            Self::Ready(ready) => !ready.connection.is_closed(),
-            _ => true,
-        }
-    }
-
-    /// Whether calls can be made now.
-    fn is_open(&self) -> bool {
-        matches!(self, Self::Ready(ready) if !ready.connection.is_closed())
-    }
-
-    /// The best comes first.
-    fn rank(&self) -> u8 {
-        match self {
-            Self::Ready(_) => 0,
-            Self::Starting => 1,
-            Self::Idle => 2,
-            Self::Backoff { .. } => 3,
-            Self::Quarantined { .. } => 4,
-            Self::Draining => 5,
-            Self::Stopped => 6,
-        }
-    }
-
-    /// Whether it is the same but for details.
-    fn is_like(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-
-    /// As operators and callers read it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Starting => "starting",
-            Self::Ready(_) => "ready",
-            Self::Backoff { .. } => "backoff",
-            Self::Quarantined { .. } => "quarantined",
-            Self::Draining => "draining",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
-impl Ready {
-    /// The same server with other tools.
-    fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
-        Self {
-            connection: self.connection.clone(),
-            dialect: self.dialect.clone(),
-            about: self.about.clone(),
-            tools,
-        }
     }
 }

@@ -17,11 +17,11 @@ use super::mailbox::List;
 use super::pending::End;
 use super::pool::{Load, Trouble};
 use super::run::{Run, StartError};
-use super::subscriptions::keep_subscribed;
+use super::speaker::keep_subscribed_to_one;
 use super::tools::ToolSet;
 use super::wear::worn;
 use super::{Backend, Ready, State};
-use crate::config::Start;
+use crate::config::{Start, Transport};
 
 /// How long a refresh of the tool list may take.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,38 +46,6 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
     }
     drained.close();
     drained.wait().await;
-}
-
-/// Subscriptions are kept with one of the copies, whichever speaks for the server; and of two backends of a name, only
-/// the one that is called keeps them. Never ends.
-async fn keep_subscribed_to_one(backend: &Backend) {
-    backend.service.entered().await;
-    tokio::select! {
-        () = follow_speaker(backend) => {}
-        () = backend.service.retired() => {}
-    }
-    pending().await
-}
-
-async fn follow_speaker(backend: &Backend) {
-    let mut state = backend.state.subscribe();
-    loop {
-        let Ok(State::Ready(ready)) = state.wait_for(State::is_open).await.map(|it| it.clone())
-        else {
-            return pending().await;
-        };
-        backend.changes().lists_may_have_changed(ready.about.lists());
-        backend.changes().resources_may_have_changed();
-        let speaks = |state: &State| match state {
-            State::Ready(now) => Arc::ptr_eq(&now.connection, &ready.connection),
-            _ => false,
-        };
-        tokio::select! {
-            () = keep_subscribed(backend.changes(), &ready) => {}
-            _ = ready.connection.closed() => {}
-            _ = state.wait_for(|state| !speaks(state)) => {}
-        }
-    }
 }
 
 /// Keeps one copy running.
@@ -124,7 +92,11 @@ impl Keeper {
         stop: CancellationToken,
         drained: TaskTracker,
     ) -> Self {
-        let lifecycle = Lifecycle::new(backend.environment.budget);
+        let budget = backend.environment.budget;
+        let lifecycle = Lifecycle::new(match backend.config.transport {
+            Transport::Stdio(_) => budget,
+            Transport::Http(_) => budget.of_connecting(),
+        });
         Self { backend, number, lifecycle, generation: 0, stop, drained }
     }
 

@@ -4,19 +4,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::backend::NotReady;
-use crate::backend::connection::Failure;
-use crate::backend::pending::End;
-use crate::backend::queue::QueueError;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::raw::RawError;
 use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
-use crate::limits::{Refusal, Standing};
+use crate::limits::Standing;
 use crate::mcp::headers::HeaderMismatch;
-use crate::registry::NoProcess;
 
 /// Asked to wait this long when it cannot be known better.
-const RETRY_SOON: Duration = Duration::from_secs(1);
+pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// Whether the tool has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,99 +316,19 @@ impl Executed {
         }
     }
 
-    fn if_written(written: bool) -> Self {
+    pub(super) fn if_written(written: bool) -> Self {
         if written { Self::Unknown } else { Self::No }
     }
 
     /// What an HTTP status says about it. A status of the 400s is a refusal, except those that a server or a
     /// proxy gives in the midst of the work; "unavailable" is one when it says until when. All others say
     /// nothing: proxies make them up when a server behind them does not answer.
-    fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
+    pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
             408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,
-        }
-    }
-}
-
-impl From<NotReady> for CallError {
-    fn from(not_ready: NotReady) -> Self {
-        match not_ready {
-            NotReady::Down { retry_after, reason } => {
-                Self::ServerUnavailable { reason: reason.to_string(), retry_after }
-            }
-            NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
-            NotReady::Stopped => Self::ShuttingDown,
-        }
-    }
-}
-
-impl From<NoProcess> for CallError {
-    fn from(no_process: NoProcess) -> Self {
-        match no_process {
-            NoProcess::NoSession => Self::InvalidRequest(
-                "this server has a process for each MCP session: it can be used only in one that `initialize` opened"
-                    .to_owned(),
-            ),
-            NoProcess::TooMany => Self::TooManyProcesses,
-            NoProcess::SecretsMissing { server, names } => {
-                Self::SecretMissing { server: server.to_string(), names }
-            }
-            NoProcess::Stopped => Self::ShuttingDown,
-        }
-    }
-}
-
-impl From<Refusal> for CallError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Busy { .. } => Self::TenantBusy(refusal.to_string().into()),
-            Refusal::RateLimited { scope, retry_after, standing } => {
-                Self::RateLimited { scope, retry_after, standing }
-            }
-        }
-    }
-}
-
-impl From<QueueError> for CallError {
-    fn from(error: QueueError) -> Self {
-        match error {
-            QueueError::Full => Self::Overloaded,
-            QueueError::Expired => Self::DeadlineExceeded { executed: Executed::No },
-        }
-    }
-}
-
-impl From<Failure> for CallError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Ended { end: End::Stopped, written: false } => Self::ShuttingDown,
-            Failure::Ended { end: End::Exited(reason), written } => {
-                Self::BackendExited { reason, executed: Executed::if_written(written) }
-            }
-            Failure::Ended { end: End::Stopped, written } => Self::BackendExited {
-                reason: "the gateway stopped it".to_owned(),
-                executed: Executed::if_written(written),
-            },
-            Failure::Ended { end: End::Protocol(reason), written } => {
-                Self::BackendProtocol { reason, executed: Executed::if_written(written) }
-            }
-            Failure::Expired { written } => {
-                Self::DeadlineExceeded { executed: Executed::if_written(written) }
-            }
-            Failure::TooLarge => Self::BackendTooLarge,
-            Failure::Busy => Self::Overloaded,
-            Failure::Mixup => Self::protocol("its answer could not be trusted"),
-            Failure::Http { status, retry_after } => Self::BackendHttp {
-                status,
-                executed: Executed::by_status(status, retry_after),
-                retry_after,
-            },
-            Failure::Unreached { reason, .. } => {
-                Self::ServerUnavailable { reason: reason.to_owned(), retry_after: RETRY_SOON }
-            }
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The path of a call, from whoever calls to the backend and back. REST and MCP are two front ends of it;
 //! nothing else reaches a backend.
 
+mod call;
+mod causes;
 mod error;
 mod record;
 mod retry;
+mod sending;
 
-use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,30 +16,19 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+pub use self::call::{Ask, Call, ToolName};
 pub use self::error::{CallError, Executed};
 use self::record::Record;
 use self::retry::Attempts;
-use crate::backend::during::Listener;
-use crate::backend::pending::{Answer, Patience};
-use crate::backend::queue::Place;
+use self::sending::Sending;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
-use crate::ids::{CallId, TenantId};
-use crate::jsonrpc::envelope::ErrorObject;
-use crate::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::limits::{Admission, Standing};
 use crate::mcp::Era;
-use crate::mcp::requests::CallMeta;
-use crate::mcp::results::{ResultHead, ResultKind};
+use crate::mcp::results::ResultKind;
 use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenant::Tenant;
-
-/// What a request other than a tool call takes, as long as nothing better is known.
-const TYPICAL: Duration = Duration::from_millis(5);
-
-/// The member of `_meta` that tells a server how many milliseconds a call has left.
-const TIMEOUT_META: &str = "trunkline/timeoutMs";
 
 /// Who calls.
 #[derive(Clone)]
@@ -81,53 +72,6 @@ impl Caller {
         let rights = Rights { gone: tenant.gone.clone(), until: None };
         Self { tenant, session: None, rights }
     }
-}
-
-/// What is called.
-pub struct Call {
-    /// Names the call in answers and logs.
-    pub id: CallId,
-    /// The server's id, as the caller wrote it.
-    pub server: String,
-    /// What is asked of it.
-    pub ask: Ask,
-    /// Further members of `params`, checked: `,"name":value` each.
-    pub others: String,
-    /// What goes with it.
-    pub meta: CallMeta,
-    /// How much memory it takes while it waits, about.
-    pub size: usize,
-    /// Who hears what the server says meanwhile.
-    pub listener: Option<Listener>,
-    /// When it came in.
-    pub arrived: Instant,
-    /// When its answer is no longer of use.
-    pub deadline: Instant,
-    /// How far progress may move that.
-    pub deadline_max: Option<Instant>,
-}
-
-/// What is asked of a server.
-pub enum Ask {
-    /// To run a tool.
-    Tool {
-        /// Which one.
-        name: ToolName,
-        /// Checked, otherwise untouched.
-        arguments: RawObject,
-        /// The headers that repeat arguments, where they must agree.
-        mirrored: Option<Vec<(String, Vec<u8>)>>,
-    },
-    /// Anything else; all its parameters are in [`Call::others`].
-    Method(&'static str),
-}
-
-/// How a caller names a tool.
-pub enum ToolName {
-    /// As its server does.
-    Own(String),
-    /// As it is called where all servers are shown together.
-    Exposed(String),
 }
 
 /// A server's result.
@@ -314,194 +258,4 @@ async fn at_server(
         }
         place = line_up();
     }
-}
-
-/// A call on its way to its server.
-struct Sending<'a> {
-    server: &'a Backend,
-    tenant: &'a TenantId,
-    call: &'a Call,
-    tool: Option<&'a Tool>,
-    /// Kept until the server is done with the call, whoever still waits for the answer.
-    admission: Arc<Admission>,
-}
-
-/// What came back.
-struct Sent {
-    answer: Answer,
-    era: Era,
-    queue: Duration,
-    backend: Duration,
-}
-
-impl Sending<'_> {
-    /// Waits for a slot, and has one copy of the server answer.
-    async fn attempt(
-        &self,
-        place: Place<'_>,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<Sent, CallError> {
-        let Self { server, tool, call, .. } = self;
-        let deadline = attempts.deadline();
-        let estimate = tool.map_or(TYPICAL, Tool::typical);
-        let mut permit = place.slot(estimate, deadline).await?;
-        let lease = server.place(attempts.avoid, deadline).await?;
-        let ready = lease.copy().ready.clone();
-        attempts.avoid = Some(lease.copy().number);
-        // This copy may have changed it by now, whatever the others have.
-        let own = tool.and_then(|tool| ready.tools.get(tool.name()));
-        call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
-        let measured = server.measure(&lease, tool.map_or("", Tool::name));
-        permit.carry((lease, self.admission.clone()));
-
-        let sent = Instant::now();
-        let queue = sent.duration_since(call.arrived);
-        server.metrics().queue_seconds.observe(queue.as_secs_f64());
-        let ticket =
-            ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
-        // Before the frame is sent: what the server says first must be heard too.
-        if let Some(listener) = &call.listener {
-            ticket.listen(listener.clone());
-        }
-        if let Some(until) = call.deadline_max {
-            ticket.be_patient(Patience { step: server.timeout(), until });
-        }
-        let meta = self.meta(deadline);
-        let headers = call.headers(&ready, *tool)?;
-        ticket.send_with(call.frame(ticket.id(), &ready, *tool, &meta), headers)?;
-        let answer = ticket.answer().await?;
-        measured.answered();
-        let backend = sent.elapsed();
-        if let Some(tool) = tool {
-            tool.note_time(backend);
-        }
-        Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })
-    }
-
-    /// What goes with the call; for servers that want to know, also how long they have.
-    fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
-        let meta = &self.call.meta;
-        if !self.server.config().tell_deadline {
-            return Cow::Borrowed(meta);
-        }
-        let left = deadline.duration_since(Instant::now()).as_millis();
-        let others = format!("{},\"{TIMEOUT_META}\":{left}", meta.others);
-        Cow::Owned(CallMeta { others, ..meta.clone() })
-    }
-}
-
-impl Sent {
-    fn into_reply(
-        self,
-        call: &Call,
-        standing: Standing,
-        attempts: u32,
-    ) -> Result<Reply, CallError> {
-        let Self { answer, era, queue, backend } = self;
-        let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
-        if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
-            return Err(CallError::InputRequired);
-        }
-        Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
-    }
-}
-
-impl Call {
-    /// A request without anything that goes with it. `others` are its parameters, as in [`Call::others`].
-    pub fn plain(server: String, method: &'static str, others: String, deadline: Instant) -> Self {
-        Self {
-            id: CallId::new(),
-            server,
-            ask: Ask::Method(method),
-            size: others.len(),
-            others,
-            meta: CallMeta::default(),
-            listener: None,
-            arrived: Instant::now(),
-            deadline,
-            deadline_max: None,
-        }
-    }
-
-    /// The tool that is called, if one is. What the caller may not use is not there.
-    fn find_tool(&self, caller: &Caller, ready: &Ready) -> Result<Option<Arc<Tool>>, CallError> {
-        let Ask::Tool { name, arguments, mirrored } = &self.ask else {
-            if caller.tenant.may_use_all_of(&self.server) {
-                return Ok(None);
-            }
-            // As of a server that has nothing but tools.
-            let message = "Method not found".to_owned();
-            let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
-            return Err(CallError::Backend(error));
-        };
-        let (found, name) = match name {
-            ToolName::Own(name) => (ready.tools.get(name), name),
-            ToolName::Exposed(name) => (ready.tools.exposed_as(name), name),
-        };
-        let may_call = |tool: &&Arc<Tool>| caller.tenant.may_call(&self.server, tool.name());
-        let Some(tool) = found.filter(may_call) else {
-            let (server, tool) = (self.server.clone(), name.clone());
-            return Err(CallError::ToolNotFound { server, tool });
-        };
-        self.must_not_be_held(Some(&**tool))?;
-        if let Some(mirrored) = mirrored {
-            let header = |name: &str| {
-                mirrored
-                    .iter()
-                    .find(|(header, _)| header == name)
-                    .map(|(_, value)| value.as_slice())
-            };
-            tool.header_params.check(arguments.as_str(), header)?;
-        }
-        Ok(Some(tool.clone()))
-    }
-
-    /// What was changed since it was approved is not called, also if the call has waited meanwhile.
-    fn must_not_be_held(&self, tool: Option<&Tool>) -> Result<(), CallError> {
-        match tool.filter(|tool| tool.is_held()) {
-            Some(tool) => {
-                let (server, tool) = (self.server.clone(), tool.name().to_owned());
-                Err(CallError::ToolHeld { server, tool })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// The headers that repeat its arguments, where the server is to get them.
-    fn headers(
-        &self,
-        ready: &Ready,
-        tool: Option<&Tool>,
-    ) -> Result<Vec<(String, String)>, CallError> {
-        match (&self.ask, tool) {
-            (Ask::Tool { arguments, .. }, Some(tool))
-                if ready.connection.has_headers()
-                    && ready.dialect.version().era() == Era::Modern =>
-            {
-                Ok(tool.header_params.write(arguments.as_str())?)
-            }
-            _ => Ok(vec![]),
-        }
-    }
-
-    fn frame(&self, id: u64, ready: &Ready, tool: Option<&Tool>, meta: &CallMeta) -> Frame {
-        match (&self.ask, tool) {
-            (Ask::Tool { arguments, .. }, Some(tool)) => {
-                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, meta)
-            }
-            (Ask::Tool { .. }, None) => unreachable!("a tool that is not found is an error"),
-            (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
-        }
-    }
-}
-
-fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
-    let result = match answer {
-        Answer::Result(result) => result,
-        Answer::Error(error) => return Err(CallError::from_server_error(&error)),
-    };
-    let text =
-        std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
-    let head = ResultHead::read(text).map_err(CallError::protocol)?;
-    Ok((result, head))
 }

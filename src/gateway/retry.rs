@@ -9,8 +9,8 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::{CallError, Executed};
-use crate::backend::Backend;
 use crate::backend::tools::Tool;
+use crate::backend::{Backend, State};
 use crate::config::Retry;
 
 /// Attempts at one call, the first included.
@@ -57,13 +57,15 @@ impl<'a> Attempts<'a> {
             return None;
         }
         let pause = PAUSE * (1 << (self.count - 1));
-        let pause = match error {
-            // Nobody knows better than the server's own keeper.
-            CallError::ServerUnavailable { retry_after, .. }
-            | CallError::BackendHttp { retry_after: Some(retry_after), .. } => *retry_after + pause,
-            _ => pause.mul_f64(rand::rng().random_range(0.5..=1.0)),
+        let pause = pause.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let now = Instant::now();
+        // Nobody knows better than the server itself, or whoever keeps it.
+        let until = match (error, self.server.state()) {
+            (CallError::BackendHttp { retry_after: Some(after), .. }, _) => now + *after,
+            (_, State::Backoff { until, .. } | State::Quarantined { until, .. }) => until.max(now),
+            _ => now,
         };
-        let at = Instant::now() + pause;
+        let at = until + pause;
         if at >= self.deadline {
             return None;
         }

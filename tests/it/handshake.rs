@@ -4,8 +4,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Setup, eventually};
 
-fn view(id: &str, version: &str, era: &str, tools: &Value) -> Value {
-    json!({"id": id, "state": "ready", "protocol_version": version, "era": era, "tools": tools})
+fn view(id: &str, version: &str, era: &str, server: &Value) -> Value {
+    let (tools, since) = (&server["tools"], &server["since"]);
+    json!({
+        "id": id, "state": "ready", "since": since, "ready": 1, "instances": 1,
+        "protocol_version": version, "era": era, "tools": tools
+    })
 }
 
 #[tokio::test]
@@ -19,7 +23,7 @@ async fn any_error_to_the_modern_greeting_means_a_legacy_server() {
     for n in 0..codes.len() {
         let id = format!("s{n}");
         let server = gateway.server(&id).await.json();
-        assert_eq!(server, view(&id, "2025-11-25", "legacy", &server["tools"]));
+        assert_eq!(server, view(&id, "2025-11-25", "legacy", &server));
         assert_eq!(gateway.call(&id, "raw", "{}").await.tool_text(), "{}");
         assert_eq!(gateway.fake(&id).received_of("notifications/initialized").len(), 1);
     }
@@ -30,7 +34,7 @@ async fn any_error_to_the_modern_greeting_means_a_legacy_server() {
 async fn a_server_that_ignores_the_modern_greeting_is_greeted_the_old_way() {
     let gateway = Setup::new().fake_with("fake", &["discover=ignore"], "").start().await;
     let server = gateway.server("fake").await.json();
-    assert_eq!(server, view("fake", "2025-11-25", "legacy", &server["tools"]));
+    assert_eq!(server, view("fake", "2025-11-25", "legacy", &server));
     assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
     gateway.stop().await;
 }
@@ -44,7 +48,7 @@ async fn a_modern_server_stays_modern_however_slow_it_starts() {
         .await;
     for id in ["quick", "slow"] {
         let server = gateway.server(id).await.json();
-        assert_eq!(server, view(id, "2026-07-28", "modern", &server["tools"]));
+        assert_eq!(server, view(id, "2026-07-28", "modern", &server));
         assert_eq!(gateway.call(id, "raw", "{}").await.tool_text(), "{}");
         let call = &gateway.fake(id).calls_of("raw")[0];
         let version = &call["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];

@@ -1,0 +1,151 @@
+//! Where a server stands, and what is known of one that runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::mailbox::Lists;
+use super::tools::ToolSet;
+use crate::mcp::requests::Dialect;
+use crate::mcp::results::{Implementation, ServerCapabilities};
+
+/// Where a server, or one copy of it, stands.
+#[derive(Clone)]
+pub enum State {
+    /// Waits for its first call.
+    Idle,
+    /// On its way up.
+    Starting,
+    /// Takes calls.
+    Ready(Arc<Ready>),
+    /// Failed; will be started again.
+    Backoff {
+        /// When.
+        until: Instant,
+        /// What happened.
+        reason: Arc<str>,
+    },
+    /// Failed too often, or for good as far as can be told; will be tried now and then.
+    Quarantined {
+        /// When next.
+        until: Instant,
+        /// What happened.
+        reason: Arc<str>,
+    },
+    /// Takes no more calls; those it has may end.
+    Draining,
+    /// Gone for good.
+    Stopped,
+}
+
+/// What a call needs of a running server.
+pub struct Ready {
+    /// The way to it.
+    pub connection: Arc<Connection>,
+    /// How to write to it.
+    pub dialect: Arc<Dialect>,
+    /// What it said of itself.
+    pub about: Arc<About>,
+    /// What it has.
+    pub tools: Arc<ToolSet>,
+}
+
+/// What a server said of itself.
+#[derive(Debug, Default)]
+pub struct About {
+    /// Its name and version.
+    pub info: Implementation,
+    /// What it can do.
+    pub capabilities: ServerCapabilities,
+    /// How to use it, in words for a model.
+    pub instructions: Option<String>,
+}
+
+impl About {
+    /// The lists it has.
+    pub(super) fn lists(&self) -> Lists {
+        Lists {
+            tools: self.capabilities.tools.is_some(),
+            prompts: self.capabilities.prompts.is_some(),
+            resources: self.capabilities.resources.is_some(),
+        }
+    }
+}
+
+/// Why a server takes no calls.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// It failed and waits to be started again.
+    Down {
+        /// For how long still.
+        retry_after: Duration,
+        /// What happened.
+        reason: Arc<str>,
+    },
+    /// It was still starting when the deadline passed.
+    StillStarting,
+    /// The gateway shuts down.
+    Stopped,
+}
+
+impl State {
+    /// Whether there is nothing to wait for. A server whose connection has ended will be said to be
+    /// starting in a moment: calls that come before that wait for it too.
+    pub(super) fn is_settled(&self) -> bool {
+        match self {
+            Self::Idle | Self::Starting => false,
+            Self::Ready(ready) => !ready.connection.is_closed(),
+            _ => true,
+        }
+    }
+
+    /// Whether calls can be made now.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Ready(ready) if !ready.connection.is_closed())
+    }
+
+    /// The best comes first.
+    pub(super) fn rank(&self) -> u8 {
+        match self {
+            Self::Ready(_) => 0,
+            Self::Starting => 1,
+            Self::Idle => 2,
+            Self::Backoff { .. } => 3,
+            Self::Quarantined { .. } => 4,
+            Self::Draining => 5,
+            Self::Stopped => 6,
+        }
+    }
+
+    /// Whether it is the same but for details.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+
+    /// As operators and callers read it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Starting => "starting",
+            Self::Ready(_) => "ready",
+            Self::Backoff { .. } => "backoff",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl Ready {
+    /// The same server with other tools.
+    pub(super) fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
+        Self {
+            connection: self.connection.clone(),
+            dialect: self.dialect.clone(),
+            about: self.about.clone(),
+            tools,
+        }
+    }
+}

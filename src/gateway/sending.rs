@@ -1,0 +1,127 @@
+//! One attempt at a call, from its slot to its answer.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::retry::Attempts;
+use super::{Call, CallError, Reply};
+use crate::backend::Backend;
+use crate::backend::pending::{Answer, Patience};
+use crate::backend::queue::Place;
+use crate::backend::tools::Tool;
+use crate::ids::TenantId;
+use crate::limits::{Admission, Standing};
+use crate::mcp::Era;
+use crate::mcp::requests::CallMeta;
+use crate::mcp::results::{ResultHead, ResultKind};
+
+/// What a request other than a tool call takes, as long as nothing better is known.
+const TYPICAL: Duration = Duration::from_millis(5);
+
+/// The member of `_meta` that tells a server how many milliseconds a call has left.
+const TIMEOUT_META: &str = "trunkline/timeoutMs";
+
+/// A call on its way to its server.
+pub(super) struct Sending<'a> {
+    pub(super) server: &'a Backend,
+    pub(super) tenant: &'a TenantId,
+    pub(super) call: &'a Call,
+    pub(super) tool: Option<&'a Tool>,
+    /// Kept until the server is done with the call, whoever still waits for the answer.
+    pub(super) admission: Arc<Admission>,
+}
+
+/// What came back.
+pub(super) struct Sent {
+    answer: Answer,
+    era: Era,
+    queue: Duration,
+    backend: Duration,
+}
+
+impl Sending<'_> {
+    /// Waits for a slot, and has one copy of the server answer.
+    pub(super) async fn attempt(
+        &self,
+        place: Place<'_>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Sent, CallError> {
+        let Self { server, tool, call, .. } = self;
+        let deadline = attempts.deadline();
+        let estimate = tool.map_or(TYPICAL, Tool::typical);
+        let mut permit = place.slot(estimate, deadline).await?;
+        let lease = server.place(attempts.avoid, deadline).await?;
+        let ready = lease.copy().ready.clone();
+        attempts.avoid = Some(lease.copy().number);
+        // This copy may have changed it by now, whatever the others have.
+        let own = tool.and_then(|tool| ready.tools.get(tool.name()));
+        call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
+        let measured = server.measure(&lease, tool.map_or("", Tool::name));
+        permit.carry((lease, self.admission.clone()));
+
+        let sent = Instant::now();
+        let queue = sent.duration_since(call.arrived);
+        server.metrics().queue_seconds.observe(queue.as_secs_f64());
+        let ticket =
+            ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
+        // Before the frame is sent: what the server says first must be heard too.
+        if let Some(listener) = &call.listener {
+            ticket.listen(listener.clone());
+        }
+        if let Some(until) = call.deadline_max {
+            ticket.be_patient(Patience { step: server.timeout(), until });
+        }
+        let meta = self.meta(deadline);
+        let headers = call.headers(&ready, *tool)?;
+        ticket.send_with(call.frame(ticket.id(), &ready, *tool, &meta), headers)?;
+        let answer = ticket.answer().await?;
+        measured.answered();
+        let backend = sent.elapsed();
+        if let Some(tool) = tool {
+            tool.note_time(backend);
+        }
+        Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })
+    }
+
+    /// What goes with the call; for servers that want to know, also how long they have.
+    fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
+        let meta = &self.call.meta;
+        if !self.server.config().tell_deadline {
+            return Cow::Borrowed(meta);
+        }
+        let left = deadline.duration_since(Instant::now()).as_millis();
+        let others = format!("{},\"{TIMEOUT_META}\":{left}", meta.others);
+        Cow::Owned(CallMeta { others, ..meta.clone() })
+    }
+}
+
+impl Sent {
+    pub(super) fn into_reply(
+        self,
+        call: &Call,
+        standing: Standing,
+        attempts: u32,
+    ) -> Result<Reply, CallError> {
+        let Self { answer, era, queue, backend } = self;
+        let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
+        if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
+            return Err(CallError::InputRequired);
+        }
+        Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
+    }
+}
+
+fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+    let result = match answer {
+        Answer::Result(result) => result,
+        Answer::Error(error) => return Err(CallError::from_server_error(&error)),
+    };
+    let text =
+        std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
+    let head = ResultHead::read(text).map_err(CallError::protocol)?;
+    Ok((result, head))
+}
