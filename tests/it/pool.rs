@@ -65,6 +65,12 @@ async fn while_one_copy_is_down_the_others_serve() {
     has_ready(&gateway, 3).await;
     let pids = gateway.fake("fake").pids();
     kill(pids[0], Signal::KILL);
+    // What is written until its end is noticed may have been executed.
+    eventually("noticed", async || {
+        let is_noticed = gateway.server("fake").await.json()["ready"] != 3;
+        (is_noticed || gateway.fake("fake").pids().len() > 3).then_some(())
+    })
+    .await;
     let by_process = calls_by_process(&gateway, 30).await;
     assert!(!by_process.contains_key(&pids[0].to_string()));
     has_ready(&gateway, 3).await;

@@ -31,8 +31,9 @@ use crate::watchdog::Watchdog;
 use crate::{checks, processes, worker};
 
 const KILL_EVERY: Duration = Duration::from_millis(250);
-/// How soon after the end of their server calls must be answered.
+/// How soon after the kill calls must be answered, 99 of 100; and all of them, whatever else the machine does.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(50);
+const ANSWERED_MAX: Duration = Duration::from_millis(250);
 /// By how much the p99 of a server that is not killed may rise, as a part of what it is without kills, or absolutely.
 const RISE_MAX_PART: f64 = 1.1;
 const RISE_MAX: Duration = Duration::from_millis(2);
@@ -200,13 +201,12 @@ fn to_neighbour() -> Call {
 
 fn report(notes: &Notes, calm: Vec<Duration>, killing: Vec<Duration>, tally: &Tally) {
     let mut after = std::mem::take(&mut *notes.answered_after.lock());
-    let (late, count) = (quantile(&mut after, 1.0), after.len());
+    let (p99, late, count) = (quantile(&mut after, 0.99), quantile(&mut after, 1.0), after.len());
     println!(
-        "  {count} calls ended with their server: answered after {:.1?} (median), {:.1?} (p99), {late:.1?} (latest)",
+        "  {count} calls ended with their server: answered after {:.1?} (median), {p99:.1?} (p99), {late:.1?} (latest)",
         quantile(&mut after, 0.5),
-        quantile(&mut after, 0.99)
     );
-    if count == 0 || late > ANSWERED_WITHIN {
+    if count == 0 || p99 > ANSWERED_WITHIN || late > ANSWERED_MAX {
         tally.fault(format!("calls must be answered within {ANSWERED_WITHIN:?} of the kill"));
     }
     let (mut calm, mut killing) = (calm, killing);
