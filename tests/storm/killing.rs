@@ -26,7 +26,7 @@ use crate::options::{Options, Way};
 use crate::outcome::{Outcome, judge};
 use crate::plan::{Cancel, Plan, SERVERS};
 use crate::report::Tally;
-use crate::round::{Round, log_of, own_program, server_name};
+use crate::round::{Round, log_of, own_program};
 use crate::watchdog::Watchdog;
 use crate::{checks, processes, worker};
 
