@@ -9,13 +9,15 @@
 //! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable, run several times.
 //! Each round of a row has a gateway of its own, with a server of 16 slots and 100 tenants.
 //!
-//! - `target`: the gateway that is measured, in a process of its own
+//! - `target`: the gateway that is measured, its tenants and its servers
+//! - `process`: the process it is
 //! - `load`: what the tenants do
 //! - `rows`: the rows, and what is expected of them
 
 #[path = "../load/client.rs"]
 mod client;
 mod load;
+mod process;
 mod rows;
 mod target;
 

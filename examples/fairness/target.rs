@@ -1,26 +1,20 @@
-//! Starts a gateway in a process of its own.
+//! The gateway that is measured: its tenants and its servers.
 
 use std::fmt::Write as _;
 use std::iter::repeat;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use anyhow::{Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::Result;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::process::Child;
 use trunkline::config::Secret;
 use trunkline::ids::TenantId;
 use trunkline::store::{Actor, KeyOwner, Store};
 
-use crate::client::Client;
+use crate::process;
 
 /// The slots of each server.
 pub const SLOTS: usize = 16;
-/// How long a gateway may take to get ready, and to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The server that never answers a call that was cancelled.
 const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
 
@@ -55,41 +49,15 @@ impl Target {
         let names: Vec<_> = weights.enumerate().map(|(n, it)| (format!("t{n}"), it)).collect();
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, configuration(&dir, &names)?)?;
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?;
+        let address = process::free_address().await?;
         let tenants = create_keys(&dir, &names, address).await?;
-        let process = Command::new(std::env::current_exe()?)
-            .args(["serve", "--listen", &address.to_string()])
-            .current_dir(dir.path())
-            .env("RUST_LOG", "error")
-            .kill_on_drop(true)
-            .spawn()?;
-        let target = Self { tenants, process, _dir: dir };
-        target.wait_until_ready().await?;
-        Ok(target)
-    }
-
-    async fn wait_until_ready(&self) -> Result<()> {
-        let address = self.tenants[0].address;
-        let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n");
-        let give_up = Instant::now() + PATIENCE;
-        while Instant::now() < give_up {
-            if let Ok(mut client) = Client::connect(address).await
-                && client.call(request.as_bytes()).await.is_ok_and(|answer| answer.status == 200)
-            {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-        bail!("the gateway did not get ready");
+        let process = process::start(dir.path(), address).await?;
+        Ok(Self { tenants, process, _dir: dir })
     }
 
     /// Ends it.
-    pub async fn stop(mut self) {
-        let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        pid.map(|pid| kill_process(pid, Signal::TERM));
-        if timeout(PATIENCE, self.process.wait()).await.is_err() {
-            let _ = self.process.kill().await;
-        }
+    pub async fn stop(self) {
+        process::stop(self.process).await;
     }
 }
 

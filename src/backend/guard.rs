@@ -127,6 +127,8 @@ async fn watch(
             _ = child_ended.recv() => {}
             _ = told_to_stop.recv() => {
                 let _ = kill_process_group(server, Signal::TERM);
+                // One that is stopped would not hear it.
+                let _ = kill_process_group(server, Signal::CONT);
                 kill_at.get_or_insert(Instant::now() + TERM_GRACE);
             }
             _ = &mut gateway_ended => return Ok(Ended::GatewayGone),

@@ -49,3 +49,7 @@ async fn answers(ready: &Ready) -> bool {
     // Whatever else it says meanwhile is a sign of life too.
     asked.is_ok() || ready.connection.pulse().silent_for() < before.elapsed()
 }
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

@@ -136,8 +136,9 @@ impl Lifecycle {
             let wait = self.budget.probe_every.mul_f64(rand::rng().random_range(1.0..=1.1));
             return Next::Quarantine(now + wait);
         }
-        match self.failures {
-            1 => Next::Restart(at),
+        match failed {
+            Failed::After(_) if self.failures == 1 => Next::Restart(at),
+            // Whoever has waited for a start that failed does not wait for the next one too.
             _ => Next::Backoff(at),
         }
     }
@@ -203,6 +204,15 @@ mod tests {
             assert!(matches!(next, Next::Restart(at) if at <= now + AT_ONCE), "{next:?}");
             lifecycle.note_start(next.at());
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_second_start_of_one_that_did_not_start() {
+        let mut lifecycle = Lifecycle::new(Budget::default());
+        let now = Instant::now();
+        lifecycle.note_start(now);
+        let next = lifecycle.after(Failed::ToStart, now + seconds(60));
+        assert!(matches!(next, Next::Backoff(_)), "{next:?}");
     }
 
     #[test]

@@ -154,6 +154,11 @@ impl Process {
         let _ = timeout(GUARD_GRACE, exited(self.exit())).await;
     }
 
+    /// Tells it to end, without waiting for that: one that is stuck does not notice the end of its input.
+    pub fn tell_to_end(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// What it and all it started use of the machine's memory, in bytes.
     pub fn memory(&self) -> Option<u64> {
         Some(proc_table::memory_below(self.guard_pid)).filter(|bytes| *bytes > 0)

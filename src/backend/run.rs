@@ -100,6 +100,9 @@ impl Run {
                     error = StartError::new(&exit, &exit);
                 }
                 connection.close(&End::Stopped);
+                if !stop.is_cancelled() {
+                    place.tell_to_end();
+                }
                 Err(StartError { stderr: place.leave().await, ..error })
             }
         }
@@ -127,6 +130,12 @@ impl Run {
             Place::Process(process) => process.memory(),
             Place::Http(_) => None,
         }
+    }
+
+    /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
+    pub fn give_up(&self, end: &End) {
+        self.ready.connection.close(end);
+        self.place.tell_to_end();
     }
 
     /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
@@ -183,6 +192,13 @@ impl Place {
         match self {
             Self::Process(process) => exited(process.exit()).await,
             Self::Http(_) => std::future::pending().await,
+        }
+    }
+
+    /// Does not wait until it notices that nobody talks to it any more.
+    fn tell_to_end(&self) {
+        if let Self::Process(process) = self {
+            process.tell_to_end();
         }
     }
 

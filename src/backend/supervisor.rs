@@ -220,7 +220,9 @@ impl Keeper {
         tokio::select! {
             end = run.ended() => Left::Failed(end),
             reason = failing(&run.ready, backend.environment.cancel_grace) => {
-                Left::Failed(End::Exited(reason))
+                let end = End::Exited(reason);
+                run.give_up(&end);
+                Left::Failed(end)
             }
             () = run.ready.connection.wants_replacement().cancelled() => {
                 Left::Lost(run.ready.connection.retired().map_or(String::new(), describe))

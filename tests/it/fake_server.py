@@ -122,6 +122,25 @@ def step(id, steps):
         answer(id, text("step %s of %d" % (now, os.getpid())))
 
 
+def flood(lines, size):
+    """Lines that are no messages."""
+    with ONE_WRITER:
+        for _ in range(lines):
+            sys.stdout.write("x" * size + "\n")
+        sys.stdout.flush()
+
+
+def answer_endlessly(id, size):
+    """One line, never held in memory as a whole."""
+    chunk = "x" * (1 << 20)
+    with ONE_WRITER:
+        sys.stdout.write('{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"' % json.dumps(id))
+        for _ in range(size >> 20):
+            sys.stdout.write(chunk)
+        sys.stdout.write('"}]}}\n')
+        sys.stdout.flush()
+
+
 def stand_still():
     while True:
         time.sleep(60)
@@ -151,11 +170,15 @@ TOOLS = {
     "result": lambda id, args, raw: answer(id, json.dumps(args["value"])),
     "big": lambda id, args, raw: answer(id, text("x" * args["bytes"])),
     "big_unknown": lambda id, args, raw: send('{"x":"%s"}' % ("x" * args["bytes"])),
+    "endless": lambda id, args, raw: answer_endlessly(id, args["bytes"]),
     "wrong_id": lambda id, args, raw: (
         answer(id + 1, text("forged")), answer(str(id), text("forged")), answer(id, text("right")),
     ),
     "twice": lambda id, args, raw: (answer(id, text("first")), answer(id, text("second"))),
     "garbage": lambda id, args, raw: (send("no JSON"), send("{}"), send(""), answer(id, text("ok"))),
+    "garbage_flood": lambda id, args, raw: (
+        flood(args["lines"], args.get("len", 20)), answer(id, text("flooded")),
+    ),
     # What reaches beyond the protocol.
     "change": lambda id, args, raw: (list_changed(), answer(id, text("changed"))),
     "spawn": lambda id, args, raw: answer(id, text(start_others())),

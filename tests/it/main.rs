@@ -42,6 +42,7 @@ mod mcp_sessions;
 mod mcp_streams;
 mod mcp_subscriptions;
 mod mcp_together;
+mod misbehaving;
 mod oauth;
 mod oauth_callers;
 mod oauth_keys;

@@ -1,0 +1,51 @@
+//! A gateway in a process of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::Client;
+
+/// How long a gateway may take to get ready, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An address where nobody listens.
+pub async fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?)
+}
+
+/// Starts a gateway with the configuration file of a directory, and waits until it is ready.
+pub async fn start(dir: &Path, address: SocketAddr) -> Result<Child> {
+    let process = Command::new(std::env::current_exe()?)
+        .args(["serve", "--listen", &address.to_string()])
+        .current_dir(dir)
+        .env("RUST_LOG", "error")
+        .kill_on_drop(true)
+        .spawn()?;
+    let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let give_up = Instant::now() + PATIENCE;
+    while Instant::now() < give_up {
+        if let Ok(mut client) = Client::connect(address).await
+            && client.call(request.as_bytes()).await.is_ok_and(|answer| answer.status == 200)
+        {
+            return Ok(process);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    bail!("the gateway did not get ready");
+}
+
+/// Ends it.
+pub async fn stop(mut process: Child) {
+    let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    pid.map(|pid| kill_process(pid, Signal::TERM));
+    if timeout(PATIENCE, process.wait()).await.is_err() {
+        let _ = process.kill().await;
+    }
+}

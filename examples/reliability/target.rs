@@ -1,0 +1,151 @@
+//! The gateway that is watched, with a neighbour (`std`) and a server that misbehaves (`bad`), and calls to the latter.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use reqwest::Client;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Child;
+use tokio::time::Instant;
+
+use crate::process;
+
+const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+/// For a call that may take long.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// How the server that misbehaves is started.
+#[derive(Default)]
+pub struct Bad {
+    /// Instead of the one that does what it is asked.
+    pub command: Option<&'static str>,
+    /// Its option.
+    pub option: Option<&'static str>,
+    /// Further lines of its configuration.
+    pub settings: &'static str,
+}
+
+/// A gateway that is ready.
+pub struct Target {
+    pub address: SocketAddr,
+    client: Client,
+    process: Child,
+    dir: TempDir,
+}
+
+/// What came back.
+pub struct Answer {
+    pub status: u16,
+    /// Of an error.
+    pub code: Option<String>,
+    pub says_when_to_come_back: bool,
+    pub body: Vec<u8>,
+    pub took: Duration,
+}
+
+impl Target {
+    pub async fn start(bad: &Bad) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("trunkline.toml"), configuration(&dir, bad))?;
+        let address = process::free_address().await?;
+        let process = process::start(dir.path(), address).await?;
+        let client = Client::builder().no_proxy().build()?;
+        Ok(Self { address, client, process, dir })
+    }
+
+    /// Ends it.
+    pub async fn stop(self) {
+        process::stop(self.process).await;
+    }
+
+    /// Calls a tool of the server that misbehaves.
+    pub async fn call(&self, tool: &str, arguments: String, deadline: Duration) -> Result<Answer> {
+        let url = format!("http://{}/v1/servers/bad/tools/{tool}", self.address);
+        let request = self.client.post(url).body(arguments);
+        let request = request.header("trunkline-timeout-ms", deadline.as_millis().to_string());
+        let began = Instant::now();
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        let says_when_to_come_back = response.headers().contains_key("retry-after");
+        let is_problem = response
+            .headers()
+            .get("content-type")
+            .is_some_and(|it| it == "application/problem+json");
+        let body = response.bytes().await?.to_vec();
+        let problem: Option<Value> =
+            if is_problem { serde_json::from_slice(&body).ok() } else { None };
+        let code = problem.and_then(|problem| Some(problem["code"].as_str()?.to_owned()));
+        Ok(Answer { status, code, says_when_to_come_back, body, took: began.elapsed() })
+    }
+
+    /// How the gateway describes the server that misbehaves.
+    pub async fn view(&self) -> Result<Value> {
+        view(&self.client, self.address).await
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The gateway's process.
+    pub fn pid(&self) -> Result<u32> {
+        self.process.id().context("the gateway has ended")
+    }
+
+    /// What the server that misbehaves has noted; it begins each run with `start` and its process.
+    pub fn log(&self) -> String {
+        std::fs::read(log(&self.dir))
+            .map_or(String::new(), |it| String::from_utf8_lossy(&it).into())
+    }
+
+    /// How often it has been started.
+    pub fn starts(&self) -> usize {
+        self.log().lines().filter(|line| line.starts_with("start ")).count()
+    }
+}
+
+/// How the gateway describes the server that misbehaves.
+pub async fn view(client: &Client, address: SocketAddr) -> Result<Value> {
+    let response = client.get(format!("http://{address}/v1/servers/bad")).send().await?;
+    Ok(serde_json::from_slice(&response.bytes().await?)?)
+}
+
+impl Answer {
+    pub fn is_error(&self, status: u16, code: &str) -> bool {
+        self.status == status && self.code.as_deref() == Some(code)
+    }
+
+    /// The text that the tool returned, if it did.
+    pub fn text(&self) -> Option<String> {
+        let result: Value =
+            serde_json::from_slice(&self.body).ok().filter(|_| self.status == 200)?;
+        Some(result["content"][0]["text"].as_str()?.to_owned())
+    }
+}
+
+fn log(dir: &TempDir) -> PathBuf {
+    dir.path().join("bad.log")
+}
+
+fn configuration(dir: &TempDir, bad: &Bad) -> String {
+    let option = bad.option.map(|option| format!(", {option:?}")).unwrap_or_default();
+    format!(
+        r#"[auth]
+anonymous_tenant = "local"
+[servers.std]
+command = "trunkline"
+args = ["std", "--max-concurrent", "64"]
+[servers.bad]
+command = {command:?}
+args = ["-I", "-S", "-X", "utf8", {FAKE:?}, {log:?}{option}]
+start = "lazy"
+{settings}
+"#,
+        command = bad.command.unwrap_or("python3"),
+        log = format!("log={}", log(dir).display()),
+        settings = bad.settings,
+    )
+}
