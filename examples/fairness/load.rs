@@ -1,5 +1,6 @@
 //! What the tenants do.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -93,10 +94,26 @@ fn words(server: Server) -> &'static [u8] {
     }
 }
 
+/// How much the calls of a flood differ, to either side: those that all took the same time would end together for ever,
+/// and so would what they cost the machine that all of this shares.
+const SPREAD: f64 = 0.2;
+
 /// So many connections of one tenant that call again as soon as they have their answer. Ends when dropped.
-pub fn flood(tenant: &Tenant, connections: usize, ms: u64) -> (JoinSet<()>, Arc<AtomicU64>) {
+pub fn flood(tenant: &Tenant, connections: usize, ms: u64) -> JoinSet<()> {
+    let each = (0..connections).map(|index| {
+        let part = index as f64 / connections as f64 * 2.0 - 1.0;
+        (ms as f64 * (1.0 + SPREAD * part)) as u64
+    });
+    call_again(tenant, each).0
+}
+
+/// A connection for each, which calls again as soon as it has its answer. Also counts the answers.
+fn call_again(
+    tenant: &Tenant,
+    each_ms: impl Iterator<Item = u64>,
+) -> (JoinSet<()>, Arc<AtomicU64>) {
     let (mut tasks, answered) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
-    for _ in 0..connections {
+    for ms in each_ms {
         let (tenant, answered) = (tenant.clone(), answered.clone());
         tasks.spawn(async move {
             let request = tenant.request(Server::Std, "sleep", ms);
@@ -141,7 +158,9 @@ pub struct Backlog {
 pub async fn backlogged(tenants: &[(Tenant, Backlog)], time: Duration) -> Vec<f64> {
     let floods: Vec<_> = tenants
         .iter()
-        .map(|(tenant, Backlog { connections, ms })| flood(tenant, *connections, *ms))
+        .map(|(tenant, Backlog { connections, ms })| {
+            call_again(tenant, repeat_n(*ms, *connections))
+        })
         .collect();
     sleep(WARMUP).await;
     let counts = || floods.iter().map(|(_, answered)| answered.load(Ordering::Relaxed));

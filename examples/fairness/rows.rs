@@ -78,7 +78,7 @@ async fn quiet_beside(nuisance: Nuisance, server: Server, time: Duration) -> Res
     let (loud, quiet) = (&target.tenants[0], &target.tenants[1..]);
     let nuisances = match nuisance {
         Nuisance::None => None,
-        Nuisance::Flood(connections, ms) => Some(load::flood(loud, connections, ms).0),
+        Nuisance::Flood(connections, ms) => Some(load::flood(loud, connections, ms)),
         Nuisance::Cancel => Some(load::cancel(loud, HANG_CONNECTIONS)),
     };
     let quiet = load::quiet(quiet, server, time).await;

@@ -120,7 +120,7 @@ impl PerTenant {
         }
         let backend = self.backend(secrets, table.changes_of(&self.id, tenant));
         let process = Process::new(backend, sealed, self.retired.clone(), before.as_ref());
-        let after = before.and_then(|before| before.to_wait_for(&self.config));
+        let after = before.and_then(|before| before.waited_for_by(&self.config));
         self.tasks.spawn(self.running(tenant.clone(), process.clone()).run(after));
         let lease = process.usage.lease(process.backend.clone());
         table.processes.insert(tenant.clone(), process);

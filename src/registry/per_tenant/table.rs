@@ -93,7 +93,7 @@ impl Process {
 
     /// What must be gone before another starts in its stead. There are two side by side at most, or one: whoever changes
     /// its secrets all the time does not have ever more of them.
-    pub(super) fn to_wait_for(self, next: &config::Server) -> Option<CancellationToken> {
+    pub(super) fn waited_for_by(self, next: &config::Server) -> Option<CancellationToken> {
         if next.exclusive || self.backend.config().exclusive {
             return Some(self.gone);
         }
