@@ -50,6 +50,7 @@ mod ops;
 mod outage;
 mod per_tenant;
 mod per_tenant_change;
+mod per_tenant_reload;
 mod pins;
 mod pins_approved;
 mod pins_replicas;
