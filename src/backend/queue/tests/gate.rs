@@ -113,9 +113,10 @@ async fn a_pause_holds_all_and_then_releases_all() {
     }
     drop(running);
     queue.pause_until(began + 5 * SECOND);
-    sleep(4 * SECOND).await;
+    sleep(6 * SECOND).await;
+    assert!(enter(&queue, "d").await.is_err(), "the pause was made shorter");
     queue.pause_until(began + 20 * SECOND);
-    sleep(15 * SECOND).await;
+    sleep(12 * SECOND).await;
     assert_eq!(in_line(&queue), 4);
     for call in calls {
         assert!(call.await.unwrap().is_ok());
