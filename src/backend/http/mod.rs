@@ -8,7 +8,7 @@
 //! - [`head`]: the headers of the protocol
 //! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads it, [`sse`] takes events apart
 //! - [`notices`]: what a legacy server says unasked
-//! - [`greet`]: the handshake
+//! - [`mod@greet`]: the handshake
 
 mod call;
 mod client;
