@@ -1,12 +1,17 @@
 //! What calls take on a copy whose limit is found out (`adaptive = true`).
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::Backend;
 use super::adaptive::{Adaptive, Started};
 use super::pool::Load;
+
+/// How often to look whether a limit is still right.
+const ADAPT_EVERY: Duration = Duration::from_secs(1);
 
 /// A call that is measured, if its copy is, until dropped.
 pub struct Measured<'a> {
@@ -39,8 +44,19 @@ impl Drop for Measured<'_> {
     }
 }
 
+/// Looks now and then whether the limit is still right, for there are times when no call ends. Never ends.
+pub(super) async fn adapt(backend: &Backend, load: &Load) {
+    let Some(adaptive) = load.adaptive() else { return pending().await };
+    loop {
+        sleep(ADAPT_EVERY).await;
+        if let Some(limit) = adaptive.check(Instant::now()) {
+            backend.set_limit(load, limit);
+        }
+    }
+}
+
 impl Backend {
-    pub(super) fn set_limit(&self, load: &Load, limit: u32) {
+    fn set_limit(&self, load: &Load, limit: u32) {
         load.set_limit(limit);
         self.resize();
     }

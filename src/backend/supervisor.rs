@@ -14,6 +14,7 @@ use super::handshake::describe;
 use super::health::failing;
 use super::lifecycle::{Failed, Lifecycle, Next};
 use super::mailbox::List;
+use super::measured::adapt;
 use super::pending::End;
 use super::pool::{Load, Trouble};
 use super::run::{Run, StartError};
@@ -27,8 +28,6 @@ use crate::config::{Start, Transport};
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between hearing of a change and asking for the list; changes often come together.
 const REFRESH_PAUSE: Duration = Duration::from_millis(250);
-/// How often to look whether an adaptive limit is still right.
-const ADAPT_EVERY: Duration = Duration::from_secs(1);
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 
@@ -229,20 +228,9 @@ impl Keeper {
             }
             why = worn(&backend.config.recycle, run, load, *since) => Left::Worn(why),
             () = self.keep_tools_fresh(&run.ready, load) => Left::Stopped,
-            () = self.adapt(load) => Left::Stopped,
+            () = adapt(backend, load) => Left::Stopped,
             () = self.heed_pauses(&run.ready) => Left::Stopped,
             () = self.stop.cancelled() => Left::Stopped,
-        }
-    }
-
-    /// Looks now and then whether the limit is still right, for there are times when no call ends. Never ends.
-    async fn adapt(&self, load: &Load) {
-        let Some(adaptive) = load.adaptive() else { return pending().await };
-        loop {
-            sleep(ADAPT_EVERY).await;
-            if let Some(limit) = adaptive.check(Instant::now()) {
-                self.backend.set_limit(load, limit);
-            }
         }
     }
 
