@@ -59,5 +59,8 @@ impl Backend {
     fn set_limit(&self, load: &Load, limit: u32) {
         load.set_limit(limit);
         self.resize();
+        if self.service.is_active() {
+            self.note_up();
+        }
     }
 }

@@ -188,7 +188,7 @@ impl Backend {
     /// Keeps the server running until `stop`, or until it is retired and has no calls; done when its processes are gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
         if self.service.retired_until().is_some() || stop.is_cancelled() {
-            (0..self.copies().len()).for_each(|number| self.enter(number, State::Stopped, None));
+            (0..self.pool.size()).for_each(|number| self.enter(number, State::Stopped, None));
         } else {
             let stop = stop.child_token();
             let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone()));
@@ -354,13 +354,18 @@ impl Backend {
         }
     }
 
-    /// Tells whether the server can be called. Another of its name speaks for itself.
+    /// Shows how much of the server can be called. Another of its name speaks for itself.
     fn note_up(&self) {
         // Of those that are not shared there are many; one of them does not speak for all.
-        if self.config.sharing == config::Sharing::Shared {
-            let is_up = self.service.is_active() && matches!(*self.state.borrow(), State::Ready(_));
-            self.metrics.up.set(i64::from(is_up));
+        if self.config.sharing != config::Sharing::Shared {
+            return;
         }
+        let is_active = self.service.is_active();
+        let shown = |count: usize| if is_active { count as i64 } else { 0 };
+        let is_up = matches!(*self.state.borrow(), State::Ready(_));
+        self.metrics.up.set(shown(usize::from(is_up)));
+        self.metrics.slots.set(shown(self.pool.slots()));
+        self.metrics.instances.set(shown(self.pool.ready_len()));
     }
 
     /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.
@@ -368,10 +373,6 @@ impl Backend {
         let slots = self.pool.slots();
         if slots > 0 {
             self.queue.set_slots(slots);
-        }
-        if self.config.sharing == config::Sharing::Shared && self.service.is_active() {
-            self.metrics.slots.set(slots as i64);
-            self.metrics.instances.set(self.pool.ready_len() as i64);
         }
     }
 

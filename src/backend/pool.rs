@@ -107,7 +107,7 @@ impl Load {
 
     /// Calls on it now.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Acquire)
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// Calls it may have at once.
@@ -138,7 +138,7 @@ impl Load {
 
     fn take(&self) -> bool {
         let below = |taken| (taken < self.limit()).then_some(taken + 1);
-        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, below);
+        let taken = self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below);
         if taken.is_ok() {
             self.begun.fetch_add(1, Ordering::Relaxed);
         }
@@ -156,10 +156,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let load = &self.copy.load;
-        if load.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if load.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
             load.idle.notify_waiters();
         }
-        if self.freed.waiting.load(Ordering::Acquire) > 0 {
+        // In one order with what those do who begin to wait: they either see the place or are seen.
+        if self.freed.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.places.notify_waiters();
         }
     }
@@ -209,6 +210,11 @@ impl Pool {
             }
             freed.await;
         }
+    }
+
+    /// How many copies there should be.
+    pub fn size(&self) -> usize {
+        self.members.lock().len()
     }
 
     /// How many copies take calls.
@@ -262,7 +268,7 @@ struct Waits<'a>(&'a Freed);
 
 impl<'a> Waits<'a> {
     fn on(freed: &'a Freed) -> Self {
-        freed.waiting.fetch_add(1, Ordering::AcqRel);
+        freed.waiting.fetch_add(1, Ordering::SeqCst);
         Self(freed)
     }
 }

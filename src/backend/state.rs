@@ -34,7 +34,7 @@ pub enum State {
         /// What happened.
         reason: Arc<str>,
     },
-    /// Takes no more calls; those it has may end.
+    /// Makes room for its successor, which must not run beside it: those that it has may end, others wait.
     Draining,
     /// Gone for good.
     Stopped,
@@ -95,7 +95,7 @@ impl State {
     /// starting in a moment: calls that come before that wait for it too.
     pub(super) fn is_settled(&self) -> bool {
         match self {
-            Self::Idle | Self::Starting => false,
+            Self::Idle | Self::Starting | Self::Draining => false,
             Self::Ready(ready) => !ready.connection.is_closed(),
             _ => true,
         }
@@ -111,10 +111,10 @@ impl State {
         match self {
             Self::Ready(_) => 0,
             Self::Starting => 1,
-            Self::Idle => 2,
-            Self::Backoff { .. } => 3,
-            Self::Quarantined { .. } => 4,
-            Self::Draining => 5,
+            Self::Draining => 2,
+            Self::Idle => 3,
+            Self::Backoff { .. } => 4,
+            Self::Quarantined { .. } => 5,
             Self::Stopped => 6,
         }
     }

@@ -34,7 +34,7 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 /// Runs until `stop`, and leaves no process behind.
 pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
     let (copies, drained) = (TaskTracker::new(), TaskTracker::new());
-    for number in 0..backend.copies().len() {
+    for number in 0..backend.pool.size() {
         let keeper = Keeper::new(backend.clone(), number, stop.clone(), drained.clone());
         copies.spawn(keeper.run());
     }
@@ -279,12 +279,13 @@ impl Keeper {
 
     async fn replace_exclusively(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
         // Those that come now wait for the next one.
-        self.enter(State::Starting);
+        self.enter(State::Draining);
         tokio::select! {
             _ = timeout(self.backend.longest_call(), old.load.idle()) => {}
             _ = old.run.ended() => {}
             () = self.stop.cancelled() => {}
         }
+        self.enter(State::Starting);
         old.run.stop(&End::Stopped).await;
         match self.start().await {
             Ok(run) => Ok(Serving::new(&self.backend, run)),

@@ -1,5 +1,6 @@
 //! Whether a server that is well is to be replaced all the same (`recycle`).
 
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -13,6 +14,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Done when the run has served its time; says why.
 pub(super) async fn worn(recycle: &Recycle, run: &Run, load: &Load, since: Instant) -> String {
+    if *recycle == Recycle::default() {
+        return pending().await;
+    }
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

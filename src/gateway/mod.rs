@@ -235,19 +235,17 @@ async fn at_server(
     }
 
     let tool_name = tool.as_deref().map(Tool::name);
-    let standing = match &pass.standing {
-        Some(standing) => standing.clone(),
-        None => {
-            let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
-            pass.standing.insert(limits.admit(admission, &call.server, tool_name).await?).clone()
-        }
-    };
+    if pass.standing.is_none() {
+        let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
+        pass.standing = Some(limits.admit(admission, &call.server, tool_name).await?);
+    }
     let (tool, admission) = (tool.as_deref(), pass.admission.clone());
     let sending = Sending { server, tenant, call, tool, admission };
     let mut attempts = Attempts::new(server, tool, call.deadline);
     loop {
         match sending.attempt(place, &mut attempts).await {
             Ok(sent) => {
+                let standing = pass.standing.take().unwrap_or_default();
                 let reply = sent.into_reply(call, standing, attempts.count);
                 return reply.map_err(|error| error.after(attempts.count));
             }

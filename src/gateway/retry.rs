@@ -66,7 +66,8 @@ impl<'a> Attempts<'a> {
             _ => now,
         };
         let at = until + pause;
-        if at >= self.deadline {
+        // What is spent is spent: last of all.
+        if at >= self.deadline || !self.may_spend(error) {
             return None;
         }
         self.count += 1;
@@ -88,10 +89,11 @@ impl<'a> Attempts<'a> {
             CallError::DeadlineExceeded { .. } => self.is_repeatable,
             _ => false,
         };
-        failed
-            && match error.executed() {
-                Executed::No => true,
-                Executed::Unknown => self.is_repeatable && self.server.retries().spend(),
-            }
+        failed && (error.executed() == Executed::No || self.is_repeatable)
+    }
+
+    /// Only what may be executed twice counts against the budget.
+    fn may_spend(&self, error: &CallError) -> bool {
+        error.executed() == Executed::No || self.server.retries().spend()
     }
 }

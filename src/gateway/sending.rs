@@ -57,9 +57,11 @@ impl Sending<'_> {
         let lease = server.place(attempts.avoid, deadline).await?;
         let ready = lease.copy().ready.clone();
         attempts.avoid = Some(lease.copy().number);
-        // This copy may have changed it by now, whatever the others have.
-        let own = tool.and_then(|tool| ready.tools.get(tool.name()));
-        call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
+        if server.config().pin {
+            // This copy may have changed it by now, whatever the others have.
+            let own = tool.and_then(|tool| ready.tools.get(tool.name()));
+            call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
+        }
         let measured = server.measure(&lease, tool.map_or("", Tool::name));
         permit.carry((lease, self.admission.clone()));
 

@@ -15,12 +15,12 @@ use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
-use crate::backend::{Backend, CANCEL_GRACE, State};
+use crate::backend::{Backend, CALL_MAX, CANCEL_GRACE, State};
 use crate::config::{self, Sharing, Start};
 use crate::ids::ServerId;
 
 /// How long calls may have a server that is not there any more: longer than the longest deadline they may ask for.
-const LAST_CALLS: Duration = Duration::from_secs(60 * 60 + 60);
+const LAST_CALLS: Duration = CALL_MAX.saturating_add(Duration::from_secs(60));
 
 /// What is on its way.
 #[derive(Default)]
