@@ -162,7 +162,7 @@ async fn stopped(target: &Target) -> Result<Vec<Figure>> {
 
 async fn deaf(target: &Target) -> Result<Vec<Figure>> {
     let before = pid(target).await?;
-    let deaf = target.call("deaf", "{}".to_owned(), LONG);
+    let deaf = target.call("deaf", "{}".to_owned(), DEADLINE);
     let rest = async {
         while !target.log().contains("\"deaf\",\"arguments\"") {
             sleep(POLL).await;

@@ -1,13 +1,16 @@
 //! Whether a server that has not ended is alive.
 //!
 //! A busy server is not a dead one: it is asked for a sign of life only when it has nothing else to do, or when a call
-//! was given up, its grace has ended, and nothing at all has been heard meanwhile.
+//! was given up, its grace has ended, and nothing at all has been heard meanwhile. Many servers do one thing after the
+//! other, and neither read nor answer meanwhile: while one may be at a call that came earlier and that somebody still
+//! waits for, it is left alone. That ends with that call's own deadline.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Ready;
+use super::connection::Failure;
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -29,12 +32,14 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
             _ = look.tick() => false,
             () = pulse.overdue() => true,
         };
-        if pulse.blocked_for() >= BLOCKED_MAX {
+        let blocked = pulse.blocked_since().filter(|since| since.elapsed() >= BLOCKED_MAX);
+        if blocked.is_some_and(|since| !connection.pending().is_busy_since_before(since)) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
         }
         let silent = pulse.silent_for();
         let is_idle = connection.in_flight() == 0 && silent >= PING_AFTER;
-        let is_stuck = is_overdue && silent >= grace;
+        let is_stuck =
+            is_overdue && silent >= grace && !connection.pending().is_busy_since_before_overdue();
         if (is_idle || is_stuck) && !answers(ready).await {
             return format!("it has not answered for {} s", pulse.silent_for().as_secs());
         }
@@ -45,9 +50,12 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
 async fn answers(ready: &Ready) -> bool {
     let deadline = Instant::now() + PING_TIMEOUT;
     let before = Instant::now();
-    let asked = ready.connection.request(deadline, |id| ready.dialect.ping(id)).await;
-    // Whatever else it says meanwhile is a sign of life too.
-    asked.is_ok() || ready.connection.pulse().silent_for() < before.elapsed()
+    match ready.connection.request(deadline, |id| ready.dialect.ping(id)).await {
+        // A status is an answer, and a server that cannot be connected to is replaced for that reason.
+        Ok(_) | Err(Failure::Http { .. } | Failure::Unreached { .. }) => true,
+        // Whatever else it says meanwhile is a sign of life too.
+        Err(_) => ready.connection.pulse().silent_for() < before.elapsed(),
+    }
 }
 
 #[cfg(test)]

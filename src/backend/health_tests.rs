@@ -8,7 +8,6 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::backend::client::Audience;
-use crate::backend::connection::Failure;
 use crate::backend::pending::Answer;
 use crate::backend::queue::Queue;
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
@@ -164,4 +163,36 @@ async fn a_server_that_reads_slowly_is_not_blocked() {
         watched.peer.receive().await;
     }
     assert!(!watched.verdict.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_may_be_at_somebody_elses_call_is_left_alone_when_a_later_one_is_given_up() {
+    let mut watched = watch(PIPE_LEN);
+    let long = watched.call(1, Duration::from_secs(60)).await;
+    watched.peer.receive().await;
+    sleep(MOMENT).await;
+    let given_up = watched.call(1, Duration::from_secs(1)).await;
+    watched.peer.receive().await;
+    assert!(given_up.await.unwrap().is_err());
+    assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+    // The deadline of the first ends that.
+    assert!(timeout(Duration::from_secs(50), watched.peer.receive()).await.is_err());
+    assert!(!long.is_finished() && !watched.verdict.is_finished());
+    assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+    assert_eq!(watched.peer.receive().await["method"], "ping");
+    assert!(watched.is_at(60 + GRACE.as_secs()));
+    (&mut watched.verdict).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_has_it_failed_when_it_does_not_read_meanwhile() {
+    let mut watched = watch(256);
+    let long = watched.call(1, Duration::from_secs(60)).await;
+    watched.peer.receive().await;
+    sleep(MOMENT).await;
+    let _large = watched.call(1000, Duration::from_secs(1000)).await;
+    sleep(Duration::from_secs(50)).await;
+    assert!(!long.is_finished() && !watched.verdict.is_finished());
+    assert_eq!((&mut watched.verdict).await.unwrap(), "it has not read its input for 10 s");
+    assert!(watched.is_at(60));
 }

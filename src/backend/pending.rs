@@ -43,6 +43,8 @@ struct Table {
     callers: Callers,
     /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
     unanswered: usize,
+    /// When the last of them was written.
+    overdue: Option<Instant>,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
@@ -63,7 +65,8 @@ struct Slot {
     deadline: Instant,
     /// How progress moves the deadline, if it does.
     patience: Option<Patience>,
-    written: bool,
+    /// When it was given to the writer, if it was.
+    written: Option<Instant>,
     /// `None` once abandoned.
     waiter: Option<oneshot::Sender<Delivery>>,
     /// Who hears what the server says meanwhile.
@@ -94,7 +97,7 @@ impl Pending {
         }
         let waiter = Some(waiter);
         let (patience, listener) = (None, None);
-        let slot = Slot { owner, deadline, patience, written: false, waiter, listener, permit };
+        let slot = Slot { owner, deadline, patience, written: None, waiter, listener, permit };
         table.slots.insert(id, slot);
         Ok(())
     }
@@ -137,7 +140,9 @@ impl Pending {
         let table = self.table.lock();
         let mut calls = table.slots.values().filter(|slot| slot.permit.is_some());
         match (&table.callers, calls.next(), calls.next()) {
-            (Callers::One(_), Some(slot), None) if slot.written && table.unanswered == 0 => {
+            (Callers::One(_), Some(slot), None)
+                if slot.written.is_some() && table.unanswered == 0 =>
+            {
                 let listener = slot.listener.as_ref().filter(|listener| listener.wants(level));
                 listener.is_some_and(|listener| listener.hear(Event::Log(params)))
             }
@@ -160,7 +165,7 @@ impl Pending {
             let Some(id) = id(frame) else { return true };
             match table.slots.get_mut(&id) {
                 Some(slot) if slot.deadline > now => {
-                    slot.written = true;
+                    slot.written = Some(now);
                     true
                 }
                 _ => false,
@@ -173,7 +178,7 @@ impl Pending {
         let mut table = self.table.lock();
         for id in ids {
             if let Some(slot) = table.slots.get_mut(&id) {
-                slot.written = false;
+                slot.written = None;
             }
         }
     }
@@ -206,8 +211,11 @@ impl Pending {
     pub fn abandon(&self, id: u64, grace_end: Instant) -> Progress {
         let mut table = self.table.lock();
         let Some(slot) = table.slots.get_mut(&id) else { return Progress::Done };
-        if !slot.written {
-            table.slots.remove(&id);
+        if slot.written.is_none() {
+            let slot = table.slots.remove(&id);
+            // Its permit goes to the next in line, which takes its time.
+            drop(table);
+            drop(slot);
             return Progress::NotWritten;
         }
         slot.waiter = None;
@@ -219,17 +227,36 @@ impl Pending {
 
     /// Frees the slots of abandoned calls whose grace has ended; tells how many there were, and when the next one does.
     pub fn expire(&self, now: Instant) -> (usize, Option<Instant>) {
+        // Dropped after the lock is given back: their permits go to the next in line.
+        let mut expired = vec![];
         let mut table = self.table.lock();
-        let before = table.unanswered;
+        let mut unanswered = 0;
         while let Some(&(grace_end, id)) = table.abandoned.front() {
             if grace_end > now && table.slots.contains_key(&id) {
-                return (table.unanswered - before, Some(grace_end));
+                return (unanswered, Some(grace_end));
             }
             table.abandoned.pop_front();
-            let slot = table.slots.remove(&id);
-            table.unanswered += usize::from(slot.is_some_and(|slot| slot.permit.is_some()));
+            let Some(slot) = table.slots.remove(&id) else { continue };
+            if slot.permit.is_some() {
+                unanswered += 1;
+                table.unanswered += 1;
+                table.overdue = slot.written;
+            }
+            expired.push(slot);
         }
-        (table.unanswered - before, None)
+        (unanswered, None)
+    }
+
+    /// Whether the server may be at a call that somebody still waits for, and that came before the last one that it has
+    /// left unanswered. A server that does one after the other has not got to that one yet.
+    pub fn is_busy_since_before_overdue(&self) -> bool {
+        let table = self.table.lock();
+        table.overdue.is_some_and(|overdue| table.has_live_before(overdue))
+    }
+
+    /// The same for a time: whether there is one that was written earlier.
+    pub fn is_busy_since_before(&self, time: Instant) -> bool {
+        self.table.lock().has_live_before(time)
     }
 
     /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The
@@ -245,7 +272,8 @@ impl Pending {
             std::mem::take(&mut table.slots)
         };
         for slot in slots.into_values() {
-            let outcome = Err(NoAnswer::Ended { end: end.clone(), written: slot.written });
+            let outcome =
+                Err(NoAnswer::Ended { end: end.clone(), written: slot.written.is_some() });
             if let Some(waiter) = slot.waiter {
                 let _ = waiter.send(Delivery { owner: slot.owner, outcome });
             }
@@ -285,6 +313,14 @@ impl Callers {
 }
 
 impl Table {
+    fn has_live_before(&self, time: Instant) -> bool {
+        let now = Instant::now();
+        self.slots.values().any(|slot| {
+            let is_live = slot.permit.is_some() && slot.waiter.is_some() && slot.deadline > now;
+            is_live && slot.written.is_some_and(|written| written < time)
+        })
+    }
+
     /// Keeps the list of abandoned calls within a constant of the slots, however fast callers come and
     /// go: entries answered since then are dropped once they outnumber the rest.
     fn forget_answered(&mut self) {

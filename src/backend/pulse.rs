@@ -12,7 +12,7 @@ pub struct Pulse {
     began: Instant,
     /// When something was last heard.
     heard: AtomicU64,
-    /// Since when a write has been waiting for the server to read; 0 if none does.
+    /// Since when a write has been waiting for the server to read, and one; 0 if none does.
     writing: AtomicU64,
     /// Told when a call has not been answered although it was given up long ago.
     overdue: Notify,
@@ -32,8 +32,8 @@ impl Pulse {
     }
 
     /// A write begins.
-    pub(super) fn note_writing(&self) {
-        self.writing.store(self.now().max(1), Ordering::Relaxed);
+    pub(super) fn note_writing(&self, now: Instant) {
+        self.writing.store(self.millis(now) + 1, Ordering::Relaxed);
     }
 
     /// The write is done.
@@ -56,15 +56,17 @@ impl Pulse {
         Duration::from_millis(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// How long the server has not read what is being written, if something is.
-    pub fn blocked_for(&self) -> Duration {
-        match self.writing.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => Duration::from_millis(self.now().saturating_sub(since)),
-        }
+    /// Since when the server has not read what is being written, if something is.
+    pub fn blocked_since(&self) -> Option<Instant> {
+        let since = self.writing.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.began + Duration::from_millis(since))
     }
 
     fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.millis(Instant::now())
+    }
+
+    fn millis(&self, time: Instant) -> u64 {
+        time.duration_since(self.began).as_millis() as u64
     }
 }

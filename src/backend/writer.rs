@@ -37,8 +37,9 @@ pub(super) async fn run(
                 let mut batch: Vec<Outgoing> =
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last look before the write: callers that left, deadlines that passed in the queue.
-                connection.pending().claim(&mut batch, Outgoing::claimed, Instant::now());
-                connection.pulse().note_writing();
+                let now = Instant::now();
+                connection.pending().claim(&mut batch, Outgoing::claimed, now);
+                connection.pulse().note_writing(now);
                 if let Err(unwritten) = write_batch(&mut input, &mut buffer, &batch).await {
                     if unwritten.is_all {
                         connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
