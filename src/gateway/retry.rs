@@ -81,6 +81,8 @@ impl<'a> Attempts<'a> {
             | CallError::BackendProtocol { .. }
             // It was there when the call came, and was not when it was to be written.
             | CallError::ServerUnavailable { .. } => true,
+            // Its copy was replaced at that moment.
+            CallError::ShuttingDown => !matches!(self.server.state(), State::Stopped),
             // Most refusals would be the same again.
             CallError::BackendHttp { .. } => {
                 error.is_retryable() || error.executed() == Executed::Unknown

@@ -51,10 +51,11 @@ impl Sending<'_> {
         attempts: &mut Attempts<'_>,
     ) -> Result<Sent, CallError> {
         let Self { server, tool, call, .. } = self;
-        let deadline = attempts.deadline();
         let estimate = tool.map_or(TYPICAL, Tool::typical);
-        let mut permit = place.slot(estimate, deadline).await?;
-        let lease = server.place(attempts.avoid, deadline).await?;
+        // Who waits in line keeps its place: only what a copy takes is an attempt's time.
+        let mut permit = place.slot(estimate, call.deadline).await?;
+        let lease = server.place(attempts.avoid, call.deadline).await?;
+        let deadline = attempts.deadline();
         let ready = lease.copy().ready.clone();
         attempts.avoid = Some(lease.copy().number);
         if server.config().pin {

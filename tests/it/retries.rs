@@ -51,6 +51,19 @@ async fn nor_unless_the_operator_allows_it() {
 }
 
 #[tokio::test]
+async fn waiting_in_line_is_no_attempt() {
+    let gateway = start(&format!("{SAFE}max_in_flight = 1\n")).await;
+    let first = gateway.spawn_call("fake", "later", r#"{"ms":1500}"#);
+    gateway.has_in_flight("fake", 1.0).await;
+    let steps = json!({"steps": ["answer"]}).to_string();
+    let second = gateway.call("fake", "steps", &steps).await;
+    assert!(second.tool_text().starts_with("step answer"), "{second:?}");
+    assert_eq!(attempts(&second), "1");
+    assert_eq!(first.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_that_was_never_written_is_tried_again_on_another_copy() {
     let gateway = start("max_in_flight = 8").await;
     let fake = gateway.fake("fake");
