@@ -57,8 +57,11 @@ pub(super) async fn adapt(backend: &Backend, load: &Load) {
 
 impl Backend {
     fn set_limit(&self, load: &Load, limit: u32) {
+        let _showing = self.showing.lock();
         load.set_limit(limit);
         self.resize();
+        // There may be places for those who wait for one.
+        self.pool.wake();
         if self.service.is_active() {
             self.note_up();
         }

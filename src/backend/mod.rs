@@ -57,7 +57,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +74,7 @@ use self::retry_budget::RetryBudget;
 use self::service::Service;
 pub use self::state::{About, NotReady, Ready, State};
 use self::visits::{Visit, Visits};
-use crate::config::{self, Secrets};
+use crate::config::{self, Secrets, Transport};
 use crate::ids::ServerId;
 use crate::mcp::Era;
 use crate::telemetry::metrics::{Metrics, ServerMetrics};
@@ -82,8 +83,11 @@ use crate::telemetry::metrics::{Metrics, ServerMetrics};
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// The longest deadline a call can have.
 pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
-/// Copies that are being started at once, of all servers: starting is the most work that most of them ever do.
+/// Copies that are being started at once, of all servers that are shared: starting is the most work that most of them ever
+/// do.
 const STARTS_MAX: usize = 8;
+/// The same of one server whose processes callers start.
+const OWN_STARTS_MAX: usize = 4;
 
 /// What all backends of one gateway share.
 #[derive(Clone)]
@@ -114,6 +118,11 @@ impl Environment {
         let starts = Arc::new(Semaphore::new(STARTS_MAX));
         Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
     }
+
+    /// The same with turns of its own to start: whoever has processes started, however slow, holds up no other server.
+    pub fn with_own_starts(self) -> Self {
+        Self { starts: Arc::new(Semaphore::new(OWN_STARTS_MAX)), ..self }
+    }
 }
 
 /// One configured server.
@@ -127,6 +136,8 @@ pub struct Backend {
     pool: Pool,
     /// Where it stands as a whole.
     state: watch::Sender<State>,
+    /// Held while one copy's change is shown, so that what is shown last is what was last.
+    showing: Mutex<()>,
     audience: Audience,
     service: Service,
     /// Wakes a lazy server.
@@ -173,6 +184,7 @@ impl Backend {
             queue: Queue::with_rate(copies * config.max_in_flight as usize, config.rate),
             pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
+            showing: Mutex::new(()),
             wanted: CancellationToken::new(),
             visits: Visits::default(),
             settled: AtomicBool::new(config.start == config::Start::Lazy),
@@ -190,8 +202,8 @@ impl Backend {
         if self.service.retired_until().is_some() || stop.is_cancelled() {
             (0..self.pool.size()).for_each(|number| self.enter(number, State::Stopped, None));
         } else {
-            let stop = stop.child_token();
-            let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone()));
+            let (stop, halt) = (stop.child_token(), stop);
+            let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone(), halt));
             tokio::select! {
                 () = &mut running => {}
                 () = self.last_call() => {
@@ -334,6 +346,14 @@ impl Backend {
         &self.retries
     }
 
+    /// A turn to start a copy. Connecting to a server elsewhere needs none.
+    async fn turn_to_start(&self) -> Option<SemaphorePermit<'_>> {
+        match self.config.transport {
+            Transport::Stdio(_) => self.environment.starts.acquire().await.ok(),
+            Transport::Http(_) => None,
+        }
+    }
+
     /// The one place where a copy comes to stand somewhere else.
     fn enter(&self, number: usize, state: State, load: Option<&Arc<Load>>) {
         let copy = match (&state, load) {
@@ -343,6 +363,7 @@ impl Backend {
             }
             _ => None,
         };
+        let _showing = self.showing.lock();
         let whole = self.pool.enter(number, state, copy);
         self.resize();
         if !matches!(whole, State::Idle | State::Starting) {

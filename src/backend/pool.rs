@@ -170,8 +170,8 @@ impl Pool {
     /// So many copies, none of which runs.
     pub fn new(copies: usize, initial: &State) -> Self {
         let state = initial.clone();
-        let member =
-            Member { state, since: Timestamp::now(), starts: 0, copy: None, trouble: None };
+        let starts = u64::from(matches!(state, State::Starting));
+        let member = Member { state, since: Timestamp::now(), starts, copy: None, trouble: None };
         Self {
             members: Mutex::new(vec![member; copies]),
             ready: ArcSwap::default(),
@@ -241,8 +241,13 @@ impl Pool {
         self.ready.store(Arc::new(ready));
         let whole = together(members.iter().map(|member| &member.state));
         drop(members);
-        self.freed.places.notify_waiters();
+        self.wake();
         whole
+    }
+
+    /// Has those look again who wait for a place.
+    pub(super) fn wake(&self) {
+        self.freed.places.notify_waiters();
     }
 
     /// Notes what went wrong with a copy.
@@ -287,7 +292,8 @@ fn together<'a>(states: impl Iterator<Item = &'a State>) -> State {
             State::Backoff { until, .. } | State::Quarantined { until, .. } => Some(*until),
             _ => None,
         };
-        (state.rank(), wait)
+        // One whose connection has ended is about to be something else.
+        (state.rank(), !state.is_open(), wait)
     });
     best.cloned().unwrap_or(State::Stopped)
 }

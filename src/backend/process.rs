@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::confine::{CANNOT_CONFINE, Kernel, PlanError, PrivateDirectory, plan};
 use super::guard::TERM_GRACE;
@@ -31,6 +31,9 @@ const GUARD_GRACE: Duration = Duration::from_secs(2);
 const STDERR_TAIL_LINES: usize = 20;
 /// Bytes kept of each of them.
 const STDERR_LINE_LEN_MAX: usize = 1024;
+/// After so much of standard error there is a pause: who floods it waits for itself, and not everybody for the machine.
+const STDERR_BURST: usize = 1 << 20;
+const STDERR_PAUSE: Duration = Duration::from_millis(16);
 
 /// A running server, under its guard. Dropped without [`Process::stop`], it is told to end at once.
 #[derive(Debug)]
@@ -160,8 +163,10 @@ impl Process {
     }
 
     /// What it and all it started use of the machine's memory, in bytes.
-    pub fn memory(&self) -> Option<u64> {
-        Some(proc_table::memory_below(self.guard_pid)).filter(|bytes| *bytes > 0)
+    pub async fn memory(&self) -> Option<u64> {
+        let guard = self.guard_pid;
+        let memory = tokio::task::spawn_blocking(move || proc_table::memory_below(guard)).await;
+        memory.ok().filter(|bytes| *bytes > 0)
     }
 
     /// What it last wrote to standard error.
@@ -216,12 +221,18 @@ impl StderrTail {
     /// Reads to the end: a server whose standard error is full stands still.
     async fn drain(self, mut stderr: impl AsyncRead + Unpin) {
         let mut splitter = LineSplitter::new(STDERR_LINE_LEN_MAX);
-        while let Ok(1..) = stderr.read_buf(splitter.space()).await {
+        let mut since_pause = 0;
+        while let Ok(len @ 1..) = stderr.read_buf(splitter.space()).await {
             while let Some(line) = splitter.next_line() {
                 match line {
                     Line::Whole(line) => self.push(String::from_utf8_lossy(&line).into_owned()),
                     Line::TooLong { .. } => self.push("(an overlong line)".to_owned()),
                 }
+            }
+            since_pause += len;
+            if since_pause >= STDERR_BURST {
+                since_pause = 0;
+                sleep(STDERR_PAUSE).await;
             }
         }
     }

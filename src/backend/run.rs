@@ -89,7 +89,7 @@ impl Run {
         };
         let prepared = tokio::select! {
             prepared = prepare => prepared,
-            () = stop.cancelled() => Err(StartError::new("it was stopped", "it was stopped")),
+            () = stop.cancelled() => Err(StartError::stopped()),
         };
         match prepared {
             Ok(ready) => Ok(Self { place, ready: Arc::new(ready) }),
@@ -125,9 +125,9 @@ impl Run {
     }
 
     /// What it and all it started use of the machine's memory, in bytes, if it runs here.
-    pub fn memory(&self) -> Option<u64> {
+    pub async fn memory(&self) -> Option<u64> {
         match &self.place {
-            Place::Process(process) => process.memory(),
+            Place::Process(process) => process.memory().await,
             Place::Http(_) => None,
         }
     }
@@ -239,6 +239,11 @@ async fn prepare(
 }
 
 impl StartError {
+    /// Nobody wants it any more.
+    pub(super) fn stopped() -> Self {
+        Self::new("it was stopped", "it was stopped")
+    }
+
     fn permanent(self, is_permanent: bool) -> Self {
         Self { is_permanent, ..self }
     }

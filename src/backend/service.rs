@@ -90,6 +90,28 @@ impl Service {
         let _ = stage.wait_for(|stage| matches!(stage, Stage::Retired { .. })).await;
     }
 
+    /// Done when it is retired and its calls have no more time.
+    pub(super) async fn over(&self) {
+        let mut stage = self.stage.subscribe();
+        loop {
+            let until = match *stage.borrow_and_update() {
+                Stage::Retired { until } => Some(until),
+                Stage::Waiting | Stage::Active => None,
+            };
+            let over = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                // There may be less time. The other end is here.
+                _ = stage.changed() => {}
+            }
+        }
+    }
+
     pub(super) fn note_gone(&self) {
         self.gone.cancel();
     }
@@ -103,8 +125,8 @@ impl Backend {
         self.changes().all_may_have_changed();
     }
 
-    /// No calls go to it from now on. Those it has may take so long to end; then it is stopped. One that is not ready
-    /// has none: whoever waits for it looks elsewhere.
+    /// No calls go to it from now on. Those it has may take so long to end; then it is stopped. Whoever waits for one that
+    /// is not ready looks elsewhere.
     pub fn retire(&self, within: Duration) {
         if self.service.retire(Instant::now() + within) {
             self.note_up();
@@ -125,16 +147,11 @@ impl Backend {
     pub(super) async fn last_call(&self) {
         self.service.retired().await;
         let mut state = self.state.subscribe();
-        let mut stage = self.service.stage.subscribe();
-        while let Some(until) = self.service.retired_until() {
-            stage.mark_unchanged();
-            tokio::select! {
-                () = self.visits.none() => return,
-                _ = state.wait_for(|state| !matches!(state, State::Ready(_))) => return,
-                () = sleep_until(until) => return,
-                // There may be less time.
-                _ = stage.changed() => {}
-            }
+        let may_have_calls = |state: &State| matches!(state, State::Ready(_) | State::Draining);
+        tokio::select! {
+            () = self.visits.none() => {}
+            _ = state.wait_for(|state| !may_have_calls(state)) => {}
+            () = self.service.over() => {}
         }
     }
 }

@@ -1,41 +1,35 @@
 //! Keeps the copies of one server running: starts each, watches it, starts it again when it ends, and replaces it when it
-//! has served its time. What [`super::lifecycle`] decides is done here.
+//! has served its time ([`replacing`]). What [`super::lifecycle`] decides is done here.
+
+mod replacing;
+mod tools_kept;
 
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::handshake::describe;
 use super::health::failing;
 use super::lifecycle::{Failed, Lifecycle, Next};
-use super::mailbox::List;
 use super::measured::adapt;
 use super::pending::End;
 use super::pool::{Load, Trouble};
 use super::run::{Run, StartError};
 use super::speaker::keep_subscribed_to_one;
-use super::tools::ToolSet;
-use super::wear::worn;
 use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
 
-/// How long a refresh of the tool list may take.
-const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause between hearing of a change and asking for the list; changes often come together.
-const REFRESH_PAUSE: Duration = Duration::from_millis(250);
-/// When the successor of a worn copy did not start, it is tried again after this time.
-const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
-
-/// Runs until `stop`, and leaves no process behind.
-pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
-    let (copies, drained) = (TaskTracker::new(), TaskTracker::new());
+/// Runs until `stop`, and leaves no process behind. Calls that are under way on a copy that takes no more may go on after
+/// that; not after `halt`.
+pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken, halt: CancellationToken) {
+    let copies = TaskTracker::new();
     for number in 0..backend.pool.size() {
-        let keeper = Keeper::new(backend.clone(), number, stop.clone(), drained.clone());
+        let keeper = Keeper::new(backend.clone(), number, stop.clone(), halt.clone());
         copies.spawn(keeper.run());
     }
     copies.close();
@@ -43,8 +37,6 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken) {
         () = copies.wait() => {}
         () = keep_subscribed_to_one(&backend) => {}
     }
-    drained.close();
-    drained.wait().await;
 }
 
 /// Keeps one copy running.
@@ -54,21 +46,27 @@ struct Keeper {
     lifecycle: Lifecycle,
     generation: u64,
     stop: CancellationToken,
-    /// Copies that take no more calls and still have some.
-    drained: TaskTracker,
+    halt: CancellationToken,
+    /// Its runs that take no more calls and still have some.
+    leaving: TaskTracker,
 }
 
 /// A run that takes calls.
 struct Serving {
     run: Run,
+    /// As it is now: its tools may change.
+    ready: ArcSwap<Ready>,
     load: Arc<Load>,
     since: Instant,
+    /// It is not replaced as planned before this time.
+    stays_until: Option<Instant>,
 }
 
 impl Serving {
     fn new(backend: &Backend, run: Run) -> Self {
+        let ready = ArcSwap::new(run.ready.clone());
         let load = Load::new(backend.config.max_in_flight, backend.config.adaptive);
-        Self { run, load, since: Instant::now() }
+        Self { run, ready, load, since: Instant::now(), stays_until: None }
     }
 }
 
@@ -89,27 +87,37 @@ impl Keeper {
         backend: Arc<Backend>,
         number: usize,
         stop: CancellationToken,
-        drained: TaskTracker,
+        halt: CancellationToken,
     ) -> Self {
         let budget = backend.environment.budget;
         let lifecycle = Lifecycle::new(match backend.config.transport {
             Transport::Stdio(_) => budget,
             Transport::Http(_) => budget.of_connecting(),
         });
-        Self { backend, number, lifecycle, generation: 0, stop, drained }
+        let leaving = TaskTracker::new();
+        // Done whenever there is none; more may come all the same.
+        leaving.close();
+        Self { backend, number, lifecycle, generation: 0, stop, halt, leaving }
     }
 
     async fn run(mut self) {
+        self.keep().await;
+        self.enter(State::Stopped);
+        self.leaving.wait().await;
+    }
+
+    async fn keep(&mut self) {
         let stop = self.stop.clone();
         if self.backend.config.start == Start::Lazy {
             tokio::select! {
                 () = self.backend.wanted.cancelled() => {}
-                () = stop.cancelled() => return self.enter(State::Stopped),
+                () = stop.cancelled() => return,
             }
         }
         loop {
             self.enter(State::Starting);
             self.lifecycle.note_start(Instant::now());
+            self.generation += 1;
             let next = match self.start().await {
                 Ok(run) => {
                     self.note_ready(&run.ready);
@@ -118,29 +126,27 @@ impl Keeper {
                 Err(_) if stop.is_cancelled() => None,
                 Err(error) => Some(self.not_started(&error)),
             };
-            let Some(next) = next else { break };
+            let Some(next) = next else { return };
             // What the server remembered of its one client is gone: the client has to begin again.
             if let Some(client) = &self.backend.audience.client
                 && client.has_ended()
             {
-                break;
+                return;
             }
             tokio::select! {
                 () = sleep_until(next.at()) => {}
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => return,
             }
         }
-        self.enter(State::Stopped);
     }
 
     /// Starts one run, when there are not too many that start.
-    async fn start(&mut self) -> Result<Run, StartError> {
-        let backend = self.backend.clone();
+    async fn start(&self) -> Result<Run, StartError> {
+        let backend = &self.backend;
         let _turn = tokio::select! {
-            turn = backend.environment.starts.acquire() => turn.ok(),
-            () = self.stop.cancelled() => None,
+            turn = backend.turn_to_start() => turn,
+            () = self.stop.cancelled() => return Err(StartError::stopped()),
         };
-        self.generation += 1;
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
@@ -186,18 +192,12 @@ impl Keeper {
                 }
                 Left::Failed(end) => {
                     let next = self.fail(failed, end.reason());
-                    if let Some(client) = &self.backend.audience.client {
-                        client.end();
-                    }
                     self.bury(serving.run, &end).await;
                     return Some(next);
                 }
                 Left::Lost(reason) => {
                     let next = self.fail(failed, &reason);
-                    let server = &self.backend.id;
-                    tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
-                    self.note_trouble(&reason, &reason, vec![]);
-                    self.drain(serving);
+                    self.leave(serving, &reason);
                     return Some(next);
                 }
                 Left::Worn(why) => {
@@ -212,25 +212,45 @@ impl Keeper {
         }
     }
 
-    /// Watches a run that serves, until it no longer does.
+    /// Watches a run that serves, until it no longer does or should not.
     async fn watch(&self, serving: &Serving) -> Left {
-        let (backend, Serving { run, load, since }) = (&self.backend, serving);
-        self.enter_ready(run.ready.clone(), load);
+        tokio::select! {
+            left = self.until_it_leaves(serving) => left,
+            why = self.worn(serving) => Left::Worn(why),
+        }
+    }
+
+    /// Watches a run that serves, until it no longer does.
+    async fn until_it_leaves(&self, serving: &Serving) -> Left {
+        let (backend, Serving { run, load, .. }) = (&self.backend, serving);
+        self.enter_ready(serving.ready.load_full(), load);
         tokio::select! {
             end = run.ended() => Left::Failed(end),
             reason = failing(&run.ready, backend.environment.cancel_grace) => {
-                let end = End::Exited(reason);
-                run.give_up(&end);
-                Left::Failed(end)
+                self.give_up(run, reason)
             }
             () = run.ready.connection.wants_replacement().cancelled() => {
                 Left::Lost(run.ready.connection.retired().map_or(String::new(), describe))
             }
-            why = worn(&backend.config.recycle, run, load, *since) => Left::Worn(why),
-            () = self.keep_tools_fresh(&run.ready, load) => Left::Stopped,
+            () = self.keep_tools_fresh(serving) => Left::Stopped,
             () = adapt(backend, load) => Left::Stopped,
             () = self.heed_pauses(&run.ready) => Left::Stopped,
             () = self.stop.cancelled() => Left::Stopped,
+        }
+    }
+
+    /// One that is not alive takes no more calls. Where they share a process, those that it has are lost with it.
+    fn give_up(&self, run: &Run, reason: String) -> Left {
+        match self.backend.config.transport {
+            Transport::Stdio(_) => {
+                let end = End::Exited(reason);
+                run.give_up(&end);
+                Left::Failed(end)
+            }
+            Transport::Http(_) => {
+                run.ready.connection.retire("it does not answer", reason.clone());
+                Left::Lost(reason)
+            }
         }
     }
 
@@ -244,69 +264,6 @@ impl Keeper {
         pending().await
     }
 
-    /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
-    /// not run at once. This is planned, and does not count as a failure.
-    async fn replace(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
-        if self.backend.config.exclusive {
-            return self.replace_exclusively(old).await;
-        }
-        let successor = self.start().await;
-        if self.stop.is_cancelled() {
-            self.stop(old.run).await;
-            return Err(None);
-        }
-        match successor {
-            Ok(run) => {
-                let successor = Serving::new(&self.backend, run);
-                self.enter_ready(successor.run.ready.clone(), &successor.load);
-                self.drain(old);
-                Ok(successor)
-            }
-            Err(error) => {
-                let server = &self.backend.id;
-                tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
-                self.note_trouble(&error.reason, &error.detail, error.stderr);
-                tokio::select! {
-                    () = sleep(SUCCESSOR_PAUSE) => {}
-                    _ = old.run.ended() => {}
-                    () = self.keep_tools_fresh(&old.run.ready, &old.load) => {}
-                    () = self.stop.cancelled() => {}
-                }
-                Ok(old)
-            }
-        }
-    }
-
-    async fn replace_exclusively(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
-        // Those that come now wait for the next one.
-        self.enter(State::Draining);
-        tokio::select! {
-            _ = timeout(self.backend.longest_call(), old.load.idle()) => {}
-            _ = old.run.ended() => {}
-            () = self.stop.cancelled() => {}
-        }
-        self.enter(State::Starting);
-        old.run.stop(&End::Stopped).await;
-        match self.start().await {
-            Ok(run) => Ok(Serving::new(&self.backend, run)),
-            Err(_) if self.stop.is_cancelled() => Err(None),
-            Err(error) => Err(Some(self.not_started(&error))),
-        }
-    }
-
-    /// Lets the calls of a run that takes no more end, then ends it.
-    fn drain(&self, Serving { run, load, .. }: Serving) {
-        let (longest, stop) = (self.backend.longest_call(), self.stop.clone());
-        self.drained.spawn(async move {
-            tokio::select! {
-                _ = timeout(longest, load.idle()) => {}
-                _ = run.ended() => {}
-                () = stop.cancelled() => {}
-            }
-            run.stop(&End::Stopped).await;
-        });
-    }
-
     async fn stop(&self, run: Run) {
         // Callers must know at once, however long it takes to clean up.
         self.enter(State::Stopped);
@@ -315,7 +272,11 @@ impl Keeper {
         tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
     }
 
+    /// What is left of a run that has failed.
     async fn bury(&self, run: Run, end: &End) {
+        if let Some(client) = &self.backend.audience.client {
+            client.end();
+        }
         let (server, reason) = (&self.backend.id, end.reason());
         let stderr = run.stop(end).await;
         tracing::warn!(%server, copy = self.number, generation = self.generation, %reason, ?stderr, "server `{server}` ended");
@@ -355,36 +316,5 @@ impl Keeper {
         let (reason, detail, stderr) = (reason.into(), detail.into(), stderr.into());
         let trouble = Trouble { at: Timestamp::now(), reason, detail, stderr };
         self.backend.pool.note_trouble(self.number, trouble);
-    }
-
-    /// Lists the tools again whenever the server says that they have changed. What is listed replaces what was
-    /// there; a list that cannot be had leaves it. Never ends.
-    async fn keep_tools_fresh(&self, ready: &Arc<Ready>, load: &Arc<Load>) {
-        let (backend, server, connection) = (&self.backend, &self.backend.id, &ready.connection);
-        let mut tools = ready.tools.clone();
-        loop {
-            connection.tools_changed().await;
-            // A server that says so all the time is not asked all the time.
-            sleep(REFRESH_PAUSE).await;
-            let deadline = Instant::now() + REFRESH_TIMEOUT;
-            let environment = &backend.environment;
-            let listed =
-                ToolSet::list(connection, &ready.dialect, deadline, server, environment).await;
-            match listed {
-                Ok(listed) => {
-                    let has_changed = !listed.is_like(&tools);
-                    let ready = Arc::new(ready.with_tools(listed));
-                    tools = ready.tools.clone();
-                    self.enter_ready(ready, load);
-                    if has_changed {
-                        tracing::info!(%server, tools = tools.iter().count(), "server `{server}` has changed its tools");
-                        backend.changes().list_changed(List::Tools);
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%server, %error, "the changed tools of server `{server}` could not be listed");
-                }
-            }
-        }
     }
 }

@@ -208,9 +208,7 @@ impl Changing {
     /// No more calls go to a server; it is stopped when those it has have ended. Where another waits for that, it is
     /// not waited for calls that take longer than they usually may.
     fn let_go(&self, server: &Server, is_waited_for: bool) {
-        let config = server.config();
-        let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
-        server.retire(if config.exclusive || is_waited_for { usual } else { LAST_CALLS });
+        server.retire(time_for_last_calls(server.config(), is_waited_for));
     }
 
     fn listeners_of(&mut self, id: &ServerId) -> Arc<Changes> {
@@ -227,4 +225,10 @@ impl Changing {
 fn goes_beside(before: &config::Server, after: &config::Server) -> bool {
     let is_exclusive = before.exclusive || after.exclusive;
     after.sharing == Sharing::Shared && after.start == Start::Eager && !is_exclusive
+}
+
+/// How long the calls of a server that takes no more may still take.
+pub(super) fn time_for_last_calls(config: &config::Server, is_waited_for: bool) -> Duration {
+    let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
+    if config.exclusive || is_waited_for { usual } else { LAST_CALLS }
 }

@@ -51,6 +51,8 @@ pub struct PerSession {
     environment: Environment,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// Cancelled, under the lock of the processes, when no more are started.
+    retired: CancellationToken,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
 }
 
@@ -68,7 +70,9 @@ impl PerSession {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self { id, config, environment, tasks, stop, processes: Arc::default() }
+        let (retired, processes) = (CancellationToken::new(), Arc::default());
+        let environment = environment.with_own_starts();
+        Self { id, config, environment, tasks, stop, retired, processes }
     }
 
     /// The same with another configuration. The processes that there are stay as they are until their sessions end.
@@ -79,13 +83,16 @@ impl PerSession {
             environment: self.environment.clone(),
             tasks: self.tasks.clone(),
             stop: self.stop.clone(),
+            retired: CancellationToken::new(),
             processes: self.processes.clone(),
         }
     }
 
-    /// Lets the calls of all processes end, and stops them.
+    /// Starts no more processes, lets the calls of those that there are end, and stops them.
     pub(super) fn retire(&self, within: Duration) {
-        for process in self.processes.lock().values() {
+        let processes = self.processes.lock();
+        self.retired.cancel();
+        for process in processes.values() {
             process.backend.retire(within);
         }
     }
@@ -104,7 +111,8 @@ impl PerSession {
         if let Some(process) = processes.get(&owner.session) {
             return Ok(process.backend.clone());
         }
-        if self.stop.is_cancelled() || owner.client.has_ended() {
+        let is_over = self.stop.is_cancelled() || self.retired.is_cancelled();
+        if is_over || owner.client.has_ended() {
             return Err(NoProcess::Stopped);
         }
         let of_tenant = processes.values().filter(|process| process.tenant == owner.tenant).count();

@@ -62,6 +62,7 @@ impl PerTenant {
         let names = wanted(&config).into();
         let places = Arc::new(Semaphore::new(config.max_tenants as usize));
         let (retired, table) = (CancellationToken::new(), Arc::default());
+        let environment = environment.with_own_starts();
         Self { id, config, environment, vault, names, tasks, stop, retired, places, table }
     }
 

@@ -7,6 +7,7 @@ Options are KEY=VALUE arguments:
   pages=N            the tools are listed on N pages
   cursor=loop        the last page leads back to the first
   start=WHAT         fail (exit code 3, after a word on standard error), slow (1 s late), mute
+  mute_after=N       as with start=mute, but the first N starts
   stubborn=yes       neither the end of its input nor SIGTERM ends it
   capabilities=JSON  what it says it can do, instead of tools alone
   subscribe=refuse   no resource can be subscribed to
@@ -286,13 +287,14 @@ def take(line):
 
 
 def main():
+    starts = sum(line.startswith("start ") for line in open(OPTIONS["log"]))
     LOG.write("start %d\n" % os.getpid())
     if OPTIONS.get("start") == "fail":
         print("cannot find my bearings", file=sys.stderr)
         sys.exit(3)
     if OPTIONS.get("start") == "slow":
         time.sleep(1)
-    if OPTIONS.get("start") == "mute":
+    if OPTIONS.get("start") == "mute" or starts >= int(OPTIONS.get("mute_after", starts + 1)):
         stand_still()
     if "stubborn" in OPTIONS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

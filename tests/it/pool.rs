@@ -1,11 +1,12 @@
 //! Servers of which several copies run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Gateway, Setup, eventually, is_alive, kill};
+use crate::support::{Gateway, Setup, eventually, in_time, is_alive, kill, within};
 
 /// A gateway with a server of these settings.
 async fn start(settings: &str) -> Gateway {
@@ -102,6 +103,35 @@ async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
     eventually("replaced", async || (fake.pids().len() >= 2).then_some(())).await;
     assert!(is_alive(fake.pids()[0]));
     assert_eq!(slow.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_uses_too_much_memory_is_replaced_but_not_again_and_again() {
+    let gateway = start("recycle.memory = \"1MiB\"").await;
+    let fake = gateway.fake("fake");
+    within(Duration::from_secs(60), "replaced", async || (fake.pids().len() >= 2).then_some(()))
+        .await;
+    assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+    assert_eq!(fake.pids().len(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_ends_while_it_is_replaced_holds_up_nobody() {
+    // No successor ever gets ready.
+    let settings = "instances = 2\nrecycle.calls = 1\nstart_timeout = \"60s\"";
+    let gateway = Setup::new().fake_with("fake", &["mute_after=2"], settings).start().await;
+    let fake = gateway.fake("fake");
+    has_ready(&gateway, 2).await;
+    let pid = gateway.call("fake", "pid", "{}").await.tool_text();
+    eventually("a successor", async || (fake.pids().len() >= 3).then_some(())).await;
+    kill(pid.parse().unwrap(), Signal::KILL);
+    has_ready(&gateway, 1).await;
+    for _ in 0..20 {
+        let answer = in_time("an answer", gateway.call("fake", "raw", "{}")).await;
+        assert_eq!(answer.tool_text(), "{}");
+    }
     gateway.stop().await;
 }
 

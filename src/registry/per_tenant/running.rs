@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::changing::time_for_last_calls;
 use super::table::{Process, Table};
 use crate::ids::{ServerId, TenantId};
 use crate::secrets::{SealedSet, Vault};
@@ -35,13 +36,11 @@ impl Running {
         };
         tokio::select! {
             () = may_start => self.supervise().await,
-            // It is not started any more: whoever waits for it is told so.
-            () = self.process.retired.cancelled() => {
+            // It is not started any more: whoever still waits for it is told so.
+            () = self.not_wanted() => {
                 self.process.backend.retire(Duration::ZERO);
                 self.supervise().await;
             }
-            // Nobody waits for it any more.
-            () = self.left() => {}
         }
         // Whoever waits for it waits for those before it, too.
         if let Some(after) = after {
@@ -63,6 +62,13 @@ impl Running {
         }
     }
 
+    async fn not_wanted(&self) {
+        tokio::select! {
+            () = self.process.retired.cancelled() => {}
+            () = self.left() => {}
+        }
+    }
+
     /// Done when it takes no more calls and has none, or has had the time for them.
     async fn left(&self) {
         tokio::select! {
@@ -70,7 +76,8 @@ impl Running {
             () = self.left_idle() => {}
             () = self.secrets_changed() => {}
         }
-        let _ = timeout(self.process.backend.timeout(), self.process.usage.over()).await;
+        let time = time_for_last_calls(self.process.backend.config(), false);
+        let _ = timeout(time, self.process.usage.over()).await;
     }
 
     /// Done when it has neither been used nor listened to for `idle_timeout`.

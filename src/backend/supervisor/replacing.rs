@@ -1,0 +1,131 @@
+//! One run takes the place of another that is well, or that takes no more calls. This is planned, and does not count as a
+//! failure.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::super::State;
+use super::super::lifecycle::Next;
+use super::super::pending::End;
+use super::super::run::{Run, StartError};
+use super::super::wear::worn;
+use super::{Keeper, Left, Serving};
+
+/// When the successor of a worn copy did not start, it is tried again after this time.
+const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
+
+impl Keeper {
+    /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up.
+    pub(super) async fn worn(&self, serving: &Serving) -> String {
+        let Serving { run, load, since, stays_until, .. } = serving;
+        if let Some(until) = stays_until {
+            sleep_until(*until).await;
+        }
+        self.leaving.wait().await;
+        worn(&self.backend.config.recycle, run, load, *since).await
+    }
+
+    /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
+    /// not run at once.
+    pub(super) async fn replace(&mut self, mut old: Serving) -> Result<Serving, Option<Next>> {
+        self.generation += 1;
+        if self.backend.config.exclusive {
+            return self.replace_exclusively(old).await;
+        }
+        let (successor, left) = {
+            let mut start = std::pin::pin!(self.start());
+            tokio::select! {
+                successor = &mut start => (successor, None),
+                // It may fail meanwhile: then the other copies are called, or its successor is waited for.
+                left = self.until_it_leaves(&old) => {
+                    if !matches!(left, Left::Stopped) {
+                        self.enter(State::Starting);
+                    }
+                    (start.await, Some(left))
+                }
+            }
+        };
+        if self.stop.is_cancelled() {
+            if let Ok(run) = successor {
+                run.stop(&End::Stopped).await;
+            }
+            self.stop(old.run).await;
+            return Err(None);
+        }
+        match (successor, left) {
+            (Ok(run), left) => {
+                let successor = Serving::new(&self.backend, run);
+                self.enter_ready(successor.run.ready.clone(), &successor.load);
+                self.let_go(old, left).await;
+                Ok(successor)
+            }
+            (Err(error), None) => {
+                self.note_kept(error);
+                old.stays_until = Some(Instant::now() + SUCCESSOR_PAUSE);
+                // If it was being asked for its tools, nobody has heard the answer.
+                old.run.ready.connection.note_tools_changed();
+                Ok(old)
+            }
+            (Err(error), Some(left)) => {
+                let next = self.not_started(&error);
+                self.let_go(old, Some(left)).await;
+                Err(Some(next))
+            }
+        }
+    }
+
+    async fn replace_exclusively(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
+        // Those that come now wait for the next one.
+        self.enter(State::Draining);
+        tokio::select! {
+            _ = timeout(self.backend.longest_call(), old.load.idle()) => {}
+            _ = old.run.ended() => {}
+            () = self.stop.cancelled() => {}
+        }
+        self.enter(State::Starting);
+        old.run.stop(&End::Stopped).await;
+        match self.start().await {
+            Ok(run) => Ok(Serving::new(&self.backend, run)),
+            Err(_) if self.stop.is_cancelled() => Err(None),
+            Err(error) => Err(Some(self.not_started(&error))),
+        }
+    }
+
+    fn note_kept(&self, error: StartError) {
+        let server = &self.backend.id;
+        tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
+        self.note_trouble(&error.reason, &error.detail, error.stderr);
+    }
+
+    /// The old run goes, whether it was well to the end or not.
+    async fn let_go(&self, old: Serving, left: Option<Left>) {
+        match left {
+            Some(Left::Failed(end)) => self.bury(old.run, &end).await,
+            Some(Left::Lost(reason)) => self.leave(old, &reason),
+            Some(Left::Stopped | Left::Worn(_)) | None => self.drain(old),
+        }
+    }
+
+    /// A run that takes no more calls goes when those it has have ended.
+    pub(super) fn leave(&self, serving: Serving, reason: &str) {
+        let server = &self.backend.id;
+        tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
+        self.note_trouble(reason, reason, vec![]);
+        self.drain(serving);
+    }
+
+    /// Lets the calls of a run that takes no more end, then ends it.
+    fn drain(&self, Serving { run, load, .. }: Serving) {
+        let (backend, halt) = (self.backend.clone(), self.halt.clone());
+        self.leaving.spawn(async move {
+            tokio::select! {
+                _ = timeout(backend.longest_call(), load.idle()) => {}
+                () = backend.service.over() => {}
+                _ = run.ended() => {}
+                () = halt.cancelled() => {}
+            }
+            Run::stop(run, &End::Stopped).await;
+        });
+    }
+}
