@@ -55,10 +55,8 @@ async fn two_gateways_have_ten_calls_of_a_tenant_in_flight_and_not_more() {
         let refused = in_time("refused", calls.join_next()).await.unwrap().unwrap();
         assert_eq!(refused, 429);
     }
-    eventually("ten are there", async || {
-        (held(&fakes[0]) + held(&fakes[1]) == 10).then_some(())
-    })
-    .await;
+    eventually("ten are there", async || (held(&fakes[0]) + held(&fakes[1]) == 10).then_some(()))
+        .await;
     for gateway in [&one, &other] {
         assert_eq!(gateway.call("fake", "release", "{}").await.status, 200);
     }

@@ -26,6 +26,7 @@ mod http_backend_real;
 mod keys;
 mod limits_away;
 mod limits_in_flight;
+mod limits_in_flight_away;
 mod limits_lease;
 mod limits_replicas;
 mod limits_shared;

@@ -69,7 +69,9 @@ impl Holders {
     fn all(&self) -> Vec<Arc<Lease>> {
         let mut all = vec![];
         self.0.lock().retain(|_, lease| {
-            let Some(lease) = lease.upgrade().filter(|lease| !lease.is_done()) else { return false };
+            let Some(lease) = lease.upgrade().filter(|lease| !lease.is_done()) else {
+                return false;
+            };
             all.push(lease);
             true
         });
@@ -101,15 +103,15 @@ mod tests {
         let lease = Lease::new(&shared, "limit".to_owned());
         assert_eq!(kept(), 0);
         for _ in 0..2 {
-            lease.try_take(4);
-            lease.try_take(4);
+            lease.try_take(4, 0);
+            lease.try_take(4, 0);
             assert_eq!((kept(), kept()), (1, 1));
             lease.give();
             assert_eq!(kept(), 1);
             lease.give();
             assert_eq!(kept(), 0);
         }
-        lease.try_take(4);
+        lease.try_take(4, 0);
         drop(lease);
         assert_eq!(kept(), 0);
         assert!(shared.holders.0.lock().is_empty());

@@ -11,12 +11,9 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::places::{Places, Seen};
+use super::statement::{Granted, Statement, room};
 use super::{AWAY, Shared};
 
-/// One over this part of a limit is what all replicas together may hold beyond what they need.
-const ROOM_PART: u32 = 8;
-/// And this part must be free nevertheless.
-const SPARE_PART: u32 = 4;
 /// Who has called nothing for so many rounds of the keeper holds nothing.
 const IDLE_ROUNDS: u32 = 4;
 
@@ -60,32 +57,6 @@ pub(super) enum Place {
     Unknown,
 }
 
-/// What is said to Valkey: totals, never differences, so that the last word is the whole truth.
-#[derive(Debug, Eq, PartialEq)]
-pub(super) struct Statement {
-    /// Later ones have higher numbers.
-    pub number: u64,
-    /// Places that may be in use before there is an answer.
-    pub held: u32,
-    /// As many as there are calls, those that wait included.
-    pub needed: u32,
-    /// As many as would save further questions.
-    pub wish: u32,
-    /// How many there are for all.
-    pub limit: u32,
-    /// How many must stay free if the wish is to be granted.
-    pub spare: u32,
-}
-
-/// What Valkey answers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Granted {
-    /// Places that may be in use from now on.
-    pub places: u32,
-    /// Whether they may be more than are needed.
-    pub is_roomy: bool,
-}
-
 impl Lease {
     /// Nothing of a limit yet.
     pub fn new(shared: &Arc<Shared>, key: String) -> Arc<Self> {
@@ -119,7 +90,8 @@ impl Lease {
     /// Takes a place of at most `max`, if there is one. Waits only where Valkey must be asked.
     pub async fn take(self: &Arc<Self>, max: Option<u32>) -> bool {
         let Some(max) = max else { return self.places.take(|_| u32::MAX).is_ok() };
-        match self.try_take(max) {
+        // Those who wait come first: what they were given is not for others.
+        match self.try_take(max, self.waiting.load(Ordering::SeqCst)) {
             Place::Taken => true,
             Place::None => false,
             // In a box: every call would carry the room for it.
@@ -127,19 +99,18 @@ impl Lease {
         }
     }
 
-    /// The same without asking.
-    pub(super) fn try_take(self: &Arc<Self>, max: u32) -> Place {
+    /// The same without asking, and without taking the last `kept` places that are held.
+    pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> Place {
         let link = self.shared.link_number.load(Ordering::SeqCst);
-        let taken = if link == AWAY {
+        if link == AWAY {
             self.be_kept();
             let part = max.div_ceil(self.shared.replicas());
             return if self.places.take(|_| part).is_ok() { Place::Taken } else { Place::None };
-        } else if link == self.link.load(Ordering::SeqCst) {
-            self.places.take(|seen| seen.leased.min(max))
-        } else {
+        }
+        if link != self.link.load(Ordering::SeqCst) {
             return Place::Unknown;
-        };
-        match taken {
+        }
+        match self.places.take(|seen| seen.leased.saturating_sub(kept).min(max)) {
             Ok(()) => Place::Taken,
             Err(seen) if seen.taken >= max => Place::None,
             Err(_) => Place::Unknown,
@@ -199,7 +170,7 @@ impl Lease {
         let is_in_force = self.link.load(Ordering::SeqCst) == link;
         let kept_room = if self.is_exact.load(Ordering::SeqCst) { 0 } else { room };
         let seen = self.places.keep(if is_in_force { waiting + kept_room } else { 0 });
-        statement(seen, number, waiting, limit, room)
+        Statement::new(seen, number, waiting, limit, room)
     }
 
     /// Goes by what was answered over a connection.
@@ -211,19 +182,6 @@ impl Lease {
             self.be_kept();
         }
     }
-}
-
-/// How many places one replica may hold beyond what it needs. None of a small limit: asking is better than being off.
-fn room(limit: u32, replicas: u32) -> u32 {
-    limit / ROOM_PART / replicas.max(2)
-}
-
-fn statement(seen: Seen, number: u64, waiting: u32, limit: u32, room: u32) -> Statement {
-    let needed = seen.taken.saturating_add(waiting);
-    // More is wished for only when a question is due anyway: who calls nothing must come to hold nothing.
-    let wish = if waiting > 0 { needed.saturating_add(room) } else { needed };
-    let spare = if room > 0 { limit / SPARE_PART } else { u32::MAX };
-    Statement { number, held: seen.leased, needed, wish, limit, spare }
 }
 
 #[cfg(test)]
@@ -244,23 +202,21 @@ mod tests {
         let lease = lease();
         let connected = |number| lease.shared.link_number.store(number, Ordering::SeqCst);
         connected(1);
-        assert_eq!(lease.try_take(10), Place::Unknown);
+        assert_eq!(lease.try_take(10, 0), Place::Unknown);
         lease.hear(Granted { places: 3, is_roomy: true }, 1);
-        assert_eq!([(); 4].map(|()| lease.try_take(10)), {
-            use Place::{Taken, Unknown};
-            [Taken, Taken, Taken, Unknown]
-        });
+        let taken = [(); 4].map(|()| lease.try_take(10, 0));
+        assert_eq!(taken, [Place::Taken, Place::Taken, Place::Taken, Place::Unknown]);
         // All that is allowed is in use: there is nothing to ask.
-        assert_eq!(lease.try_take(3), Place::None);
+        assert_eq!(lease.try_take(3, 0), Place::None);
         lease.give();
         connected(2);
-        assert_eq!(lease.try_take(10), Place::Unknown);
+        assert_eq!(lease.try_take(10, 0), Place::Unknown);
         assert_eq!(lease.state(9, 2).held, 2, "no more than is in use");
         // Alone, half of the limit is its part.
         connected(AWAY);
         lease.shared.replicas.store(2, Ordering::SeqCst);
-        assert_eq!(lease.try_take(5), Place::Taken);
-        assert_eq!(lease.try_take(5), Place::None);
+        assert_eq!(lease.try_take(5, 0), Place::Taken);
+        assert_eq!(lease.try_take(5, 0), Place::None);
     }
 
     #[test]
@@ -268,37 +224,13 @@ mod tests {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
         lease.hear(Granted { places: 8, is_roomy: false }, 1);
-        assert_eq!(lease.try_take(10), Place::Taken);
+        assert_eq!(lease.try_take(10, 0), Place::Taken);
         assert!(lease.has_too_much());
         lease.waiting.store(2, Ordering::SeqCst);
         assert_eq!((lease.state(9, 1).held, lease.has_too_much()), (3, false));
-        let taken = [(); 3].map(|()| lease.try_take(10));
+        // They are for those who wait.
+        assert_eq!(lease.try_take(10, 2), Place::Unknown);
+        let taken = [(); 3].map(|()| lease.try_take(10, 0));
         assert_eq!(taken, [Place::Taken, Place::Taken, Place::Unknown]);
-    }
-
-    #[test]
-    fn large_limits_have_room_and_small_ones_have_none() {
-        assert_eq!([1, 10, 15, 16, 64, 256].map(|limit| room(limit, 2)), [0, 0, 0, 1, 4, 16]);
-        assert_eq!(room(256, 1), room(256, 2));
-        for replicas in 2..100 {
-            // All of them together leave more than must stay free.
-            assert!(room(256, replicas) * replicas <= 256 / ROOM_PART);
-        }
-    }
-
-    #[test]
-    fn who_asks_wishes_for_more_and_who_only_tells_does_not() {
-        let seen = Seen { taken: 5, leased: 9 };
-        let asks = statement(seen, 7, 2, 64, 4);
-        let expected = Statement { number: 7, held: 9, needed: 7, wish: 11, limit: 64, spare: 16 };
-        assert_eq!(asks, expected);
-        assert_eq!(statement(seen, 7, 0, 64, 4), Statement { needed: 5, wish: 5, ..expected });
-    }
-
-    #[test]
-    fn without_room_nothing_is_wished_for_and_no_free_place_is_enough() {
-        let seen = Seen { taken: 5, leased: 5 };
-        let asks = statement(seen, 7, 1, 10, 0);
-        assert_eq!((asks.needed, asks.wish, asks.spare), (6, 6, u32::MAX));
     }
 }

@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use super::super::bucket::Bucket;
 use super::super::{Refusal, Standing};
-use super::lease::{Granted, Lease, Statement};
+use super::lease::Lease;
+use super::statement::{Granted, Statement};
 use super::wanted::WANTED_CHANNEL;
 
 /// The replicas that live.

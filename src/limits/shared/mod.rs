@@ -3,7 +3,7 @@
 //! - `link`: one connection, and what is asked over it
 //! - `keeper`: the task that makes connections, and finds out how many replicas there are
 //! - `lease`, `places`: what this replica has of a limit of calls in flight
-//! - `voice`: who speaks to Valkey about it; `holders`: the limits that must be spoken of; `wanted`: when others want them
+//! - `statement`, `voice`: what is said to Valkey about it, and by whom; `holders`: the limits that must be spoken of; `wanted`: when others want them
 //!
 //! Calls use the connection while there is one. The first that fails or takes too long takes it away from all; from then on
 //! every replica goes by its own part of each limit, and no call notices anything. Only the keeper brings a connection
@@ -15,6 +15,7 @@ mod keeper;
 mod lease;
 mod link;
 mod places;
+mod statement;
 mod voice;
 mod wanted;
 

@@ -11,7 +11,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::lease::{Granted, Lease, Place, Statement};
+use super::lease::{Lease, Place};
+use super::statement::{Granted, Statement};
 
 /// Nobody speaks.
 const SILENT: u8 = 0;
@@ -35,7 +36,7 @@ impl Lease {
         loop {
             let waiting = Waiting::new(self);
             waiting.for_an_answer().await;
-            match self.try_take(max) {
+            match self.try_take(max, 0) {
                 Place::Taken => return true,
                 Place::None => return false,
                 Place::Unknown => drop(waiting),
