@@ -28,7 +28,8 @@ pub(in crate::limits) struct Lease {
     pub(super) places: Places,
     /// How many calls may be in flight over all replicas, by the newest policy.
     limit: AtomicU32,
-    /// The connection over which the lease was granted; over another one it must be stated anew.
+    /// The connection over which the lease was granted; over another one, or after a change of the limit, it must be stated
+    /// anew.
     link: AtomicU32,
     /// Whether what is not needed is given back at once.
     is_exact: AtomicBool,
@@ -80,7 +81,11 @@ impl Lease {
 
     /// From now on the limit is another one. Calls in flight stay.
     pub fn set_limit(self: &Arc<Self>, limit: Option<u32>) {
-        self.limit.store(limit.unwrap_or(u32::MAX), Ordering::SeqCst);
+        let now = limit.unwrap_or(u32::MAX);
+        if self.limit.swap(now, Ordering::SeqCst) != now {
+            // What is held was granted of another limit.
+            self.link.store(AWAY, Ordering::SeqCst);
+        }
         // They may have come while there was no limit, when nobody else was told of them.
         if limit.is_some() && self.places.see().taken > 0 {
             self.be_kept();
@@ -140,7 +145,8 @@ impl Lease {
 
     /// Whether it was granted over the connection that there is.
     pub(super) fn is_in_force(&self) -> bool {
-        self.link.load(Ordering::SeqCst) == self.shared.link_number.load(Ordering::SeqCst)
+        let link = self.link.load(Ordering::SeqCst);
+        link != AWAY && link == self.shared.link_number.load(Ordering::SeqCst)
     }
 
     /// Whether anything of the limit is held or in use here.
