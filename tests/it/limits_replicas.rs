@@ -27,10 +27,11 @@ fn held(fake: &Fake) -> usize {
     fake.calls_of("hold").len()
 }
 
-/// Calls that are tried until they are admitted.
+/// Calls that are tried until they are admitted, and may be lost.
 fn hold(gateway: &Api, count: usize) -> JoinSet<()> {
     let call = async |gateway: Api| {
-        while gateway.call("fake", "hold", "{}").await.status == 429 {
+        let post = async || gateway.post("fake", "hold", "{}").send().await;
+        while post().await.is_ok_and(|answer| answer.status() == 429) {
             sleep(Duration::from_millis(50)).await;
         }
     };
