@@ -24,11 +24,13 @@ pub async fn print(shared: Option<&Arc<Shared>>) {
         (pattern, Limit { max_in_flight: Some(10), ..with_rate().limit })
     });
     let scoped = Policy { limits: scoped.into_iter().collect(), ..with_rate() };
-    println!("look, no limit      {:>8.1}ns", look(&Policy::unlimited()).await);
-    println!("look, one rate      {:>8.1}ns", look(&with_rate()).await);
-    println!("look, 4 rates       {:>8.1}ns", look(&scoped).await);
+    println!("look, no limit      {:>8.1}ns", look(&Policy::unlimited(), None).await);
+    println!("look, in flight     {:>8.1}ns", look(&in_flight(), None).await);
+    println!("look, one rate      {:>8.1}ns", look(&with_rate(), None).await);
+    println!("look, 4 rates       {:>8.1}ns", look(&scoped, None).await);
     println!("headers, 4 rates    {:>8.1}ns", headers(&scoped).await);
     if let Some(shared) = shared {
+        println!("look, leased        {:>8.1}ns", look(&in_flight(), Some(shared)).await);
         println!("shared looks        {:>8.0}/s", shared_looks(shared).await);
     }
 }
@@ -38,12 +40,18 @@ fn with_rate() -> Policy {
     policy("1000000/s", 1_000_000)
 }
 
+/// A limit that is hardly used.
+fn in_flight() -> Policy {
+    let limit = Limit { max_in_flight: Some(256), ..Limit::default() };
+    Policy { limit, ..Policy::unlimited() }
+}
+
 fn limits(policy: &Policy, shared: Option<&Arc<Shared>>) -> Limits {
     Limits::new(&TenantId::parse("cost").expect("it is a name"), policy, shared.cloned())
 }
 
-async fn look(policy: &Policy) -> f64 {
-    let limits = limits(policy, None);
+async fn look(policy: &Policy, shared: Option<&Arc<Shared>>) -> f64 {
+    let limits = limits(policy, shared);
     let started = Instant::now();
     for _ in 0..LOOKS {
         look_once(&limits).await;
@@ -53,7 +61,7 @@ async fn look(policy: &Policy) -> f64 {
 
 async fn headers(policy: &Policy) -> f64 {
     let limits = limits(policy, None);
-    let mut admission = limits.enter().expect("there is a place");
+    let mut admission = limits.enter().await.expect("there is a place");
     let standing = limits.admit(&mut admission, "std", Some("echo")).await.expect("there is one");
     let started = Instant::now();
     for _ in 0..LOOKS {
@@ -63,7 +71,7 @@ async fn headers(policy: &Policy) -> f64 {
 }
 
 async fn look_once(limits: &Limits) {
-    let mut admission = limits.enter().expect("there is a place");
+    let mut admission = limits.enter().await.expect("there is a place");
     // Whether it is admitted costs about the same.
     let _ = std::hint::black_box(limits.admit(&mut admission, "std", Some("echo")).await);
 }

@@ -71,7 +71,7 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let empty_at = loop {
         let limits = turn.next().expect("there is a replica");
         let called = Instant::now();
-        let mut admission = limits.enter().expect("calls in flight are not limited");
+        let mut admission = limits.enter().await.expect("calls in flight are not limited");
         let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
         load.slowest = load.slowest.max(called.elapsed());
         match outcome {

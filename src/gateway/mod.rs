@@ -191,7 +191,8 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let mut pass = Pass { admission: Arc::new(caller.tenant.limits.enter()?), standing: None };
+        let mut pass =
+            Pass { admission: Arc::new(caller.tenant.limits.enter().await?), standing: None };
         let mut server = self.backend(caller, &call.server)?;
         loop {
             match at_server(caller, &call, &server, &mut pass, record).await {

@@ -86,7 +86,7 @@ fn has_key(headers: &HeaderMap) -> Result<(), CallError> {
 /// A change is taken from the tenant's rates like a call: it costs more than one.
 async fn count(caller: &Caller, server: &str) -> Result<(), CallError> {
     let limits = &caller.tenant.limits;
-    let mut admission = limits.enter()?;
+    let mut admission = limits.enter().await?;
     limits.admit(&mut admission, server, None).await?;
     Ok(())
 }

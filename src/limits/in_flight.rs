@@ -3,18 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Refusal;
+use super::shared::Lease;
+use super::{Refusal, Shared};
+use crate::ids::TenantId;
+use crate::policy::Pattern;
 
 /// How many calls are in flight, and how many may be. Copies count together, each by its own limit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct InFlight {
-    count: Arc<AtomicU32>,
+    calls: Calls,
     max: Option<u32>,
+}
+
+/// Where they are counted.
+#[derive(Clone, Debug)]
+enum Calls {
+    Here(Arc<AtomicU32>),
+    Shared(Arc<Lease>),
 }
 
 /// One call that is counted until this is dropped.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<AtomicU32>);
+pub(super) struct Permit(Calls);
 
 /// The place of one call within the limits of its tenant, until it is dropped. It goes with the call, also when nobody
 /// waits for that any more: what a server still works on counts.
@@ -26,9 +36,21 @@ pub struct Admission {
 }
 
 impl InFlight {
+    /// None yet, and no limit. Without a pattern it is for all calls of the tenant.
+    pub fn new(tenant: &TenantId, pattern: Option<&Pattern>, shared: Option<&Arc<Shared>>) -> Self {
+        let calls = match shared {
+            None => Calls::Here(Arc::default()),
+            Some(shared) => Calls::Shared(Lease::new(shared, key(tenant, pattern))),
+        };
+        Self { calls, max: None }
+    }
+
     /// The same calls under another limit. Those in flight stay, also if there are more of them than the limit.
     pub fn with_max(&self, max: Option<u32>) -> Self {
-        Self { count: self.count.clone(), max }
+        if let Calls::Shared(lease) = &self.calls {
+            lease.set_limit(max);
+        }
+        Self { calls: self.calls.clone(), max }
     }
 
     /// Whether there is a limit at all.
@@ -36,21 +58,38 @@ impl InFlight {
         self.max.is_some()
     }
 
-    /// Counts one more call, if there is a place for it.
-    pub fn take(&self, scope: &str) -> Result<Permit, Refusal> {
-        let limit = self.max.unwrap_or(u32::MAX);
-        // Not added first and looked at then: a call that is refused must not take the place of one that is not.
-        self.count
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-                (count < limit).then(|| count + 1)
-            })
-            .map(|_| Permit(self.count.clone()))
-            .map_err(|_| Refusal::Busy { scope: scope.to_owned(), limit })
+    /// Counts one more call, if there is a place for it. Waits only where replicas share the limit, and only if this one
+    /// has no place left that it may use without asking.
+    pub async fn take(&self, scope: &str) -> Result<Permit, Refusal> {
+        let is_taken = match &self.calls {
+            Calls::Here(count) => take(count, self.max),
+            Calls::Shared(lease) => lease.take(self.max).await,
+        };
+        if is_taken {
+            return Ok(Permit(self.calls.clone()));
+        }
+        Err(Refusal::Busy { scope: scope.to_owned(), limit: self.max.unwrap_or(u32::MAX) })
     }
+}
+
+/// Not added first and looked at then: a call that is refused must not take the place of one that is not.
+fn take(count: &AtomicU32, max: Option<u32>) -> bool {
+    let limit = max.unwrap_or(u32::MAX);
+    let one_more = |count| (count < limit).then(|| count + 1);
+    count.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        match &self.0 {
+            Calls::Here(count) => drop(count.fetch_sub(1, Ordering::Relaxed)),
+            Calls::Shared(lease) => lease.give(),
+        }
     }
+}
+
+/// In one place with the tenant's rates, and apart from all of them. A limit that changes is still the same one.
+fn key(tenant: &TenantId, pattern: Option<&Pattern>) -> String {
+    let pattern = pattern.map(|pattern| format!(":{pattern}")).unwrap_or_default();
+    format!("trunkline:{{{tenant}}}:in-flight{pattern}")
 }

@@ -4,10 +4,10 @@
 //! - `quota`, `bucket`: a rate in numbers, and what is used of one
 //! - `untold`: what Valkey must be told of when it is back
 //! - `standing`: where the tenant stands, in headers
-//! - [`shared`]: rates that all replicas share, in Valkey or Redis; calls in flight are counted by each replica
+//! - [`shared`]: what all replicas share of both, in Valkey or Redis
 //!
 //! A call asks twice. [`Limits::enter`] comes before anything that costs: it is for the tenant as a whole, and takes a few
-//! nanoseconds. [`Limits::admit`] comes when it is known what is called.
+//! nanoseconds, unless little is left of a limit that replicas share. [`Limits::admit`] comes when it is known what is called.
 
 mod bucket;
 mod clock;
@@ -92,9 +92,9 @@ impl Limits {
     ) -> Self {
         let nothing = Self {
             tenant: tenant.clone(),
+            in_flight: InFlight::new(tenant, None, shared.as_ref()),
             shared,
             clock,
-            in_flight: InFlight::default(),
             rate: None,
             scoped: vec![],
         };
@@ -119,7 +119,10 @@ impl Limits {
 
     fn scoped(&self, pattern: &Pattern, limit: &Limit) -> Scoped {
         let before = self.scoped.iter().find(|scoped| scoped.pattern == *pattern);
-        let in_flight = before.map(|before| before.in_flight.clone()).unwrap_or_default();
+        let in_flight = before.map_or_else(
+            || InFlight::new(&self.tenant, Some(pattern), self.shared.as_ref()),
+            |before| before.in_flight.clone(),
+        );
         let rate = before.and_then(|before| before.rate.as_ref());
         Scoped {
             pattern: pattern.clone(),
@@ -141,8 +144,8 @@ impl Limits {
     }
 
     /// Counts one more call of the tenant, until the admission is dropped.
-    pub fn enter(&self) -> Result<Admission, Refusal> {
-        let tenant = self.in_flight.take(TENANT)?;
+    pub async fn enter(&self) -> Result<Admission, Refusal> {
+        let tenant = self.in_flight.take(TENANT).await?;
         Ok(Admission { _tenant: tenant, scoped: vec![] })
     }
 
@@ -161,10 +164,10 @@ impl Limits {
         }
         let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
         let scoped: Vec<_> = scoped.collect();
-        let limited = scoped.iter().filter(|scoped| scoped.in_flight.is_limited());
-        let permits: Result<Vec<_>, _> =
-            limited.map(|scoped| scoped.in_flight.take(&scoped.scope)).collect();
-        let permits = permits?;
+        let mut permits = vec![];
+        for limited in scoped.iter().filter(|scoped| scoped.in_flight.is_limited()) {
+            permits.push(limited.in_flight.take(&limited.scope).await?);
+        }
         let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
         let standing = self.spend(rates.collect()).await?;
         admission.scoped.extend(permits);

@@ -32,6 +32,10 @@ fn limits(policy: &Policy) -> (Limits, FakeRelativeClock) {
     (limits, clock)
 }
 
+fn enter(limits: &Limits) -> Result<Admission, Refusal> {
+    limits.enter().now_or_never().expect("nothing in memory is waited for")
+}
+
 /// A call to `search/query`, which is over when the admission is dropped.
 fn call(limits: &Limits) -> Result<(Admission, Standing), Refusal> {
     call_of(limits, "search", Some("query"))
@@ -42,7 +46,7 @@ fn call_of(
     server: &str,
     tool: Option<&str>,
 ) -> Result<(Admission, Standing), Refusal> {
-    let mut admission = limits.enter()?;
+    let mut admission = enter(limits)?;
     let admitted = limits.admit(&mut admission, server, tool);
     let standing = admitted.now_or_never().expect("nothing in memory is waited for")?;
     Ok((admission, standing))
@@ -136,13 +140,13 @@ fn no_limit_is_nothing_to_say() {
 #[test]
 fn calls_in_flight_are_counted_until_they_are_dropped() {
     let (limits, _) = limits(&policy(in_flight(2), &[]));
-    let (first, second) = (call(&limits).unwrap(), limits.enter().unwrap());
-    assert_eq!(refused(limits.enter()), "tenant is busy with 2");
+    let (first, second) = (call(&limits).unwrap(), enter(&limits).unwrap());
+    assert_eq!(refused(enter(&limits)), "tenant is busy with 2");
     drop(first);
-    let third = limits.enter().unwrap();
-    assert!(limits.enter().is_err());
+    let third = enter(&limits).unwrap();
+    assert!(enter(&limits).is_err());
     drop((second, third));
-    assert!(limits.enter().is_ok());
+    assert!(enter(&limits).is_ok());
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn a_call_that_is_refused_holds_nothing() {
     // It has the only place of two patterns when the third has none for it.
     let blocking = call_of(&limits, "search", None).unwrap();
     clock.advance(Duration::from_secs(1));
-    let mut admission = limits.enter().unwrap();
+    let mut admission = enter(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "search is busy with 1");
     drop(blocking);
@@ -177,7 +181,7 @@ fn a_call_that_is_refused_holds_nothing() {
     assert!(outcome.is_ok());
     drop(admission);
     // The same where a rate refuses.
-    let mut admission = limits.enter().unwrap();
+    let mut admission = enter(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "* in 1s");
     clock.advance(Duration::from_secs(1));
@@ -208,7 +212,7 @@ fn a_new_policy_keeps_what_is_in_flight() {
     let after = before.renewed(&policy(in_flight(4), &[("search", in_flight(2))]));
     assert_eq!(refused(call(&after)), "search is busy with 2");
     let other = call_of(&after, "std", None).unwrap();
-    assert_eq!(refused(after.enter()), "tenant is busy with 4");
+    assert_eq!(refused(enter(&after)), "tenant is busy with 4");
     drop(calls);
     let _two = [(); 2].map(|()| call(&after).unwrap());
     assert_eq!(refused(call(&after)), "search is busy with 2");

@@ -87,6 +87,8 @@ metrics! {
     shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
     /// Calls that went by this replica's part of the limits, since those that are shared could not be reached.
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
+    /// Questions for more places in flight than this replica has of a shared limit: granted, or refused, at least in part.
+    shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
     /// How often the configuration was read again while running: ok, or failed, which changed nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// When the configuration in force was read, in seconds since 1970.
@@ -133,6 +135,10 @@ pub struct SharedLimitsMetrics {
     pub up: IntGauge,
     /// Calls that went without.
     pub fallbacks: IntCounter,
+    /// Questions for more places, all of which there were.
+    pub leases_granted: IntCounter,
+    /// The same where there were not enough.
+    pub leases_refused: IntCounter,
 }
 
 /// The metrics of the configuration.
@@ -195,7 +201,10 @@ impl Metrics {
 
     /// The handles for limits that replicas share. They are not shown unless somebody asks for them here.
     pub fn shared_limits(&self) -> SharedLimitsMetrics {
+        let leases = |outcome| self.shared_limits_leases.with_label_values(&[outcome]);
         SharedLimitsMetrics {
+            leases_granted: leases("granted"),
+            leases_refused: leases("refused"),
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
         }

@@ -20,7 +20,7 @@ fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
 }
 
 async fn call(limits: &Limits) -> Result<Standing, Refusal> {
-    limits.admit(&mut limits.enter().unwrap(), "search", Some("query")).await
+    limits.admit(&mut limits.enter().await.unwrap(), "search", Some("query")).await
 }
 
 /// The scope and the wait of a call that is refused.

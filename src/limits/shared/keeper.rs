@@ -6,24 +6,31 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redis::RedisError;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::link::Link;
+use super::{AWAY, Shared};
 
 /// How often a replica says that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after the first failure, and at most.
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// In every so many heartbeats Valkey hears of all places that are held: often enough for one to be missed before they are
+/// lost.
+const BEATS_PER_ROUND: u64 = 2;
+/// How long giving places back may take at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Keeps the connection, until told to stop; then takes this replica from those that share.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
+        // If it fails, the others notice by the silence.
+        let _ = timeout(LAST_WORDS, self.holders.give_back()).await;
+        self.link_number.store(AWAY, Ordering::SeqCst);
         if let Some(link) = self.link.swap(None) {
-            // If it fails, the others notice by the silence.
             let _ = link.leave(self.replica).await;
         }
     }
@@ -31,11 +38,13 @@ impl Shared {
     async fn keep(&self) {
         let mut wait = WAIT_FIRST;
         let mut told = false;
-        loop {
-            match self.open().await {
+        for number in AWAY + 1.. {
+            match self.open(number).await {
                 Ok(link) => {
                     told = true;
-                    if self.stay(link).await {
+                    let is_of_use = self.stay(link).await;
+                    self.hears.store(false, Ordering::SeqCst);
+                    if is_of_use {
                         wait = WAIT_FIRST;
                     }
                 }
@@ -51,8 +60,8 @@ impl Shared {
     }
 
     /// A connection over which Valkey has answered quickly.
-    async fn open(&self) -> Result<Arc<Link>, RedisError> {
-        let link = Link::open(&self.client, self.answer_timeout).await?;
+    async fn open(&self, number: u32) -> Result<Arc<Link>, RedisError> {
+        let link = Link::open(&self.client, self.answer_timeout, number).await?;
         let replicas = link.heartbeat(self.replica).await?;
         // A Valkey that has just started has not heard of all replicas yet.
         self.replicas.fetch_max(replicas, Ordering::Relaxed);
@@ -62,27 +71,43 @@ impl Shared {
     /// Lets calls use a connection until it is lost. Whether it was of use for a while: one that is lost at once must
     /// not be made again at once, and again.
     async fn stay(&self, link: Arc<Link>) -> bool {
+        // First: once there is a link, a call may lose it.
+        self.link_number.store(link.number, Ordering::SeqCst);
         self.link.store(Some(link.clone()));
         self.metrics.up.set(1);
         tracing::info!(replicas = self.replicas(), "limits are shared");
+        // At the same time: what is wanted here is given back also while much is said.
+        tokio::select! {
+            is_of_use = self.beat_until_lost(&link) => is_of_use,
+            () = self.listen() => false,
+        }
+    }
+
+    async fn beat_until_lost(&self, link: &Arc<Link>) -> bool {
+        self.holders.state_all().await;
         let mut beats = interval(HEARTBEAT_EVERY);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         beats.tick().await;
-        let mut of_use = false;
+        let mut count = 0;
         loop {
             tokio::select! {
-                () = self.lost.notified() => return of_use,
-                _ = beats.tick() => match self.beat(&link).await {
-                    Ok(()) => of_use = true,
-                    Err(error) => self.lose(&link, &error),
+                () = self.lost.notified() => return count > 0,
+                _ = beats.tick() => match self.beat(link, count).await {
+                    Ok(()) => count += 1,
+                    Err(error) => self.lose(link, &error),
                 },
             }
         }
     }
 
-    async fn beat(&self, link: &Link) -> Result<(), RedisError> {
+    async fn beat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
         let replicas = link.heartbeat(self.replica).await?;
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
+        if count.is_multiple_of(BEATS_PER_ROUND) {
+            self.holders.state_all().await;
+        } else {
+            self.holders.state_surplus().await;
+        }
         Ok(())
     }
 }

@@ -10,29 +10,39 @@ use uuid::Uuid;
 
 use super::super::bucket::Bucket;
 use super::super::{Refusal, Standing};
+use super::lease::Lease;
+use super::statement::{Granted, Statement};
+use super::wanted::WANTED_CHANNEL;
 
 /// The replicas that live.
 const REPLICAS_KEY: &str = "trunkline:replicas";
 /// Who is silent for so many seconds is gone.
-const REPLICA_GONE_SECS: u32 = 5;
+const GONE_SECS: u32 = 5;
 /// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls that may wait to be written. There is one message for each; more only wait a little longer.
 const WRITE_QUEUE: usize = 1024;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
+static LEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lease.lua")));
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
 
 /// A connection that calls share: many questions are under way at once, and answered in order.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Each has another one, from 1.
+    pub number: u32,
     connection: MultiplexedConnection,
     answer_timeout: Duration,
 }
 
 impl Link {
     /// Connects and brings the scripts.
-    pub async fn open(client: &Client, answer_timeout: Duration) -> Result<Self, RedisError> {
+    pub async fn open(
+        client: &Client,
+        answer_timeout: Duration,
+        number: u32,
+    ) -> Result<Self, RedisError> {
         // Timeouts are set here, around what may be several questions.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -42,8 +52,9 @@ impl Link {
             let mut connection =
                 client.get_multiplexed_async_connection_with_config(&config).await?;
             TAKE.load_async(&mut connection).await?;
+            LEASE.load_async(&mut connection).await?;
             HEARTBEAT.load_async(&mut connection).await?;
-            Ok(Self { connection, answer_timeout })
+            Ok(Self { number, connection, answer_timeout })
         };
         timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
     }
@@ -84,10 +95,27 @@ impl Link {
         Ok(judge(buckets, *fits == 1, owed))
     }
 
+    /// Says what is held of a limit, and finds out what may be.
+    pub async fn lease(&self, lease: &Lease, said: &Statement) -> Result<Granted, RedisError> {
+        let mut call = LEASE.key(&lease.key);
+        call.arg(lease.id.to_string())
+            .arg(said.number)
+            .arg(said.held)
+            .arg(said.needed)
+            .arg(said.wish)
+            .arg(said.limit)
+            .arg(said.spare)
+            .arg(GONE_SECS)
+            .arg(WANTED_CHANNEL);
+        let answer = self.soon(call.invoke_async(&mut self.connection.clone())).await;
+        let (places, is_roomy) = answer?;
+        Ok(Granted { places, is_roomy })
+    }
+
     /// Says that this replica lives, and finds out how many do.
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
-        call.arg(replica.to_string()).arg(REPLICA_GONE_SECS);
+        call.arg(replica.to_string()).arg(GONE_SECS);
         self.soon(call.invoke_async(&mut self.connection.clone())).await
     }
 
@@ -126,6 +154,6 @@ fn nanos(time: Duration) -> String {
     time.as_nanos().to_string()
 }
 
-fn too_slow(_: Elapsed) -> RedisError {
+pub(super) fn too_slow(_: Elapsed) -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

@@ -1,17 +1,26 @@
-//! Rates that all replicas share, in Valkey or Redis.
+//! Limits that all replicas share, in Valkey or Redis.
 //!
 //! - `link`: one connection, and what is asked over it
 //! - `keeper`: the task that makes connections, and finds out how many replicas there are
+//! - `lease`, `places`: what this replica has of a limit of calls in flight
+//! - `statement`, `voice`: what is said to Valkey about it, and by whom; `holders`: the limits that must be spoken of; `wanted`: when others want them
 //!
 //! Calls use the connection while there is one. The first that fails or takes too long takes it away from all; from then on
-//! every replica goes by its own part of each rate, and no call notices anything. Only the keeper brings a connection
-//! back, when Valkey answers quickly again; then each rate's next call tells it of those that it has missed.
+//! every replica goes by its own part of each limit, and no call notices anything. Only the keeper brings a connection
+//! back, when Valkey answers quickly again; then each rate's next call tells it of those that it has missed, and all calls
+//! in flight are told at once.
 
+mod holders;
 mod keeper;
+mod lease;
 mod link;
+mod places;
+mod statement;
+mod voice;
+mod wanted;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -19,6 +28,8 @@ use redis::{Client, RedisError};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use self::holders::Holders;
+pub(super) use self::lease::Lease;
 use self::link::Link;
 use super::bucket::Bucket;
 use super::{Refusal, Standing};
@@ -28,7 +39,10 @@ use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 /// How long calls should wait for Valkey. In one data centre it answers in less than one millisecond.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The rates of all tenants in one Valkey or Redis. [`Shared::run`] must run for it to be used at all.
+/// The number of no connection.
+const AWAY: u32 = 0;
+
+/// The limits of all tenants in one Valkey or Redis. [`Shared::run`] must run for it to be used at all.
 #[derive(Debug)]
 pub struct Shared {
     client: Client,
@@ -38,10 +52,15 @@ pub struct Shared {
     replica: Uuid,
     /// Empty while Valkey is away.
     link: ArcSwapOption<Link>,
+    /// The number of the link, where a call looks before it needs the link; [`AWAY`] if there is none.
+    link_number: AtomicU32,
     /// Wakes the keeper when the link is taken away.
     lost: Notify,
     /// The last that was heard: who cannot reach Valkey cannot ask.
     replicas: AtomicU32,
+    /// Whether this replica can be asked to give places back.
+    hears: AtomicBool,
+    holders: Holders,
     metrics: SharedLimitsMetrics,
 }
 
@@ -67,8 +86,11 @@ impl Shared {
             answer_timeout,
             replica: Uuid::new_v4(),
             link: ArcSwapOption::empty(),
+            link_number: AtomicU32::new(AWAY),
             lost: Notify::new(),
             replicas: AtomicU32::new(1),
+            hears: AtomicBool::new(false),
+            holders: Holders::default(),
             metrics,
         }))
     }
@@ -78,7 +100,7 @@ impl Shared {
         self.link.load().is_some()
     }
 
-    /// Among how many replicas rates are divided while Valkey is away.
+    /// Among how many replicas limits are divided while Valkey is away.
     pub fn replicas(&self) -> u32 {
         self.replicas.load(Ordering::Relaxed)
     }
@@ -104,6 +126,7 @@ impl Shared {
     fn lose(&self, link: &Arc<Link>, error: &RedisError) {
         let before = self.link.compare_and_swap(link, None);
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, link)) {
+            self.link_number.store(AWAY, Ordering::SeqCst);
             self.metrics.up.set(0);
             let replicas = self.replicas();
             tracing::warn!(%error, replicas, "shared limits are away: each replica goes by its own part of them");

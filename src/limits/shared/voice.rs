@@ -1,0 +1,136 @@
+//! Who speaks to Valkey about a limit: one task at a time, so that nothing that is said overtakes anything else.
+//!
+//! Whoever wants something to be said speaks up. If nobody speaks yet, a task begins to; if one does, it says more when it
+//! has its answer. So there is one question under way for each limit, however many callers wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::lease::{Lease, Place};
+use super::statement::{Granted, Statement};
+
+/// Nobody speaks.
+const SILENT: u8 = 0;
+/// A task speaks, and what it says has all that is known.
+const SPEAKING: u8 = 1;
+/// A task speaks, and must speak again.
+const AGAIN: u8 = 2;
+
+/// When to ask again after having been refused. A place that was given back at another replica may be on its way, and a
+/// replica that has more than it needs may be about to give that back.
+const ASK_AGAIN_AFTER: [Duration; 3] =
+    [Duration::from_millis(2), Duration::from_millis(6), Duration::from_millis(12)];
+
+/// A caller that waits for an answer.
+struct Waiting<'a>(&'a Arc<Lease>);
+
+impl Lease {
+    /// Takes a place of at most `max` after asking for it.
+    pub(super) async fn take_by_asking(self: &Arc<Self>, max: u32) -> bool {
+        let mut pauses = ASK_AGAIN_AFTER.into_iter();
+        loop {
+            let waiting = Waiting::new(self);
+            waiting.for_an_answer().await;
+            match self.try_take(max, 0) {
+                Place::Taken => return true,
+                Place::None => return false,
+                Place::Unknown => drop(waiting),
+            }
+            let Some(pause) = pauses.next() else { return false };
+            sleep(pause).await;
+        }
+    }
+
+    /// Has something said. The task that does, if it begins now.
+    pub(super) fn speak_up(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        // A call that ends where nothing can be said leaves that to the keeper.
+        let runtime = Handle::try_current().ok()?;
+        let is_silent = self.voice.swap(AGAIN, Ordering::SeqCst) == SILENT;
+        is_silent.then(|| runtime.spawn(self.clone().speak()))
+    }
+
+    async fn speak(self: Arc<Self>) {
+        loop {
+            self.voice.store(SPEAKING, Ordering::SeqCst);
+            self.say().await;
+            // The answer may have been that there is less than is held.
+            if self.has_too_much() {
+                continue;
+            }
+            let (from, to) = (SPEAKING, SILENT);
+            let order = Ordering::SeqCst;
+            if self.voice.compare_exchange(from, to, order, order).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Says what there is to be said, and goes by the answer. If there is none, nobody waits for it any longer either.
+    async fn say(self: &Arc<Self>) {
+        let link = self.shared.link.load_full();
+        // Before anything is looked at: who waits for a later number is in what is said under it.
+        let number = self.said.fetch_add(1, Ordering::SeqCst) + 1;
+        if let Some(link) = link {
+            let statement = self.state(number, link.number);
+            match link.lease(self, &statement).await {
+                Ok(granted) => {
+                    self.count(&statement, granted);
+                    self.hear(granted, link.number);
+                }
+                Err(error) => self.shared.lose(&link, &error),
+            }
+        }
+        self.answered.store(number, Ordering::SeqCst);
+        self.answer.notify_waiters();
+    }
+
+    fn count(&self, statement: &Statement, granted: Granted) {
+        let metrics = &self.shared.metrics;
+        if statement.needed > statement.held {
+            let is_enough = granted.places >= statement.needed;
+            let counter = if is_enough { &metrics.leases_granted } else { &metrics.leases_refused };
+            counter.inc();
+        }
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn new(lease: &'a Arc<Lease>) -> Self {
+        lease.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(lease)
+    }
+
+    /// Waits until Valkey has answered something that was said after this began, or is away.
+    async fn for_an_answer(&self) {
+        let Self(lease) = self;
+        let before = lease.said.load(Ordering::SeqCst);
+        drop(lease.speak_up());
+        let answered = async {
+            loop {
+                let next = lease.answer.notified();
+                if lease.answered.load(Ordering::SeqCst) > before {
+                    return;
+                }
+                next.await;
+            }
+        };
+        // What is being said already comes first.
+        let _ = timeout(lease.shared.answer_timeout * 2, answered).await;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Self(lease) = self;
+        lease.waiting.fetch_sub(1, Ordering::SeqCst);
+        // It may have left without the place that it was given.
+        if lease.has_too_much() {
+            drop(lease.speak_up());
+        }
+    }
+}
