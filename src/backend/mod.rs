@@ -52,9 +52,12 @@ mod wear;
 mod wishes;
 mod writer;
 
+use std::num::NonZero;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -83,9 +86,9 @@ use crate::telemetry::metrics::{Metrics, ServerMetrics};
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// The longest deadline a call can have.
 pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
-/// Copies that are being started at once, of all servers that are shared: starting is the most work that most of them ever
-/// do.
-const STARTS_MAX: usize = 8;
+/// Copies that are being started at once, of all servers that are shared: as many as there are processors, within these
+/// bounds. Starting is the most work that most of them ever do, and others' calls need the processors too.
+const STARTS: RangeInclusive<usize> = 2..=8;
 /// The same of one server whose processes callers start.
 const OWN_STARTS_MAX: usize = 4;
 
@@ -115,7 +118,9 @@ impl Environment {
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
         let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
-        let starts = Arc::new(Semaphore::new(STARTS_MAX));
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        let starts = Semaphore::new(processors.clamp(*STARTS.start(), *STARTS.end()));
+        let starts = Arc::new(starts);
         Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
     }
 

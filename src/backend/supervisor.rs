@@ -6,6 +6,7 @@ mod tools_kept;
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -23,6 +24,9 @@ use super::run::{Run, StartError};
 use super::speaker::keep_subscribed_to_one;
 use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
+
+/// How long one that is being started holds up others: most of the work is done then, and the rest may be waiting.
+const TURN_MAX: Duration = Duration::from_secs(3);
 
 /// Runs until `stop`, and leaves no process behind. Calls that are under way on a copy that takes no more may go on after
 /// that; not after `halt`.
@@ -143,7 +147,7 @@ impl Keeper {
     /// Starts one run, when there are not too many that start.
     async fn start(&self) -> Result<Run, StartError> {
         let backend = &self.backend;
-        let _turn = tokio::select! {
+        let mut turn = tokio::select! {
             turn = backend.turn_to_start() => turn,
             () = self.stop.cancelled() => return Err(StartError::stopped()),
         };
@@ -160,12 +164,16 @@ impl Keeper {
             &self.stop,
         );
         tokio::pin!(start);
-        tokio::select! {
-            started = &mut start => started,
-            () = self.stop.cancelled() => {
-                // Callers must know at once, however long it takes to clean up.
-                self.enter(State::Stopped);
-                start.await
+        let turn_ends = Instant::now() + TURN_MAX;
+        loop {
+            tokio::select! {
+                started = &mut start => return started,
+                () = sleep_until(turn_ends), if turn.is_some() => turn = None,
+                () = self.stop.cancelled() => {
+                    // Callers must know at once, however long it takes to clean up.
+                    self.enter(State::Stopped);
+                    return start.await;
+                }
             }
         }
     }
