@@ -87,6 +87,8 @@ metrics! {
     shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
     /// Calls that went by this replica's part of the limits, since those that are shared could not be reached.
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
+    /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), broken (it ended meanwhile), or late.
+    forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
     /// How often the configuration was read again while running: ok, or failed, which changed nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// When the configuration in force was read, in seconds since 1970.
@@ -199,6 +201,11 @@ impl Metrics {
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
         }
+    }
+
+    /// Requests that were sent on to another replica and ended so.
+    pub fn forwarded(&self, outcome: &str) -> IntCounter {
+        self.forwarded.with_label_values(&[outcome])
     }
 
     /// The handles for a configuration that was just read for the first time.

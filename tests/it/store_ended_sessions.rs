@@ -1,0 +1,71 @@
+//! What replicas tell each other by the store: who is there, and which sessions have ended.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use trunkline::ids::SessionId;
+use trunkline::replicas::Endings;
+
+use crate::support::{in_time, on_both};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+#[tokio::test]
+async fn replicas_see_each_other_until_they_leave() {
+    on_both(async |database| {
+        let (one, other) = (database.open().await, database.open().await);
+        assert_eq!(one.beat("one", "10.0.0.1:80").await.unwrap(), []);
+        let seen = |id: &str, address: &str| vec![(id.to_owned(), address.to_owned())];
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
+        assert_eq!(one.beat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
+        one.delete_gone_replicas().await.unwrap();
+        one.leave("one").await.unwrap();
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_end_of_a_session_is_read_once_and_soon() {
+    on_both(async |database| {
+        let (one, other) = (database.open().await, database.open().await);
+        let ids: Vec<_> = (0..450).map(|_| SessionId::new()).collect();
+        let ended = |ids: &[SessionId]| {
+            ids.iter().map(|id| (id.clone(), now() + DAY_MS)).collect::<Vec<_>>()
+        };
+        one.end_sessions(&ended(&ids[..400])).await.unwrap();
+        // Again is nothing new.
+        one.end_sessions(&ended(&ids[..2])).await.unwrap();
+        let mut endings = Endings::new(other);
+        let read = endings.read().await.unwrap();
+        assert_eq!(read.len(), 400);
+        assert!(ids[..400].iter().all(|id| read.iter().any(|it| it.id == *id)));
+        assert_eq!(endings.read().await.unwrap(), []);
+        // The first look is at what is there.
+        let _ = timeout(Duration::from_millis(700), endings.next()).await;
+        one.end_sessions(&ended(&ids[400..])).await.unwrap();
+        let read = in_time("the others", endings.next()).await;
+        assert_eq!(read.len(), 50);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_over_by_itself_is_not_kept() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let (over, later) = (SessionId::new(), SessionId::new());
+        let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
+        store.end_sessions(&rows).await.unwrap();
+        store.delete_ended_sessions().await.unwrap();
+        let left: Vec<_> =
+            store.ended_sessions(None).await.unwrap().into_iter().map(|it| it.id).collect();
+        assert!(left == [later]);
+    })
+    .await;
+}
