@@ -12,6 +12,8 @@ mod endings;
 mod letter;
 mod members;
 mod proof;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -151,24 +153,5 @@ impl Replicas {
             replicas.tell(&to, &letter).await;
             drop(turn);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Secret;
-
-    /// A replica that nobody has heard of.
-    pub(super) fn replica(key: &str) -> Replicas {
-        let id = uuid::Uuid::new_v4().simple().to_string();
-        Replicas {
-            me: Peer { id, address: ([127, 0, 0, 1], 1).into() },
-            sealer: Sealer::new(&[Secret::new(key.to_owned())]),
-            http: reqwest::Client::new(),
-            others: ArcSwap::default(),
-            endings: mpsc::channel(1).0,
-            telling: Arc::new(Semaphore::new(1)),
-        }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use reqwest::header::ACCEPT;
 
 use super::*;
-use crate::replicas::tests::replica;
+use crate::replicas::testing::replica;
 
 fn letter() -> Letter {
     let mut headers = HeaderMap::new();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::{AnyConnection, Connection};
 use tokio::time::timeout;
 use trunkline::ids::SessionId;
 use trunkline::replicas::Endings;
@@ -23,9 +24,31 @@ async fn replicas_see_each_other_until_they_leave() {
         assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
         assert_eq!(one.beat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
         assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
-        one.delete_gone_replicas().await.unwrap();
         one.leave("one").await.unwrap();
         assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_says_nothing_for_ten_seconds_is_gone() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
+        let others = async || store.beat("other", "10.0.0.2:80").await.unwrap().len();
+        let rows = "SELECT COUNT(*) FROM replicas";
+        store.beat("one", "10.0.0.1:80").await.unwrap();
+        for (later_ms, seen, kept) in [(8_000, 1, 2), (3_000, 0, 2), (60_000, 0, 1)] {
+            sqlx::query("UPDATE replicas SET seen = seen - $1 WHERE id = 'one'")
+                .bind(later_ms)
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(others().await, seen);
+            store.delete_gone_replicas().await.unwrap();
+            let left: i64 = sqlx::query_scalar(rows).fetch_one(&mut connection).await.unwrap();
+            assert_eq!(left, kept);
+        }
     })
     .await;
 }

@@ -101,3 +101,7 @@ impl Relayed {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "relayed_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use tokio::time::advance;
 use super::*;
 use crate::http::mcp::seats::Seats;
 use crate::mcp::LogLevel;
+use crate::replicas::testing::replica;
 
 const ALL: Scope = Scope::All;
 
@@ -90,6 +91,43 @@ async fn a_token_is_good_for_its_tenant_its_endpoint_and_its_time() {
     assert!(!elsewhere.session.is_ours());
     assert!(enter(&sessions, &seal(now() - 1, "2025-11-25")).is_none());
     assert!(enter(&sessions, &seal(now() + 60, "1999-01-01")).is_none());
+}
+
+/// The sessions of two replicas that know each other.
+fn two_replicas() -> [(Sessions, Peer); 2] {
+    let sealer = Arc::new(Sealer::random());
+    [(); 2].map(|()| {
+        let replica = Arc::new(replica("a key"));
+        let me = replica.me().clone();
+        (Sessions::new(sealer.clone(), Some(replica)), me)
+    })
+}
+
+#[tokio::test]
+async fn a_token_says_where_its_session_is_kept() {
+    let [(owner, at), (other, _)] = two_replicas();
+    let token = open(&owner);
+    assert_eq!(enter(&owner, &token).unwrap().session.home, Home::Here);
+    assert_eq!(enter(&other, &token).unwrap().session.home, Home::At(at));
+    // One that stands alone can ask nobody.
+    let alone = Sessions::new(owner.sealer.clone(), None);
+    assert_eq!(enter(&alone, &token).unwrap().session.home, Home::Lost);
+    // Nor can anybody ask one that stands alone, or did when the token was made.
+    assert_eq!(enter(&other, &open(&alone)).unwrap().session.home, Home::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_where_it_is_kept_and_is_forgotten_elsewhere() {
+    let [(owner, _), (other, _)] = two_replicas();
+    let (seats, token) = (Arc::<Seats>::default(), open(&owner));
+    remember(&owner, &token, &seats);
+    remember(&other, &token, &seats);
+    advance(IDLE_MAX).await;
+    other.sweep();
+    assert_eq!(live(&other), 0);
+    assert!(enter(&other, &token).is_some());
+    owner.sweep();
+    assert!(enter(&owner, &token).is_none());
 }
 
 #[tokio::test(start_paused = true)]
