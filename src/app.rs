@@ -1,5 +1,7 @@
 //! The gateway put together. `main` and the tests build the same one.
 
+mod among;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use self::among::{Among, Joined};
 use crate::backend::Environment;
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -37,6 +40,7 @@ pub struct App {
     tenancy: Tenancy,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
+    among: Option<Among>,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -51,6 +55,13 @@ impl App {
         };
         let metrics = Metrics::new();
         let tenancy = Tenancy::open(&config, &metrics).await?;
+        let among = match &config.replicas {
+            Some(replicas) => {
+                let listener = bind(replicas.listen, "replicas.listen").await?;
+                Some(Among::join(listener, &config, tenancy.directory.store()).await?)
+            }
+            None => None,
+        };
         let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
         environment.pins = tenancy.pins.clone();
         let servers = TaskTracker::new();
@@ -60,15 +71,19 @@ impl App {
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
-        let front = Arc::new(Front::new(gateway, directory, oauth, &config));
+        let mut front = Front::new(gateway, directory, oauth, &config);
+        if let Some(among) = &among {
+            front = among.introduce(front);
+        }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             watch: None,
             metrics,
-            front,
+            front: Arc::new(front),
             tenancy,
             listener,
             ops_listener,
+            among,
             servers,
             stop_servers,
         })
@@ -89,23 +104,34 @@ impl App {
         self.ops_listener.as_ref()?.local_addr().ok()
     }
 
+    /// Where other replicas are served, if there may be any.
+    pub fn replicas_addr(&self) -> Option<SocketAddr> {
+        self.among.as_ref()?.listener.local_addr().ok()
+    }
+
     /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
     /// finished within the limit, servers stopped.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
+        let drain_replicas = CancellationToken::new();
         let header_timeout = self.config.load().header_timeout;
-        let serving = TaskTracker::new();
-        let serve = |listener, router| {
+        let (serving, serving_replicas) = (TaskTracker::new(), TaskTracker::new());
+        let serve = |listener, router, drain: &CancellationToken| {
             http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
         };
-        serving.spawn(serve(
-            self.listener,
-            http::router(self.front.clone(), self.ops_listener.is_none()),
-        ));
+        let router = http::router(self.front.clone(), self.ops_listener.is_none());
+        serving.spawn(serve(self.listener, router, &drain));
         if let Some(listener) = self.ops_listener {
-            serving.spawn(serve(listener, http::ops_router(self.front.clone())));
+            serving.spawn(serve(listener, http::ops_router(self.front.clone()), &drain));
         }
+        let among = self.among.map(|among| {
+            let Among { listener, membership, endings, .. } = among;
+            let router = http::replicas_router(self.front.clone());
+            serving_replicas.spawn(serve(listener, router, &drain_replicas));
+            Joined::start(membership, endings, self.front.clone())
+        });
         serving.close();
+        serving_replicas.close();
 
         let front = self.front.clone();
         let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -131,18 +157,29 @@ impl App {
         sleep(config.drain_delay).await;
         drain.cancel();
         self.front.close_streams();
-        if timeout(config.drain_timeout, serving.wait()).await.is_err() {
+        let served = async {
+            serving.wait().await;
+            // Last: calls that are under way may wait for what comes by way of other replicas.
+            drain_replicas.cancel();
+            serving_replicas.wait().await;
+        };
+        tokio::pin!(served);
+        if timeout(config.drain_timeout, &mut served).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
             // Ended by their servers' end, calls are answered: not run, or outcome unknown.
             self.stop_servers.cancel();
-            if timeout(LAST_ANSWERS, serving.wait()).await.is_err() {
+            drain_replicas.cancel();
+            if timeout(LAST_ANSWERS, &mut served).await.is_err() {
                 abort.cancel();
-                serving.wait().await;
+                served.await;
             }
         }
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;
+        if let Some(among) = among {
+            among.leave().await;
+        }
         // After the last call: what was used of it is written down too.
         tenancy.stop().await;
         tracing::info!("shut down");

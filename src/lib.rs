@@ -18,6 +18,7 @@
 //! - [`std_server`]: the bundled MCP server
 //! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`secrets`]: what tenants give to servers of their own, sealed
+//! - [`replicas`]: other gateways that stand for the same one, and how they are reached
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
 //! - [`store`]: tenants, keys, usage, pins and the audit log in a database; the only place with SQL
 //! - [`keys`]: API keys and their hashes
@@ -43,6 +44,7 @@ pub mod pins;
 pub mod policy;
 pub mod registry;
 pub mod reload;
+pub mod replicas;
 pub mod seal;
 pub mod secrets;
 pub mod shutdown;

@@ -39,6 +39,8 @@ pub enum Purpose {
     RequestState,
     /// What a tenant has given a server of its own, in the store.
     TenantSecret,
+    /// The proof that a request comes from another replica.
+    Replica,
 }
 
 impl Sealer {
@@ -113,6 +115,7 @@ fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
         Purpose::Session => 1,
         Purpose::RequestState => 2,
         Purpose::TenantSecret => 3,
+        Purpose::Replica => 4,
     };
     [&[purpose], context].concat()
 }

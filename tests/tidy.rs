@@ -31,14 +31,25 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "app",
-        &["backend", "config", "gateway", "http", "registry", "reload", "telemetry", "tenancy"],
+        &[
+            "backend",
+            "config",
+            "gateway",
+            "http",
+            "registry",
+            "reload",
+            "replicas",
+            "store",
+            "telemetry",
+            "tenancy",
+        ],
     ),
     ("reload", &["config", "registry", "telemetry", "tenant"]),
     (
         "http",
         &[
             "backend", "config", "gateway", "ids", "jsonrpc", "keys", "limits", "mcp", "oauth",
-            "pins", "policy", "registry", "seal", "secrets", "store", "tenant",
+            "pins", "policy", "registry", "replicas", "seal", "secrets", "store", "tenant",
         ],
     ),
     (
@@ -83,6 +94,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("keys", &["config"]),
     ("limits", &["config", "ids", "policy", "telemetry"]),
     ("oauth", &["config", "ids", "telemetry"]),
+    ("replicas", &["config", "ids", "seal", "store"]),
     ("secrets", &["config", "ids", "seal"]),
     ("seal", &["config"]),
     ("config", &["ids", "policy"]),

@@ -39,6 +39,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(address) = app.ops_addr() {
         tracing::info!(%address, "metrics on http://{address}/metrics");
     }
+    if let Some(address) = app.replicas_addr() {
+        tracing::info!(%address, "listening for other replicas on {address}");
+    }
     let asked = Arc::new(Notify::new());
     let app = app.watching(watch, asked.clone());
     tokio::spawn(async move {

@@ -70,6 +70,7 @@ impl Config {
             auth: Auth { anonymous_tenant: _, hash_key, oauth },
             store_url,
             shared_limits,
+            replicas,
             secret_keys,
             tenants: _,
             servers: _,
@@ -89,6 +90,7 @@ impl Config {
             ("auth.oauth", *oauth != new.auth.oauth),
             ("store.url", *store_url != new.store_url),
             ("limits.shared", *shared_limits != new.shared_limits),
+            ("replicas", *replicas != new.replicas),
             ("secrets.keys", *secret_keys != new.secret_keys),
         ];
         settings.into_iter().filter(|(_, is_other)| *is_other).map(|(name, _)| name).collect()

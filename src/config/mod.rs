@@ -4,7 +4,7 @@
 //!
 //! - `tree`: settings without types, each with its place
 //! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`, `web`, `oauth`, `tenants`, `servers`: from the tree to the types below and in `server`
+//! - `read`, `section`, `values`, `web`, `oauth`, `replicas`, `tenants`, `servers`: from the tree to the types below and in `server`
 //! - `difference`: what is other in one than in another
 //! - `secret`: what must not be printed, and `${…}`; `template`: what only tenants know
 
@@ -13,6 +13,7 @@ mod error;
 mod mcp_file;
 mod oauth;
 mod read;
+mod replicas;
 mod secret;
 mod section;
 mod server;
@@ -40,6 +41,7 @@ use crate::policy::Policy;
 pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
+pub use replicas::Replicas;
 pub use secret::Secret;
 pub use server::{
     ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport, Upstream,
@@ -110,6 +112,8 @@ pub struct Config {
     pub store_url: Secret,
     /// The Valkey or Redis that holds the limits of all replicas; without one, each has its own.
     pub shared_limits: Option<Secret>,
+    /// How other replicas reach this one; without it, it stands alone.
+    pub replicas: Option<Replicas>,
     /// What tenants' secrets are encrypted with: the first encrypts, all decrypt.
     pub secret_keys: Vec<Secret>,
     /// Tenants that only this file changes.

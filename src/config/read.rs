@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::error::{ConfigError, Place};
 use super::section::Section;
 use super::tree::{Node, Table, Value};
-use super::{Auth, Config, Origin, Server, Sources, oauth, secret, servers, tenants, values, web};
+use super::{
+    Auth, Config, Origin, Server, Sources, oauth, replicas, secret, servers, tenants, values, web,
+};
 use crate::ids::ServerId;
 
 const KEYS: &[&str] = &[
@@ -22,6 +24,7 @@ const KEYS: &[&str] = &[
     "auth",
     "store",
     "limits",
+    "replicas",
     "secrets",
     "tenants",
     "servers",
@@ -74,6 +77,11 @@ pub(super) fn config(
             .optional("shared", |node| secret::cache_url(node, env, dir))?,
         None => None,
     };
+    let session_keys = top.required("session_keys", |node| secret::keys(node, env, dir))?;
+    let replicas = match top.table("replicas") {
+        Some(node) => replicas::replicas(node, !session_keys.is_empty())?,
+        None => None,
+    };
     let secret_keys = match top.table("secrets") {
         Some(node) => Section::open("secrets", node, SECRETS_KEYS)?
             .required("keys", |node| secret::keys(node, env, dir))?,
@@ -93,7 +101,7 @@ pub(super) fn config(
         ops_listen,
         allowed_origins: top.required("allowed_origins", web::origins)?,
         allowed_hosts: top.required("allowed_hosts", web::hosts)?,
-        session_keys: top.required("session_keys", |node| secret::keys(node, env, dir))?,
+        session_keys,
         header_timeout: top.required("header_timeout", values::duration)?,
         drain_delay: top.required("drain_delay", values::duration_or_zero)?,
         drain_timeout: top.required("drain_timeout", values::duration)?,
@@ -102,6 +110,7 @@ pub(super) fn config(
         auth,
         store_url,
         shared_limits,
+        replicas,
         secret_keys,
         tenants,
         servers,

@@ -10,6 +10,7 @@ mod oauth;
 mod ops;
 mod origin;
 mod patience;
+mod replicas;
 mod rest;
 mod secrets;
 pub mod server;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -27,8 +29,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::oauth::{Resource, Verifier};
+use crate::replicas::{Endings, Replicas};
 use crate::seal::Sealer;
-use crate::store::Store;
+use crate::store::{EndedSession, Store};
 use crate::tenant::Directory;
 
 use mcp::{Seats, Sessions};
@@ -58,6 +61,8 @@ pub struct Front {
     /// Seals what clients carry for us.
     sealer: Arc<Sealer>,
     sessions: Sessions,
+    /// The others, if this is one of several.
+    replicas: Option<Arc<Replicas>>,
     seats: Arc<Seats>,
 }
 
@@ -81,10 +86,17 @@ impl Front {
             max_body: config.max_body,
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
-            sessions: Sessions::new(sealer.clone()),
+            sessions: Sessions::new(sealer.clone(), None),
+            replicas: None,
             sealer,
             seats: Arc::default(),
         }
+    }
+
+    /// The same as one of several.
+    pub fn among(self, replicas: Arc<Replicas>) -> Self {
+        let sessions = Sessions::new(self.sealer.clone(), Some(replicas.clone()));
+        Self { sessions, replicas: Some(replicas), ..self }
     }
 
     /// What is before it.
@@ -107,6 +119,22 @@ impl Front {
         loop {
             tokio::time::sleep(mcp::SWEEP_EVERY).await;
             self.sessions.sweep();
+        }
+    }
+
+    /// Ends MCP sessions that have ended in other replicas. Never done.
+    pub async fn follow(&self, mut endings: Endings) {
+        loop {
+            self.end_all(&endings.next().await);
+        }
+    }
+
+    /// Ends MCP sessions that have ended elsewhere.
+    pub fn end_all(&self, ended: &[EndedSession]) {
+        for session in ended {
+            let expires = session.expires.max(0).unsigned_abs() / 1000;
+            self.sessions.end_by_id(&session.id, expires);
+            self.gateway.registry().end_session(&session.id);
         }
     }
 }
@@ -140,6 +168,16 @@ pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
 /// The routes for operators, on a port of their own.
 pub fn ops_router(front: Arc<Front>) -> Routes {
     Routes::new(ops_routes().fallback(error::no_such_path).with_state(front))
+}
+
+/// The routes for other replicas, on a port of their own.
+pub fn replicas_router(front: Arc<Front>) -> Routes {
+    let sent_on = Router::new()
+        .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .layer(from_fn_with_state(front.clone(), replicas::prove))
+        .fallback(error::no_such_path);
+    Routes::new(sent_on.with_state(front))
 }
 
 fn ops_routes() -> Router<Arc<Front>> {

@@ -1,5 +1,5 @@
-//! Hearing of changes: every change of tenants, keys or pins increases a number, every change of secrets another, and
-//! everybody compares it with the one they have seen. PostgreSQL says when to look; with SQLite, and now and then in
+//! Hearing of changes: every change of tenants, keys or pins increases a number, every change of secrets another, every
+//! end of sessions a third, and everybody compares it with the one they have seen. PostgreSQL says when to look; with SQLite, and now and then in
 //! any case, one looks unasked.
 
 use std::str::FromStr;
@@ -28,6 +28,8 @@ pub(super) enum Subject {
     Policy,
     /// Tenants' secrets.
     Secrets,
+    /// Sessions that have ended.
+    Sessions,
 }
 
 impl Subject {
@@ -36,11 +38,12 @@ impl Subject {
         match self {
             Self::Policy => "policy",
             Self::Secrets => "secrets",
+            Self::Sessions => "sessions",
         }
     }
 }
 
-/// Tells of changes of tenants, keys and pins, or of secrets, whoever made them.
+/// Tells of changes of tenants, keys and pins, of secrets, or of ended sessions, whoever made them.
 pub struct Changes {
     store: Store,
     subject: Subject,
@@ -57,6 +60,11 @@ impl Store {
     /// Changes of secrets from now on.
     pub fn secret_changes(&self) -> Changes {
         self.changes_of(Subject::Secrets)
+    }
+
+    /// Ends of sessions from now on.
+    pub fn session_changes(&self) -> Changes {
+        self.changes_of(Subject::Sessions)
     }
 
     fn changes_of(&self, subject: Subject) -> Changes {

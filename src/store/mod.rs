@@ -1,10 +1,10 @@
-//! Tenants, their keys and secrets, what they have used, which tools were approved, and who changed what, in SQLite or
-//! PostgreSQL. The only place with SQL.
+//! Tenants, their keys and secrets, what they have used, which tools were approved, who changed what, and what replicas
+//! tell each other, in SQLite or PostgreSQL. The only place with SQL.
 //!
 //! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
 //!
 //! - `open`: connections and migrations
-//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`: one file per kind of row
+//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file per kind of row
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
 //!
@@ -12,10 +12,12 @@
 
 mod audit;
 mod changes;
+mod ended_sessions;
 mod error;
 mod keys;
 mod open;
 mod pins;
+mod replicas;
 mod secrets;
 mod tenants;
 mod usage;
@@ -33,6 +35,7 @@ use crate::keys::Hasher;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
+pub use self::ended_sessions::EndedSession;
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};

@@ -60,6 +60,14 @@ impl Kind {
         }
     }
 
+    /// Asks for the database's own time, in milliseconds since 1970: the clocks of those who use it may differ.
+    pub(super) fn clock(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
+            Self::Postgres => "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+        }
+    }
+
     /// Begins a transaction in which all is read as of one moment.
     pub(super) fn begin_snapshot(self) -> &'static str {
         match self {

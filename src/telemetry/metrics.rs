@@ -89,6 +89,8 @@ metrics! {
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
     /// Questions for more places in flight than this replica has of a shared limit: granted, or refused, at least in part.
     shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
+    /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), broken (it ended meanwhile), or late.
+    forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
     /// How often the configuration was read again while running: ok, or failed, which changed nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// When the configuration in force was read, in seconds since 1970.
@@ -208,6 +210,11 @@ impl Metrics {
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
         }
+    }
+
+    /// Requests that were sent on to another replica and ended so.
+    pub fn forwarded(&self, outcome: &str) -> IntCounter {
+        self.forwarded.with_label_values(&[outcome])
     }
 
     /// The handles for a configuration that was just read for the first time.

@@ -16,9 +16,13 @@ fn a_difference_names_what_is_other_and_counts_what_is_not() {
 #[test]
 fn what_needs_a_restart_is_named_and_stays_as_it_was() {
     let before = Setup::toml("drain_delay = \"1s\"\nmax_body = \"1MiB\"").load();
-    let after = "drain_delay = \"2s\"\nmax_body = \"2MiB\"\n[store]\nurl = \"sqlite://x\"";
+    let after = "drain_delay = \"2s\"\nmax_body = \"2MiB\"\n[store]\nurl = \"sqlite://x\"\n";
     let after = Setup::toml(after).load();
     assert_eq!(before.needs_restart(&after), ["max_body", "store.url"]);
+    let listens = "session_keys = [\"0123456789abcdef0123456789abcdef\"]\n[replicas]\nlisten = \"127.0.0.1:82\"";
+    let listens = Setup::toml(listens).load();
+    let named = before.needs_restart(&listens);
+    assert!(named.contains(&"replicas"), "{named:?}");
     assert_eq!(before.changed_settings(&after), ["drain_delay"]);
     let in_force = before.renewed(after.clone());
     assert_eq!(in_force.drain_delay, after.drain_delay);

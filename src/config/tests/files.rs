@@ -110,6 +110,9 @@ fn every_key_of_a_file_is_used() {
         url = "postgres://db/trunkline"
         [limits]
         shared = "redis://cache"
+        [replicas]
+        listen = "0.0.0.0:82"
+        address = "10.0.0.3:82"
         [secrets]
         keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
@@ -245,6 +248,10 @@ fn every_key_of_a_file_is_used() {
         },
         store_url: secret("postgres://db/trunkline"),
         shared_limits: Some(secret("redis://cache")),
+        replicas: Some(Replicas {
+            listen: ([0, 0, 0, 0], 82).into(),
+            address: Some(([10, 0, 0, 3], 82).into()),
+        }),
         tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
         secret_keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")],
         servers: [("a-b", server), ("far", far)]

@@ -5,6 +5,7 @@ mod environment;
 mod files;
 mod mcp_files;
 mod oauth;
+mod replicas;
 mod secrets;
 
 use std::fs;

@@ -7,6 +7,7 @@ use super::Scope;
 use crate::backend::{About, Backend, State};
 use crate::gateway::{CallError, Caller};
 use crate::http::Front;
+use crate::ids::ServerId;
 use crate::mcp::{
     IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta, results::ServerCapabilities,
 };
@@ -138,5 +139,10 @@ impl Scope {
             Self::All => None,
             Self::One(server) => Some(server),
         }
+    }
+
+    /// Whether a server is among those that are shown.
+    pub(super) fn shows(&self, server: &ServerId) -> bool {
+        self.server().is_none_or(|shown| shown == server.as_str())
     }
 }

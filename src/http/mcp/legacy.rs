@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
@@ -17,6 +17,7 @@ use super::forward::{self, Forward};
 use super::initialize::initialize;
 use super::listen::{StandingStream, listen_to_new, lists_of};
 use super::lists::{self, Kind};
+use super::relay::{Arrived, PROMPT};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
 use super::session::Session;
@@ -31,6 +32,7 @@ use crate::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::mcp::params::{Params, ParamsError};
 use crate::mcp::{Era, LogLevel, method};
 use crate::registry::{Owner, Server};
+use crate::replicas::Peer;
 
 /// How long a call goes on after its client has hung up.
 const LEFT_ALONE_MAX: Duration = Duration::from_secs(60);
@@ -72,7 +74,7 @@ pub(super) fn gone() -> RpcError {
 pub(super) fn within(caller: Caller, session: &Arc<Session>) -> Caller {
     let tenant = caller.tenant.id.clone();
     let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
-    Caller { session: session.is_ours.then_some(owner), ..caller }
+    Caller { session: session.is_ours().then_some(owner), ..caller }
 }
 
 async fn dispatch(
@@ -83,6 +85,13 @@ async fn dispatch(
     let caller = within(caller, session);
     if let Some(method) = forward::METHODS.into_iter().find(|method| *method == asking.method) {
         return forward(asking, caller, session, method).await;
+    }
+    if let Some(keeper) = asking.as_it_came().keeper(session) {
+        if needs_keeper(asking, &caller) {
+            let deadline = asking.deadline(&caller)?;
+            return asking.as_it_came().ask(keeper, deadline, Some(asking.id)).await;
+        }
+        asking.as_it_came().note_use(keeper, session);
     }
     let result = match asking.method {
         method::PING => EMPTY.to_owned(),
@@ -105,6 +114,14 @@ async fn dispatch(
     Ok(rpc::respond(StatusCode::OK, rpc::result(asking.id, &result)))
 }
 
+/// Whether only the replica that keeps the session can answer, of what does not go on to a server.
+fn needs_keeper(asking: &Asking<'_>, caller: &Caller) -> bool {
+    match asking.method {
+        method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => true,
+        other => Kind::of(other).is_some() && asking.shows_own(caller),
+    }
+}
+
 async fn forward(
     asking: &Asking<'_>,
     caller: Caller,
@@ -113,6 +130,13 @@ async fn forward(
 ) -> Result<Response<Body>, RpcError> {
     let Forward { call, reshape, events } =
         Forward::read(asking, &caller, method, session.log_level())?;
+    if let Some(keeper) = asking.as_it_came().keeper(session) {
+        if is_own(asking.front, &caller, &call.server) {
+            let deadline = call.deadline_max.unwrap_or(call.deadline);
+            return asking.as_it_came().ask(keeper, deadline, Some(asking.id)).await;
+        }
+        asking.as_it_came().note_use(keeper, session);
+    }
     has_process(asking.front, &caller, session, &call.server)?;
     let id = call.id;
     let events = events.expect("legacy calls are listened to");
@@ -156,13 +180,16 @@ fn has_process(
     session: &Session,
     server: &str,
 ) -> Result<(), RpcError> {
-    match front.gateway.server(caller, server).as_deref() {
-        Ok(Server::PerSession(_)) if !session.is_ours => Err(gone()),
-        _ => Ok(()),
-    }
+    if !session.is_ours() && is_own(front, caller, server) { Err(gone()) } else { Ok(()) }
 }
 
-/// Kept here: servers that are shared have one level for everybody. Those that are not are told.
+/// Whether each session has its own process of a server.
+fn is_own(front: &Front, caller: &Caller, server: &str) -> bool {
+    matches!(front.gateway.server(caller, server).as_deref(), Ok(Server::PerSession(_)))
+}
+
+/// Kept here, and in all replicas, since calls run in any of them: servers that are shared have one level for everybody.
+/// Those that are not are told.
 async fn set_log_level(
     asking: &Asking<'_>,
     caller: &Caller,
@@ -174,6 +201,7 @@ async fn set_log_level(
         return Err(ParamsError::WrongType { at: "params.level".into(), expected }.into());
     };
     session.set_log_level(level, &asking.front.seats)?;
+    asking.as_it_came().tell(session).await;
     for backend in own_backends(asking.front, session) {
         let others = format!(",\"level\":\"{}\"", level.as_str());
         let deadline = asking.arrived + backend.timeout();
@@ -186,15 +214,14 @@ async fn set_log_level(
 }
 
 /// A notification of a client's. Never answered, but for a session that is not there.
-pub(super) fn notified(
-    front: &Front,
+pub(super) async fn notified(
+    arrived: &Arrived<'_>,
     caller: &Caller,
-    scope: &Scope,
-    headers: &HeaderMap,
     method: &str,
     params: Option<&RawValue>,
 ) -> Response<Body> {
-    let entered = match enter(front, caller, scope, headers) {
+    let front = arrived.front;
+    let entered = match enter(front, caller, arrived.scope, arrived.headers) {
         Ok(entered) => entered,
         Err(error) => return error.respond(Era::Legacy, None),
     };
@@ -203,11 +230,16 @@ pub(super) fn notified(
         method::CANCELLED => {
             if let Ok(params) = Params::parse(params)
                 && let Some(id) = params.get("requestId")
+                && !session.cancel(id)
             {
-                session.cancel(id);
+                // It may be another replica that answers it.
+                arrived.tell_later(session);
             }
         }
         method::ROOTS_CHANGED => {
+            if let Some(keeper) = arrived.keeper(session) {
+                return at_once(arrived, keeper).await;
+            }
             for backend in own_backends(front, session) {
                 if let State::Ready(ready) = backend.state() {
                     ready.connection.notify(Frame::notification(method::ROOTS_CHANGED, EMPTY));
@@ -220,21 +252,28 @@ pub(super) fn notified(
 }
 
 /// A client's answer to a server's question.
-pub(super) fn answered(
-    front: &Front,
+pub(super) async fn answered(
+    arrived: &Arrived<'_>,
     caller: &Caller,
-    scope: &Scope,
-    headers: &HeaderMap,
     id: &RawValue,
     outcome: Result<&RawValue, &RawValue>,
 ) -> Response<Body> {
-    match enter(front, caller, scope, headers) {
-        Ok(entered) => {
-            entered.session.answer(id, outcome);
-            rpc::accepted()
-        }
+    match enter(arrived.front, caller, arrived.scope, arrived.headers) {
+        Ok(entered) => match arrived.keeper(&entered.session) {
+            Some(keeper) => at_once(arrived, keeper).await,
+            None => {
+                entered.session.answer(id, outcome);
+                rpc::accepted()
+            }
+        },
         Err(error) => error.respond(Era::Legacy, None),
     }
+}
+
+/// What the replica that keeps the session does without waiting for anything.
+async fn at_once(arrived: &Arrived<'_>, keeper: &Peer) -> Response<Body> {
+    let answer = arrived.ask(keeper, Instant::now() + PROMPT, None).await;
+    answer.unwrap_or_else(|error| error.respond_without_id())
 }
 
 /// The processes that belong to a session.
@@ -243,50 +282,55 @@ fn own_backends(front: &Front, session: &Session) -> Vec<Arc<Backend>> {
 }
 
 /// `GET`: opens the stream for what is nobody's answer.
-pub(super) fn stand(
-    front: &Arc<Front>,
-    caller: &Caller,
-    scope: &Scope,
-    headers: &HeaderMap,
-) -> Response<Body> {
+pub(super) async fn stand(arrived: &Arrived<'_>, caller: &Caller) -> Response<Body> {
+    let Arrived { front, scope, headers, .. } = arrived;
     if is_modern(headers) || !headers.contains_key(SESSION_ID) {
         return not_allowed();
     }
-    let opened = enter(front, caller, scope, headers).and_then(|entered| {
-        let session = &entered.session;
-        if !session.is_ours {
-            return Err(gone());
-        }
-        let sees = |server: &ServerId| caller.tenant.sees(server.as_str());
-        session.keep_to(sees);
-        for backend in own_backends(front, session).into_iter().filter(|it| sees(it.id())) {
-            let lists = lists_of(caller, backend.id());
-            session.listen_to(backend.changes(), lists, &front.seats)?;
-        }
-        let mut following = Following::new(front, caller, scope);
-        listen_to_new(session, &mut following)?;
-        let (standing, events) = session.stand(&front.seats)?;
-        Ok(StandingStream::new(standing, events, following))
-    });
-    match opened {
+    let entered = match enter(front, caller, scope, headers) {
+        Ok(entered) => entered,
+        Err(error) => return error.respond_without_id(),
+    };
+    if let Some(keeper) = arrived.keeper(&entered.session) {
+        return at_once(arrived, keeper).await;
+    }
+    match open_stream(front, caller, scope, &entered.session) {
         Ok(stream) => sse::respond(stream),
         Err(error) => error.respond_without_id(),
     }
 }
 
-/// `DELETE`: ends a session.
-pub(super) fn end(
-    front: &Front,
+fn open_stream(
+    front: &Arc<Front>,
     caller: &Caller,
     scope: &Scope,
-    headers: &HeaderMap,
-) -> Response<Body> {
+    session: &Arc<Session>,
+) -> Result<StandingStream, RpcError> {
+    if !session.is_ours() {
+        return Err(gone());
+    }
+    let sees = |server: &ServerId| caller.tenant.sees(server.as_str());
+    session.keep_to(sees);
+    for backend in own_backends(front, session).into_iter().filter(|it| sees(it.id())) {
+        let lists = lists_of(caller, backend.id());
+        session.listen_to(backend.changes(), lists, &front.seats)?;
+    }
+    let mut following = Following::new(front, caller, scope);
+    listen_to_new(session, &mut following)?;
+    let (standing, events) = session.stand(&front.seats)?;
+    Ok(StandingStream::new(standing, events, following))
+}
+
+/// `DELETE`: ends a session.
+pub(super) async fn end(arrived: &Arrived<'_>, caller: &Caller) -> Response<Body> {
+    let Arrived { front, scope, headers, .. } = arrived;
     if is_modern(headers) || !headers.contains_key(SESSION_ID) {
         return not_allowed();
     }
     match enter(front, caller, scope, headers) {
         Ok(entered) => {
             end_session(front, &entered.session);
+            arrived.tell_of_end(&entered.session).await;
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;
             response

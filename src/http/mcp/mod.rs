@@ -6,7 +6,8 @@
 //! - [`exchange`]: waits for the answer and what comes before it, [`reshape`] writes both in the client's terms,
 //!   [`rpc`] and [`sse`] send them
 //! - [`listen`]: streams of changes, of the servers that there are ([`following`])
-//! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts
+//! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts; [`relay`] has another replica answer
+//!   what that one keeps, and [`relayed`] passes its answer back
 //! - [`request_state`]: what modern servers want back
 
 mod about;
@@ -18,6 +19,8 @@ mod legacy;
 mod listen;
 mod lists;
 mod modern;
+mod relay;
+mod relayed;
 mod request_state;
 mod reshape;
 mod resources;
@@ -32,16 +35,18 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use self::relay::Arrived;
 use self::rpc::RpcError;
 pub(super) use self::seats::Seats;
 pub(super) use self::sessions::{SWEEP_EVERY, Sessions};
 use super::auth::Authenticated;
+use super::replicas::Relayed;
 use super::{Front, body};
 use crate::gateway::{CallError, Caller};
 use crate::jsonrpc::raw::{DEPTH_MAX, deeper_than};
@@ -77,12 +82,16 @@ struct Asking<'a> {
     method: &'a str,
     params: Params<'a>,
     arrived: Instant,
+    /// Whether another replica has sent it on.
+    is_relayed: bool,
 }
 
 /// Who asks, and what it is shown.
 pub(super) struct Visit {
     caller: Caller,
     scope: Scope,
+    /// Whether another replica has sent it on.
+    is_relayed: bool,
 }
 
 /// The path says what is shown: one server if it names one that is there for the caller.
@@ -99,44 +108,48 @@ impl FromRequestParts<Arc<Front>> for Visit {
                 Scope::One(server)
             }
         };
-        Ok(Self { caller, scope })
+        let is_relayed = parts.extensions.get::<Relayed>().is_some();
+        Ok(Self { caller, scope, is_relayed })
     }
 }
 
 /// `POST`: a message of a client's.
 pub(super) async fn post(
     State(front): State<Arc<Front>>,
-    Visit { caller, scope }: Visit,
+    visit: Visit,
     request: Request<Body>,
 ) -> Response<Body> {
-    take(&front, caller, &scope, request).await
+    take(&front, visit, request).await
 }
 
 /// `GET`: a stream of a session's.
 pub(super) async fn get(
     State(front): State<Arc<Front>>,
-    Visit { caller, scope }: Visit,
+    Visit { caller, scope, is_relayed }: Visit,
     headers: HeaderMap,
 ) -> Response<Body> {
-    legacy::stand(&front, &caller, &scope, &headers)
+    let (front, scope, method) = (&front, &scope, Method::GET);
+    let (headers, body) = (&headers, &Bytes::new());
+    let arrived = Arrived { front, scope, method, headers, body, is_relayed };
+    legacy::stand(&arrived, &caller).await
 }
 
 /// `DELETE`: the end of a session.
 pub(super) async fn delete(
     State(front): State<Arc<Front>>,
-    Visit { caller, scope }: Visit,
+    Visit { caller, scope, is_relayed }: Visit,
     headers: HeaderMap,
 ) -> Response<Body> {
-    legacy::end(&front, &caller, &scope, &headers)
+    let (front, scope, method) = (&front, &scope, Method::DELETE);
+    let (headers, body) = (&headers, &Bytes::new());
+    let arrived = Arrived { front, scope, method, headers, body, is_relayed };
+    legacy::end(&arrived, &caller).await
 }
 
-async fn take(
-    front: &Arc<Front>,
-    caller: Caller,
-    scope: &Scope,
-    request: Request<Body>,
-) -> Response<Body> {
+async fn take(front: &Arc<Front>, visit: Visit, request: Request<Body>) -> Response<Body> {
     let arrived = Instant::now();
+    let Visit { caller, scope, is_relayed } = visit;
+    let scope = &scope;
     let (parts, request_body) = request.into_parts();
     let headers = &parts.headers;
     if let Err(error) = check_types(headers) {
@@ -169,7 +182,18 @@ async fn take(
             };
             let era = era_of(headers, &method, &params);
             let (method, body) = (&*method, &body);
-            let asking = Asking { front, scope, era, headers, body, id, method, params, arrived };
+            let asking = Asking {
+                front,
+                scope,
+                era,
+                headers,
+                body,
+                id,
+                method,
+                params,
+                arrived,
+                is_relayed,
+            };
             match era {
                 Era::Modern => modern::answer(&asking, &caller).await,
                 Era::Legacy => legacy::answer(&asking, caller).await,
@@ -184,10 +208,14 @@ async fn take(
             }
         },
         Ok(Message::Notification { method, params }) => {
-            legacy::notified(front, &caller, scope, headers, &method, params)
+            let arrived =
+                Arrived { front, scope, method: Method::POST, headers, body: &body, is_relayed };
+            legacy::notified(&arrived, &caller, &method, params).await
         }
         Ok(Message::Response { id, outcome }) => {
-            legacy::answered(front, &caller, scope, headers, id, outcome)
+            let arrived =
+                Arrived { front, scope, method: Method::POST, headers, body: &body, is_relayed };
+            legacy::answered(&arrived, &caller, id, outcome).await
         }
         Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
     }

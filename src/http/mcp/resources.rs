@@ -50,7 +50,7 @@ fn resource(
     caller: &Caller,
     session: &Arc<Session>,
 ) -> Result<(Lease, String), RpcError> {
-    if !session.is_ours {
+    if !session.is_ours() {
         return Err(gone());
     }
     let uri = asking.params.text("uri")?;

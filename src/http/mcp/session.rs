@@ -3,9 +3,10 @@
 //! Most of a session is in its token ([`super::sessions`]). What is here belongs to this process: requests that
 //! may be cancelled, streams, subscriptions, and questions of servers that wait for the client's answer.
 
+mod client;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,20 +16,17 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::rpc;
 use super::seats::{Seat, Seats};
 use crate::backend::changes::{Changes, Subscription};
-use crate::backend::client::{Client, Question};
 use crate::backend::connection::Connection;
 use crate::backend::during::{Event, Events, Listener};
 use crate::backend::mailbox::{Lists, Mailbox};
 use crate::gateway::CallError;
 use crate::ids::{ServerId, SessionId, TenantId};
-use crate::jsonrpc::{Frame, INTERNAL_ERROR};
-use crate::mcp::{LogLevel, method};
+use crate::jsonrpc::Frame;
+use crate::mcp::LogLevel;
+use crate::replicas::Peer;
 
-/// Questions of servers that may wait for one client.
-const QUESTIONS_MAX: usize = 64;
 /// Requests of one session that can be cancelled, at once.
 const RUNNING_MAX: usize = 4096;
 
@@ -40,14 +38,24 @@ pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(Cow::Borrowed
     "too many streams are open, or sessions remembered; end some of them (DELETE)",
 ));
 
+/// Where a session was opened. What belongs to one process alone is there only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In this process.
+    Here,
+    /// In a replica that can be asked.
+    At(Peer),
+    /// In a process that cannot be asked, or is no more.
+    Lost,
+}
+
 /// One session.
 pub(super) struct Session {
     pub(super) id: SessionId,
     tenant: TenantId,
     /// What the client can do: a JSON object.
     capabilities: String,
-    /// Whether this process opened it. What belongs to one process alone is there only then.
-    pub(super) is_ours: bool,
+    pub(super) home: Home,
     /// What has changed and not been told yet.
     pub(super) mailbox: Arc<Mailbox>,
     state: Mutex<State>,
@@ -74,14 +82,14 @@ struct State {
 }
 
 impl Session {
-    pub(super) fn new(
-        id: SessionId,
-        tenant: TenantId,
-        capabilities: String,
-        is_ours: bool,
-    ) -> Self {
+    pub(super) fn new(id: SessionId, tenant: TenantId, capabilities: String, home: Home) -> Self {
         let (state, ended) = (Mutex::new(State::new()), CancellationToken::new());
-        Self { id, tenant, capabilities, is_ours, mailbox: Arc::default(), state, ended }
+        Self { id, tenant, capabilities, home, mailbox: Arc::default(), state, ended }
+    }
+
+    /// Whether this process opened it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.home == Home::Here
     }
 
     /// Whether there is nothing that its token does not say.
@@ -159,11 +167,13 @@ impl Session {
         InSession { session: self.clone(), number, id: has_room.then_some(id) }
     }
 
-    /// The client no longer wants the answer to its request.
-    pub(super) fn cancel(&self, id: &RawValue) {
-        if let Some((_, cancelled)) = self.state.lock().running.remove(&canonical(id)) {
+    /// The client no longer wants the answer to its request. Tells whether that is being answered here.
+    pub(super) fn cancel(&self, id: &RawValue) -> bool {
+        let running = self.state.lock().running.remove(&canonical(id));
+        if let Some((_, cancelled)) = &running {
             cancelled.cancel();
         }
+        running.is_some()
     }
 
     /// The stream for what is nobody's answer. A new one takes the place of the old.
@@ -269,90 +279,6 @@ fn canonical(id: &RawValue) -> String {
     match crate::mcp::params::text_of(id) {
         Some(text) => format!("\"{text}"),
         None => id.get().to_owned(),
-    }
-}
-
-impl Client for Session {
-    fn capabilities(&self) -> &str {
-        &self.capabilities
-    }
-
-    fn follow(&self, changes: &Arc<Changes>) {
-        self.subscription(&mut self.state.lock(), changes, Lists::ALL);
-    }
-
-    fn has_ended(&self) -> bool {
-        self.ended.is_cancelled()
-    }
-
-    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.ended.cancelled())
-    }
-
-    fn idle_since(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        let is_busy = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
-        if is_busy { None } else { Some(state.used) }
-    }
-
-    fn end(&self) {
-        self.ended.cancel();
-        let mut state = self.state.lock();
-        for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
-            cancelled.cancel();
-        }
-        state.listeners.clear();
-        state.standing = None;
-        state.subscriptions.clear();
-        state.seat = None;
-    }
-
-    fn ask(&self, question: Question) {
-        let Question { connection, id, method, params } = question;
-        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
-        let mut state = self.state.lock();
-        // Those of processes that are gone wait for nothing.
-        state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
-        let number = state.number();
-        let message = Frame::request(number, &method, &[&params]).into_bytes();
-        let is_asked =
-            state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
-        if is_asked {
-            state.questions.insert(number, (connection, id));
-            return;
-        }
-        drop(state);
-        if let Some(connection) = connection.upgrade() {
-            let why =
-                "the client cannot be asked: it has no stream open, or too many questions already";
-            connection.notify(Frame::error(Some(&id), INTERNAL_ERROR, why, None));
-        }
-    }
-
-    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
-        let mut state = self.state.lock();
-        let is_it = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
-            asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
-        };
-        let number =
-            state.questions.iter().find(|(_, asked)| is_it(asked)).map(|(number, _)| *number);
-        let Some(number) = number else { return };
-        state.questions.remove(&number);
-        let params = format!("{{\"requestId\":{number}}}");
-        state.deliver(&rpc::notification(method::CANCELLED, &params));
-    }
-
-    fn tell(&self, method: &str, params: Option<Bytes>) {
-        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
-        self.state.lock().deliver(&rpc::notification(method, &params));
-    }
-
-    fn log(&self, level: LogLevel, params: Bytes) {
-        let state = self.state.lock();
-        if state.log_level.is_none_or(|lowest| level >= lowest) {
-            let params = String::from_utf8_lossy(&params);
-            state.deliver(&rpc::notification(method::LOG_MESSAGE, &params));
-        }
     }
 }
 

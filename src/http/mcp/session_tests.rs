@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
+use super::client::QUESTIONS_MAX;
 use super::*;
-use crate::backend::client::Audience;
+use crate::backend::client::{Audience, Client, Question};
 use crate::backend::during::WAITING_MAX;
 use crate::backend::pending::End;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), true))
+    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), Home::Here))
 }
 
 /// A server's process.
@@ -123,13 +124,12 @@ async fn a_request_is_cancelled_by_its_id_whatever_its_spelling_and_once() {
     let two = session.begin(&raw("1"), None, tokens[1].clone());
     // An id that is in use already: which one would be meant?
     let _again = session.begin(&raw("1"), None, tokens[2].clone());
-    session.cancel(&raw("\"1\""));
-    session.cancel(&raw("2"));
+    assert!(!session.cancel(&raw("\"1\"")) && !session.cancel(&raw("2")));
     assert!(!tokens.iter().any(CancellationToken::is_cancelled));
-    session.cancel(&raw("\"\\u0061\""));
+    assert!(session.cancel(&raw("\"\\u0061\"")));
     assert!(tokens[0].is_cancelled());
     drop(two);
-    session.cancel(&raw("1"));
+    assert!(!session.cancel(&raw("1")));
     assert!(!tokens[1].is_cancelled() && !tokens[2].is_cancelled());
 }
 

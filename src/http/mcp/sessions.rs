@@ -2,18 +2,22 @@
 //! the same key can serve it; nothing is remembered of a session as long as nothing must be.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::Scope;
-use super::session::Session;
+use super::session::{Home, Session};
 use crate::backend::client::Client;
 use crate::ids::{SessionId, TenantId};
 use crate::mcp::ProtocolVersion;
+use crate::replicas::{Peer, Replicas};
 use crate::seal::{Purpose, Sealer};
 
 /// How long a session lasts at most.
@@ -25,6 +29,10 @@ pub(super) const CAPABILITIES_LEN_MAX: usize = 4096;
 /// Sessions that ended before their time and are remembered for it, per shard.
 const ENDED_MAX: usize = 4096;
 const SHARDS: usize = 32;
+/// How often the replica that keeps a session is told that it is used elsewhere.
+const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Sessions of which that is remembered, per shard.
+const USE_TOLD_MAX: usize = 4096;
 /// How often to look for sessions that were left.
 pub(in crate::http) const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
@@ -33,6 +41,8 @@ pub(in crate::http) struct Sessions {
     sealer: Arc<Sealer>,
     /// Names this process in tokens.
     replica: String,
+    /// The others, if there may be any.
+    replicas: Option<Arc<Replicas>>,
     /// By the first byte of the id: no lock is shared by all callers.
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -42,6 +52,8 @@ struct Shard {
     live: HashMap<SessionId, Arc<Session>>,
     /// Until when the token of an ended session would be good.
     ended: HashMap<SessionId, u64>,
+    /// When another replica was told that its session is in use.
+    use_told: HashMap<SessionId, Instant>,
 }
 
 /// What a token says.
@@ -54,14 +66,20 @@ struct Token<'a> {
     server: Option<&'a str>,
     /// Which replica opened it.
     owner: &'a str,
+    /// Where others reach that one, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
     #[serde(borrow)]
     capabilities: &'a RawValue,
 }
 
 impl Sessions {
-    pub(in crate::http) fn new(sealer: Arc<Sealer>) -> Self {
-        let replica = uuid::Uuid::new_v4().simple().to_string();
-        Self { sealer, replica, shards: Default::default() }
+    pub(in crate::http) fn new(sealer: Arc<Sealer>, replicas: Option<Arc<Replicas>>) -> Self {
+        let replica = match &replicas {
+            Some(replicas) => replicas.me().id.clone(),
+            None => uuid::Uuid::new_v4().simple().to_string(),
+        };
+        Self { sealer, replica, replicas, shards: Default::default() }
     }
 
     /// A new session and its token.
@@ -79,12 +97,13 @@ impl Sessions {
             version: version.as_str(),
             server: scope.server(),
             owner: &self.replica,
+            address: self.replicas.as_ref().map(|replicas| replicas.me().address),
             capabilities,
         };
         let token = serde_json::to_vec(&token).expect("plain data");
         let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
         let capabilities = capabilities.get().to_owned();
-        let session = Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, true));
+        let session = Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, Home::Here));
         self.shard(&id).lock().live.insert(id, session.clone());
         (Entered::new(self, session), token)
     }
@@ -109,13 +128,14 @@ impl Sessions {
         }
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
-            let is_ours = token.owner == self.replica;
-            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, is_ours))
+            let home = self.home(token.owner, token.address);
+            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home))
         });
         let session = session.clone();
         if session.has_ended() {
             shard.live.remove(&id);
             shard.note_ended(id, token.expires);
+            self.tell_ended(&session);
             return None;
         }
         Some(Entered::new(self, session))
@@ -129,6 +149,51 @@ impl Sessions {
         shard.note_ended(session.id.clone(), now() + VALID_FOR.as_secs());
     }
 
+    /// A session has ended elsewhere, whose token would be good until `expires`.
+    pub(in crate::http) fn end_by_id(&self, id: &SessionId, expires: u64) {
+        let live = {
+            let mut shard = self.shard(id).lock();
+            shard.note_ended(id.clone(), expires);
+            shard.live.remove(id)
+        };
+        if let Some(session) = live {
+            session.end();
+        }
+    }
+
+    /// Has other replicas learn that a session has ended here; gives who says when it is written down.
+    pub(super) fn tell_ended(&self, session: &Session) -> Option<oneshot::Receiver<()>> {
+        let expires = (now() + VALID_FOR.as_secs()).saturating_mul(1000);
+        let replicas = self.replicas.as_ref()?;
+        Some(replicas.note_ended(session.id.clone(), expires.cast_signed()))
+    }
+
+    /// Whether it is time to tell the replica that keeps a session that it is in use. Then it is told.
+    pub(super) fn is_use_to_be_told(&self, id: &SessionId) -> bool {
+        let told = &mut self.shard(id).lock().use_told;
+        let is_recent = |at: &Instant| at.elapsed() < USE_TOLD_EVERY;
+        if told.get(id).is_some_and(is_recent) {
+            return false;
+        }
+        if told.len() >= USE_TOLD_MAX {
+            told.retain(|_, at| is_recent(at));
+        }
+        let has_room = told.len() < USE_TOLD_MAX;
+        if has_room {
+            told.insert(id.clone(), Instant::now());
+        }
+        has_room
+    }
+
+    /// Where a session is that a token names.
+    fn home(&self, owner: &str, address: Option<SocketAddr>) -> Home {
+        match (&self.replicas, address) {
+            _ if owner == self.replica => Home::Here,
+            (Some(_), Some(address)) => Home::At(Peer { id: owner.to_owned(), address }),
+            _ => Home::Lost,
+        }
+    }
+
     /// Ends sessions that were left; to be called now and then.
     pub(in crate::http) fn sweep(&self) {
         for shard in &self.shards {
@@ -136,25 +201,32 @@ impl Sessions {
                 let mut shard = shard.lock();
                 let now = now();
                 shard.ended.retain(|_, expires| *expires >= now);
+                shard.use_told.retain(|_, at| at.elapsed() < USE_TOLD_EVERY);
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
                 shard.live.values().for_each(|session| session.forget());
                 shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
                 // Among them those whose process was left idle, or has crashed.
                 let over = shard.live.values().filter(|session| session.has_ended());
-                let over: Vec<_> = over.map(|session| session.id.clone()).collect();
-                for id in over {
-                    shard.live.remove(&id);
-                    shard.note_ended(id, now + VALID_FOR.as_secs());
+                let over: Vec<_> = over.cloned().collect();
+                for session in over {
+                    shard.live.remove(&session.id);
+                    shard.note_ended(session.id.clone(), now + VALID_FOR.as_secs());
+                    self.tell_ended(&session);
                 }
-                let unused = shard.live.values().filter(|session| is_unused(session));
-                let idle = |session: &&Arc<Session>| {
-                    session.idle_since().is_some_and(|since| since.elapsed() >= IDLE_MAX)
+                let is_left = |session: &Arc<Session>| {
+                    let since = session.idle_since().filter(|_| is_unused(session));
+                    since.is_some_and(|since| since.elapsed() >= IDLE_MAX)
                 };
-                unused.filter(idle).cloned().collect()
+                // Of one that another replica keeps, this one need not know more than its token says.
+                let is_kept_elsewhere =
+                    |session: &Session| self.replicas.is_some() && !session.is_ours();
+                shard.live.retain(|_, it| !(is_kept_elsewhere(it) && is_left(it)));
+                shard.live.values().filter(|session| is_left(session)).cloned().collect()
             };
             for session in left {
                 self.end(&session);
+                self.tell_ended(&session);
             }
         }
     }

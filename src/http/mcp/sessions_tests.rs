@@ -7,11 +7,12 @@ use tokio::time::advance;
 use super::*;
 use crate::http::mcp::seats::Seats;
 use crate::mcp::LogLevel;
+use crate::replicas::testing::replica;
 
 const ALL: Scope = Scope::All;
 
 fn sessions() -> Sessions {
-    Sessions::new(Arc::new(Sealer::random()))
+    Sessions::new(Arc::new(Sealer::random()), None)
 }
 
 fn tenant(id: &str) -> TenantId {
@@ -45,7 +46,7 @@ async fn nothing_is_kept_of_a_session_that_its_token_says() {
     assert_eq!(live(&sessions), 0);
     for token in &tokens {
         let entered = enter(&sessions, token).unwrap();
-        assert!(entered.session.is_ours);
+        assert!(entered.session.is_ours());
         assert_eq!(entered.session.capabilities(), "{\"roots\":{}}");
         assert_eq!(live(&sessions), 1);
         let again = enter(&sessions, token).unwrap();
@@ -81,15 +82,76 @@ async fn a_token_is_good_for_its_tenant_its_endpoint_and_its_time() {
     let seal = |expires, version| {
         let capabilities = RawValue::from_string("{}".into()).unwrap();
         let (id, owner) = ([7; 16], "another");
-        let token =
-            Token { id, expires, version, server: None, owner, capabilities: &capabilities };
+        let (server, address, capabilities) = (None, None, &*capabilities);
+        let token = Token { id, expires, version, server, owner, address, capabilities };
         let token = serde_json::to_vec(&token).unwrap();
         sessions.sealer.seal(Purpose::Session, b"acme", &token)
     };
     let elsewhere = enter(&sessions, &seal(now() + 60, "2025-11-25")).unwrap();
-    assert!(!elsewhere.session.is_ours);
+    assert!(!elsewhere.session.is_ours());
     assert!(enter(&sessions, &seal(now() - 1, "2025-11-25")).is_none());
     assert!(enter(&sessions, &seal(now() + 60, "1999-01-01")).is_none());
+}
+
+/// The sessions of two replicas that know each other.
+fn two_replicas() -> [(Sessions, Peer); 2] {
+    let sealer = Arc::new(Sealer::random());
+    [(); 2].map(|()| {
+        let replica = Arc::new(replica("a key"));
+        let me = replica.me().clone();
+        (Sessions::new(sealer.clone(), Some(replica)), me)
+    })
+}
+
+#[tokio::test]
+async fn a_token_says_where_its_session_is_kept() {
+    let [(owner, at), (other, _)] = two_replicas();
+    let token = open(&owner);
+    assert_eq!(enter(&owner, &token).unwrap().session.home, Home::Here);
+    assert_eq!(enter(&other, &token).unwrap().session.home, Home::At(at));
+    // One that stands alone can ask nobody.
+    let alone = Sessions::new(owner.sealer.clone(), None);
+    assert_eq!(enter(&alone, &token).unwrap().session.home, Home::Lost);
+    // Nor can anybody ask one that stands alone, or did when the token was made.
+    assert_eq!(enter(&other, &open(&alone)).unwrap().session.home, Home::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_where_it_is_kept_and_is_forgotten_elsewhere() {
+    let [(owner, _), (other, _)] = two_replicas();
+    let (seats, token) = (Arc::<Seats>::default(), open(&owner));
+    remember(&owner, &token, &seats);
+    remember(&other, &token, &seats);
+    advance(IDLE_MAX).await;
+    other.sweep();
+    assert_eq!(live(&other), 0);
+    assert!(enter(&other, &token).is_some());
+    owner.sweep();
+    assert!(enter(&owner, &token).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_keeps_a_session_is_told_of_its_use_now_and_then() {
+    let sessions = sessions();
+    let (one, other) = (SessionId::new(), SessionId::new());
+    assert!(sessions.is_use_to_be_told(&one) && sessions.is_use_to_be_told(&other));
+    assert!(!sessions.is_use_to_be_told(&one));
+    advance(USE_TOLD_EVERY).await;
+    assert!(sessions.is_use_to_be_told(&one) && !sessions.is_use_to_be_told(&one));
+    advance(USE_TOLD_EVERY).await;
+    sessions.sweep();
+    assert!(sessions.shards.iter().all(|shard| shard.lock().use_told.is_empty()));
+}
+
+#[tokio::test]
+async fn a_session_that_has_ended_elsewhere_is_over_here() {
+    let (sessions, seats) = (sessions(), Arc::<Seats>::default());
+    let token = open(&sessions);
+    remember(&sessions, &token, &seats);
+    let session = enter(&sessions, &token).unwrap().session.clone();
+    sessions.end_by_id(&session.id, now() + 60);
+    assert!(session.has_ended() && enter(&sessions, &token).is_none());
+    assert_eq!(live(&sessions), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,7 +48,7 @@ pub(super) fn ended() -> Response<Body> {
 
 /// One message as one event. Raw line breaks would end it: in JSON they stand between tokens only, where a
 /// space means the same.
-fn event(message: &[u8]) -> Bytes {
+pub(super) fn event(message: &[u8]) -> Bytes {
     let mut event = BytesMut::with_capacity(message.len() + 24);
     event.extend_from_slice(b"event: message\ndata: ");
     let start = event.len();

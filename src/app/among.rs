@@ -1,0 +1,77 @@
+//! A gateway that is one of several.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::config::Config;
+use crate::http::Front;
+use crate::replicas::{Endings, Membership, Replicas};
+use crate::store::{EndedSession, Store};
+
+/// What it has before it runs.
+pub(super) struct Among {
+    /// Where the others reach it.
+    pub(super) listener: TcpListener,
+    pub(super) membership: Membership,
+    pub(super) endings: Endings,
+    replicas: Arc<Replicas>,
+    /// Sessions that had ended before.
+    ended: Vec<EndedSession>,
+}
+
+/// What it has while it runs.
+pub(super) struct Joined {
+    stop: CancellationToken,
+    membership: JoinHandle<()>,
+    _following: AbortOnDropHandle<()>,
+}
+
+impl Among {
+    /// Joins the others, and learns what they know.
+    pub(super) async fn join(
+        listener: TcpListener,
+        config: &Config,
+        store: &Store,
+    ) -> Result<Self> {
+        let bound = listener.local_addr()?;
+        let (replicas, membership) = Replicas::join(config, bound, store.clone()).await?;
+        let mut endings = Endings::new(store.clone());
+        let mut ended = vec![];
+        loop {
+            let more = endings.read().await.context("cannot read which sessions have ended")?;
+            if more.is_empty() {
+                break;
+            }
+            ended.extend(more);
+        }
+        Ok(Self { listener, membership, endings, replicas, ended })
+    }
+
+    /// Has a front end know the others.
+    pub(super) fn introduce(&self, front: Front) -> Front {
+        let front = front.among(self.replicas.clone());
+        front.end_all(&self.ended);
+        front
+    }
+}
+
+impl Joined {
+    /// Stays with the others, and follows them.
+    pub(super) fn start(membership: Membership, endings: Endings, front: Arc<Front>) -> Self {
+        let stop = CancellationToken::new();
+        let membership = tokio::spawn(membership.run(stop.clone()));
+        let following = tokio::spawn(async move { front.follow(endings).await });
+        Self { stop, membership, _following: AbortOnDropHandle::new(following) }
+    }
+
+    /// Leaves the others, when nothing is served any more.
+    pub(super) async fn leave(self) {
+        self.stop.cancel();
+        let _ = self.membership.await;
+    }
+}

@@ -1,0 +1,173 @@
+//! Requests that another replica has to answer, since it keeps their session, or that all replicas have to hear of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Response};
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::legacy::gone;
+use super::relayed::pass_back;
+use super::rpc::RpcError;
+use super::session::{Home, Session};
+use super::{Asking, Scope};
+use crate::config;
+use crate::gateway::{CallError, Caller, Executed};
+use crate::http::Front;
+use crate::http::rest::asked_timeout;
+use crate::registry::Server;
+use crate::replicas::{Letter, Peer, Replicas, SendError, end_to_end};
+
+/// How long what is done at once may take another replica.
+pub(super) const PROMPT: Duration = Duration::from_secs(5);
+/// A replica that still answers is itself the one that says that it is too late: it has so much longer.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a client that ends its session waits until all replicas know.
+const ENDING_WAIT: Duration = Duration::from_secs(1);
+
+/// A request that means nothing but that its client is there.
+const PING: &str = r#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
+
+/// A request as it came: what another replica would need.
+pub(super) struct Arrived<'a> {
+    pub(super) front: &'a Arc<Front>,
+    pub(super) scope: &'a Scope,
+    pub(super) method: Method,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: &'a Bytes,
+    /// Whether another replica has sent it. Then it goes no further.
+    pub(super) is_relayed: bool,
+}
+
+impl Arrived<'_> {
+    /// The other replica that keeps a session, if it is to be asked.
+    pub(super) fn keeper<'s>(&self, session: &'s Session) -> Option<&'s Peer> {
+        match &session.home {
+            Home::At(peer) if !self.is_relayed => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Has the replica answer that keeps the session. `id` is that of the request, if it is one that is answered.
+    pub(super) async fn ask(
+        &self,
+        keeper: &Peer,
+        deadline: Instant,
+        id: Option<&RawValue>,
+    ) -> Result<Response<Body>, RpcError> {
+        let Some(replicas) = self.replicas() else { return Err(gone()) };
+        let count = |outcome| self.front.gateway.metrics().forwarded(outcome).inc();
+        let until = deadline + GRACE;
+        match timeout_at(until, replicas.send(keeper, &self.letter())).await {
+            Ok(Ok(response)) => {
+                count("answered");
+                // A stream that is no answer lasts.
+                let until = (self.method != Method::GET).then_some(until);
+                Ok(pass_back(response, until, id, self.front.closing.clone()))
+            }
+            Ok(Err(SendError::Gone(why))) => {
+                count("gone");
+                tracing::debug!(replica = %keeper.address, %why, "the replica that kept a session is gone");
+                Err(gone())
+            }
+            Ok(Err(SendError::Broken(why))) => {
+                count("broken");
+                tracing::debug!(replica = %keeper.address, %why, "the replica that keeps a session broke off");
+                Err(broken_off().into())
+            }
+            Err(_) => {
+                count("late");
+                Err(CallError::DeadlineExceeded { executed: Executed::Unknown }.into())
+            }
+        }
+    }
+
+    /// Has all other replicas hear it, without waiting for them.
+    pub(super) fn tell_later(&self, session: &Session) {
+        if let Some(replicas) = self.replicas() {
+            replicas.tell_later(replicas.others_and(self.keeper(session)), self.letter());
+        }
+    }
+
+    /// Tells the replica that keeps a session that it is in use, now and then: what it keeps for a session that nobody uses
+    /// goes.
+    pub(super) fn note_use(&self, keeper: &Peer, session: &Session) {
+        if let Some(replicas) = self.replicas()
+            && self.front.sessions.is_use_to_be_told(&session.id)
+        {
+            let body = Bytes::from_static(PING.as_bytes());
+            replicas.tell_later(vec![keeper.clone()], Letter { body, ..self.letter() });
+        }
+    }
+
+    /// Has all other replicas hear it.
+    pub(super) async fn tell(&self, session: &Session) {
+        if let Some(replicas) = self.replicas() {
+            let others = replicas.others_and(self.keeper(session));
+            replicas.tell(&others, &self.letter()).await;
+        }
+    }
+
+    /// Has all other replicas hear that a session has ended, also those that are started later.
+    pub(super) async fn tell_of_end(&self, session: &Session) {
+        if self.is_relayed {
+            return;
+        }
+        let written = self.front.sessions.tell_ended(session);
+        let written = async {
+            if let Some(written) = written {
+                let _ = written.await;
+            }
+        };
+        let _ = timeout(ENDING_WAIT, async { tokio::join!(self.tell(session), written) }).await;
+    }
+
+    fn replicas(&self) -> Option<&Arc<Replicas>> {
+        self.front.replicas.as_ref().filter(|_| !self.is_relayed)
+    }
+
+    fn letter(&self) -> Letter {
+        let path = match self.scope {
+            Scope::All => "/mcp".to_owned(),
+            // The name of a server that is there: nothing in it needs to be escaped.
+            Scope::One(server) => format!("/mcp/{server}"),
+        };
+        let (method, headers) = (self.method.clone(), end_to_end(self.headers));
+        Letter { method, path, headers, body: self.body.clone() }
+    }
+}
+
+impl<'a> Asking<'a> {
+    /// The request as it came.
+    pub(super) fn as_it_came(&self) -> Arrived<'a> {
+        let Asking { front, scope, headers, body, is_relayed, .. } = *self;
+        Arrived { front, scope, method: Method::POST, headers, body, is_relayed }
+    }
+
+    /// When a request to the servers of its endpoint is no longer of use, by what the slowest may take.
+    pub(super) fn deadline(&self, caller: &Caller) -> Result<Instant, CallError> {
+        let shown = self.front.gateway.servers(caller).filter(|it| self.scope.shows(it.id()));
+        let asked = asked_timeout(self.headers)?;
+        // Progress may give a call more time than it has asked for.
+        let longest = |it: &config::Server| {
+            asked.unwrap_or(it.timeout).max(it.max_timeout.unwrap_or_default())
+        };
+        let longest = shown.map(|server| longest(server.config())).max();
+        Ok(self.arrived + longest.or(asked).unwrap_or(PROMPT))
+    }
+
+    /// Whether there is a server that each session has its own process of.
+    pub(super) fn shows_own(&self, caller: &Caller) -> bool {
+        let mut servers = self.front.gateway.servers(caller);
+        servers.any(|it| matches!(&*it, Server::PerSession(_)) && self.scope.shows(it.id()))
+    }
+}
+
+/// The answer that will not come.
+pub(super) fn broken_off() -> CallError {
+    let reason = "the replica that keeps its session has ended".to_owned();
+    CallError::BackendExited { reason, executed: Executed::Unknown }
+}

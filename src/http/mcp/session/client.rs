@@ -1,0 +1,104 @@
+//! A session as its own servers' client: what it is asked and told by them.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::{Session, canonical};
+use crate::backend::changes::Changes;
+use crate::backend::client::{Client, Question};
+use crate::backend::connection::Connection;
+use crate::backend::mailbox::Lists;
+use crate::http::mcp::rpc;
+use crate::jsonrpc::{Frame, INTERNAL_ERROR};
+use crate::mcp::{LogLevel, method};
+
+/// Questions of servers that may wait for one client.
+pub(super) const QUESTIONS_MAX: usize = 64;
+
+impl Client for Session {
+    fn capabilities(&self) -> &str {
+        &self.capabilities
+    }
+
+    fn follow(&self, changes: &Arc<Changes>) {
+        self.subscription(&mut self.state.lock(), changes, Lists::ALL);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.ended.cancelled())
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let is_busy = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
+        if is_busy { None } else { Some(state.used) }
+    }
+
+    fn end(&self) {
+        self.ended.cancel();
+        let mut state = self.state.lock();
+        for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
+            cancelled.cancel();
+        }
+        state.listeners.clear();
+        state.standing = None;
+        state.subscriptions.clear();
+        state.seat = None;
+    }
+
+    fn ask(&self, question: Question) {
+        let Question { connection, id, method, params } = question;
+        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
+        let mut state = self.state.lock();
+        // Those of processes that are gone wait for nothing.
+        state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
+        let number = state.number();
+        let message = Frame::request(number, &method, &[&params]).into_bytes();
+        let is_asked =
+            state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
+        if is_asked {
+            state.questions.insert(number, (connection, id));
+            return;
+        }
+        drop(state);
+        if let Some(connection) = connection.upgrade() {
+            let why =
+                "the client cannot be asked: it has no stream open, or too many questions already";
+            connection.notify(Frame::error(Some(&id), INTERNAL_ERROR, why, None));
+        }
+    }
+
+    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
+        let mut state = self.state.lock();
+        let is_it = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
+            asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
+        };
+        let number =
+            state.questions.iter().find(|(_, asked)| is_it(asked)).map(|(number, _)| *number);
+        let Some(number) = number else { return };
+        state.questions.remove(&number);
+        let params = format!("{{\"requestId\":{number}}}");
+        state.deliver(&rpc::notification(method::CANCELLED, &params));
+    }
+
+    fn tell(&self, method: &str, params: Option<Bytes>) {
+        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
+        self.state.lock().deliver(&rpc::notification(method, &params));
+    }
+
+    fn log(&self, level: LogLevel, params: Bytes) {
+        let state = self.state.lock();
+        if state.log_level.is_none_or(|lowest| level >= lowest) {
+            let params = String::from_utf8_lossy(&params);
+            state.deliver(&rpc::notification(method::LOG_MESSAGE, &params));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What other replicas send on: requests of sessions that this one keeps, and words for all of them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::middleware::Next;
+use axum::response::IntoResponse;
+use tokio::time::Instant;
+
+use super::{Front, body};
+use crate::replicas::{PROOF, REPLICA, Refused};
+
+/// Marks a request that another replica has sent on. It is answered here, whatever it is.
+#[derive(Clone, Copy)]
+pub(super) struct Relayed;
+
+/// Lets in what other replicas send, and nothing else. Who calls is looked at afterwards, as of any request.
+pub(super) async fn prove(
+    State(front): State<Arc<Front>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let Some(replicas) = &front.replicas else { return refuse(Refused::Unproven) };
+    let (mut parts, body) = request.into_parts();
+    let proof = parts.headers.remove(&PROOF);
+    let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
+    let opened = match replicas.check(proof, &parts.method, parts.uri.path()) {
+        Ok(opened) => opened,
+        Err(refused) => return refuse(refused),
+    };
+    let deadline = Instant::now() + body::TIMEOUT;
+    let mut response = match body::read(&parts.headers, body, front.max_body, deadline).await {
+        Ok(body) if opened.is_of(&body) => {
+            opened.restore(&mut parts.headers);
+            parts.extensions.insert(Relayed);
+            next.run(Request::from_parts(parts, Body::from(body))).await
+        }
+        Ok(_) => return refuse(Refused::Unproven),
+        Err(error) => error.into_response(),
+    };
+    let id = HeaderValue::from_str(&replicas.me().id).expect("made of digits and letters");
+    response.headers_mut().insert(&REPLICA, id);
+    response
+}
+
+fn refuse(refused: Refused) -> Response<Body> {
+    let answer = match refused {
+        Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n"),
+        Refused::Unproven => (StatusCode::FORBIDDEN, "only other replicas may call here\n"),
+    };
+    answer.into_response()
+}

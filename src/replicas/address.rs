@@ -1,0 +1,84 @@
+//! Where other replicas reach this one.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::lookup_host;
+
+/// Why that is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// The machine's name cannot be looked up.
+    #[error(
+        "`replicas.address` is not set, and the name of this machine, `{name}`, cannot be looked up ({cause}): \
+         set `replicas.address` to where other replicas reach this one"
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Not a `source`: the text has it already.
+        cause: io::Error,
+    },
+    /// It leads nowhere that others could reach.
+    #[error(
+        "`replicas.address` is not set, and the name of this machine, `{0}`, has no address that others could reach: \
+         set `replicas.address` to where other replicas reach this one"
+    )]
+    OnlyLocal(String),
+}
+
+/// The address that others are told: the one that is configured, or where this one listens, or, where that is any address of
+/// this machine, the first that its name has.
+pub(super) async fn own(
+    advertised: Option<SocketAddr>,
+    bound: SocketAddr,
+) -> Result<SocketAddr, AddressError> {
+    match advertised {
+        Some(address) => Ok(address),
+        None if !bound.ip().is_unspecified() => Ok(bound),
+        None => {
+            let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let found = lookup_host((name.as_str(), bound.port())).await;
+            let found = found.map(|found| first(found, bound));
+            match found {
+                Ok(found) => found.ok_or(AddressError::OnlyLocal(name)),
+                Err(cause) => Err(AddressError::Unknown { name, cause }),
+            }
+        }
+    }
+}
+
+/// The first that others can reach, of the kind that is listened on.
+fn first(mut found: impl Iterator<Item = SocketAddr>, bound: SocketAddr) -> Option<SocketAddr> {
+    let is_served = |address: &SocketAddr| bound.is_ipv6() || address.is_ipv4();
+    let is_local = |address: &SocketAddr| {
+        let ip = address.ip().to_canonical();
+        ip.is_loopback() || ip.is_unspecified()
+    };
+    found.find(|address| is_served(address) && !is_local(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_configured_counts_and_then_where_it_listens() {
+        let (told, bound) = (parse("10.0.0.3:82"), parse("10.0.0.4:80"));
+        assert_eq!(own(Some(told), bound).await.unwrap(), told);
+        assert_eq!(own(None, bound).await.unwrap(), bound);
+    }
+
+    #[test]
+    fn of_a_machines_addresses_the_first_that_others_reach_counts() {
+        let found = ["127.0.1.1:80", "[::1]:80", "[fd00::2]:80", "10.0.0.2:80", "10.0.0.3:80"];
+        let found = found.map(parse);
+        assert_eq!(first(found.into_iter(), parse("0.0.0.0:80")), Some(found[3]));
+        assert_eq!(first(found.into_iter(), parse("[::]:80")), Some(found[2]));
+        assert_eq!(first(found[..2].iter().copied(), parse("[::]:80")), None);
+    }
+}

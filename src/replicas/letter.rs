@@ -1,0 +1,127 @@
+//! A request on its way to another replica.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use reqwest::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use reqwest::{Method, Response};
+
+use super::{Peer, Replicas};
+
+/// The header that has the proof.
+pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
+/// The header of an answer that says which replica has seen the proof.
+pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
+
+/// Headers that are about one connection, or are made anew for each.
+static OF_CONNECTION: [HeaderName; 11] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HOST,
+    CONTENT_LENGTH,
+    EXPECT,
+];
+
+/// A request as it came. Not to be printed: it has what lets a caller in.
+#[derive(Clone)]
+pub struct Letter {
+    /// Its method.
+    pub method: Method,
+    /// Its path, without a query.
+    pub path: String,
+    /// Those of its headers that are not about the connection.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why a replica gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// It is not there: it has not seen the request.
+    #[error("it is not there: {0}")]
+    Gone(String),
+    /// It may have seen the request.
+    #[error("it broke off: {0}")]
+    Broken(String),
+}
+
+impl Replicas {
+    /// Sends a request to another replica, and waits for its answer to begin. How long that may take is up to the caller.
+    pub async fn send(&self, to: &Peer, letter: &Letter) -> Result<Response, SendError> {
+        let (proof, headers) = self.prove(to, letter);
+        let url = format!("http://{}{}", to.address, letter.path);
+        let request = self.http.request(letter.method.clone(), url).headers(headers);
+        let request = request.header(&PROOF, proof).body(letter.body.clone());
+        let response = request.send().await.map_err(SendError::of)?;
+        // Whatever else is at its address now has not opened the proof.
+        if response.headers().get(&REPLICA).is_some_and(|id| id == to.id.as_str()) {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        Err(SendError::Gone(format!("what is at its address answers with {status}")))
+    }
+}
+
+impl SendError {
+    fn of(error: reqwest::Error) -> Self {
+        let (is_connect, error) = (error.is_connect() || error.is_builder(), error.without_url());
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text += &format!(": {error}");
+            cause = error.source();
+        }
+        if is_connect { Self::Gone(text) } else { Self::Broken(text) }
+    }
+}
+
+/// The headers that are not about the connection, nor between replicas.
+pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<_> = named.flat_map(|value| value.split(',').map(str::trim)).collect();
+    let is_passed_on = |name: &HeaderName| {
+        !OF_CONNECTION.contains(name)
+            && *name != PROOF
+            && *name != REPLICA
+            && !named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str()))
+    };
+    let kept = headers.iter().filter(|(name, _)| is_passed_on(name));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_the_connection_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("host", "gateway.example"),
+            ("content-length", "2"),
+            ("trunkline-replica-proof", "forged"),
+            ("trunkline-replica", "forged"),
+            ("accept", "a"),
+            ("accept", "b"),
+            ("mcp-session-id", "x"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        let kept = end_to_end(&headers);
+        assert_eq!(kept.get_all("accept").iter().count(), 2);
+        assert_eq!(kept["mcp-session-id"], "x");
+        assert_eq!(kept.len(), 3);
+    }
+}

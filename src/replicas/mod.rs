@@ -1,0 +1,157 @@
+//! Several gateways that stand for one behind a load balancer: who they are, and how one reaches another.
+//!
+//! Any replica answers nearly everything. What belongs to one of them is sent on to it:
+//!
+//! - `address`: where others reach this one
+//! - `letter`: a request on its way to another replica, and `proof`: how that one knows where it comes from
+//! - `members`: who is there, by the store
+//! - `endings`: which sessions have ended, by the store
+
+mod address;
+mod endings;
+mod letter;
+mod members;
+mod proof;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::join_all;
+use reqwest::redirect::Policy;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::seal::Sealer;
+use crate::store::{Store, StoreError};
+
+use self::endings::{ENDINGS_WAITING_MAX, Ending};
+
+pub use self::address::AddressError;
+pub use self::endings::Endings;
+pub use self::letter::{Letter, PROOF, REPLICA, SendError, end_to_end};
+pub use self::members::Membership;
+pub use self::proof::{Opened, Refused};
+
+/// Replicas are near each other: one that does not take a connection by then is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Less than what a gateway keeps an unused connection open for.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How a replica is found out that has gone without a word.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long all others together may take to hear something.
+const TELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Words for all others that may be on their way at once, with nobody waiting for them.
+const TELLING_MAX: usize = 256;
+
+/// One of the replicas, as the others know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Another one each time that it is started.
+    pub id: String,
+    /// Where others reach it.
+    pub address: SocketAddr,
+}
+
+/// This replica among the others.
+pub struct Replicas {
+    me: Peer,
+    sealer: Sealer,
+    http: reqwest::Client,
+    /// The others, as of the last time that the store told.
+    others: ArcSwap<Vec<Peer>>,
+    /// Sessions that have ended here, to be written down.
+    endings: mpsc::Sender<Ending>,
+    telling: Arc<Semaphore>,
+}
+
+/// Why this gateway cannot be one of several.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicasError {
+    /// Others could not reach it.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// It cannot reach others.
+    #[error("HTTP cannot be spoken to other replicas: {0}")]
+    Http(#[from] reqwest::Error),
+    /// It does not learn of others.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Replicas {
+    /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`. What is given besides
+    /// is to be kept running.
+    pub async fn join(
+        config: &Config,
+        bound: SocketAddr,
+        store: Store,
+    ) -> Result<(Arc<Self>, Membership), ReplicasError> {
+        let advertised = config.replicas.as_ref().and_then(|replicas| replicas.address);
+        let address = address::own(advertised, bound).await?;
+        let me = Peer { id: uuid::Uuid::new_v4().simple().to_string(), address };
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .tcp_keepalive(KEEP_ALIVE)
+            .tcp_nodelay(true)
+            .build()?;
+        let (endings, ended) = mpsc::channel(ENDINGS_WAITING_MAX);
+        let replicas = Arc::new(Self {
+            me,
+            sealer: Sealer::new(&config.session_keys),
+            http,
+            others: ArcSwap::default(),
+            endings,
+            telling: Arc::new(Semaphore::new(TELLING_MAX)),
+        });
+        let membership = Membership::new(replicas.clone(), store, ended);
+        membership.beat().await?;
+        Ok((replicas, membership))
+    }
+
+    /// This one, as the others know it.
+    pub fn me(&self) -> &Peer {
+        &self.me
+    }
+
+    /// All others, and `keeper` if it is not known to be one of them.
+    pub fn others_and(&self, keeper: Option<&Peer>) -> Vec<Peer> {
+        let others = self.others.load();
+        let unknown = keeper.filter(|keeper| others.iter().all(|other| other.id != keeper.id));
+        others.iter().chain(unknown).cloned().collect()
+    }
+
+    /// Tells others something, and waits a little while until they have heard it. Who cannot be reached is left out.
+    pub async fn tell(&self, to: &[Peer], letter: &Letter) {
+        let told = to.iter().map(|peer| async {
+            match self.send(peer, letter).await {
+                // Read to its end, so that the connection can be used again.
+                Ok(heard) => drop(heard.bytes().await),
+                Err(error) => {
+                    tracing::debug!(replica = %peer.address, %error, "a replica was not told");
+                }
+            }
+        });
+        let _ = timeout(TELL_TIMEOUT, join_all(told)).await;
+    }
+
+    /// The same without waiting. When there is too much to tell, this is not.
+    pub fn tell_later(self: &Arc<Self>, to: Vec<Peer>, letter: Letter) {
+        let Ok(turn) = self.telling.clone().try_acquire_owned() else {
+            tracing::debug!("too much to tell: other replicas were not told");
+            return;
+        };
+        let replicas = self.clone();
+        tokio::spawn(async move {
+            replicas.tell(&to, &letter).await;
+            drop(turn);
+        });
+    }
+}

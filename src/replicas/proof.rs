@@ -1,0 +1,123 @@
+//! The proof that a request comes from another replica, and what only that one may read of it.
+//!
+//! It is a text that is sealed with the keys that replicas have in common, and names the request: for whom, method, path, body
+//! and time. What lets its caller in (key or token, and the session) travels inside: whoever listens on the way, or has got the
+//! address of a replica that is gone, learns nothing that would let it in.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Letter, Peer, Replicas};
+use crate::seal::Purpose;
+
+/// How old, or by another clock how new, a proof may be.
+const VALID_FOR: Duration = Duration::from_secs(30);
+/// The headers that let a caller in.
+static SECRET_HEADERS: [HeaderName; 3] = [
+    AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("mcp-session-id"),
+];
+
+/// What is sealed.
+#[derive(Serialize, Deserialize)]
+struct Proof {
+    to: String,
+    method: String,
+    path: String,
+    body: [u8; 32],
+    /// In milliseconds since 1970.
+    at: u64,
+    headers: Vec<(String, String)>,
+}
+
+/// A proof of which all but the body is in order. Not to be printed: it has what lets a caller in.
+pub struct Opened {
+    body: [u8; 32],
+    headers: Vec<(String, String)>,
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is for another replica, which had this address before.
+    NotForUs,
+    /// It does not come from a replica, or not as it was sent, or not now.
+    Unproven,
+}
+
+impl Replicas {
+    /// The proof for a letter, and its headers without those that are in the proof.
+    pub(super) fn prove(&self, to: &Peer, letter: &Letter) -> (String, HeaderMap) {
+        self.prove_at(to, letter, now())
+    }
+
+    fn prove_at(&self, to: &Peer, letter: &Letter, at: u64) -> (String, HeaderMap) {
+        let mut plain = letter.headers.clone();
+        let mut headers = vec![];
+        for name in &SECRET_HEADERS {
+            let values = letter.headers.get_all(name).iter();
+            let values = values.filter_map(|value| value.to_str().ok());
+            headers.extend(values.map(|value| (name.to_string(), value.to_owned())));
+            plain.remove(name);
+        }
+        let proof = Proof {
+            to: to.id.clone(),
+            method: letter.method.to_string(),
+            path: letter.path.clone(),
+            body: Sha256::digest(&letter.body).into(),
+            at,
+            headers,
+        };
+        let proof = serde_json::to_vec(&proof).expect("plain data");
+        (self.sealer.seal(Purpose::Replica, b"", &proof), plain)
+    }
+
+    /// Looks at a request's proof, before its body is read.
+    pub fn check(&self, proof: &str, method: &Method, path: &str) -> Result<Opened, Refused> {
+        let proof = self.sealer.open(Purpose::Replica, b"", proof).ok_or(Refused::Unproven)?;
+        let proof: Proof = serde_json::from_slice(&proof).map_err(|_| Refused::Unproven)?;
+        if proof.to != self.me.id {
+            return Err(Refused::NotForUs);
+        }
+        let is_now = u128::from(now().abs_diff(proof.at)) <= VALID_FOR.as_millis();
+        if !is_now || proof.method != method.as_str() || proof.path != path {
+            return Err(Refused::Unproven);
+        }
+        Ok(Opened { body: proof.body, headers: proof.headers })
+    }
+}
+
+impl Opened {
+    /// Whether it was made for this body.
+    pub fn is_of(&self, body: &[u8]) -> bool {
+        Sha256::digest(body).as_slice() == self.body
+    }
+
+    /// Puts what was sealed back among the headers, in the place of whatever else is there.
+    pub fn restore(self, headers: &mut HeaderMap) {
+        for name in &SECRET_HEADERS {
+            headers.remove(name);
+        }
+        for (name, value) in self.headers {
+            let name = name.parse::<HeaderName>().ok();
+            if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
+                headers.append(name, value);
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "proof_tests.rs"]
+mod tests;

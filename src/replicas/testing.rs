@@ -1,0 +1,23 @@
+//! Replicas for tests.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::{Peer, Replicas};
+use crate::config::Secret;
+use crate::seal::Sealer;
+
+/// One that nobody has heard of.
+pub(crate) fn replica(key: &str) -> Replicas {
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    Replicas {
+        me: Peer { id, address: ([127, 0, 0, 1], 1).into() },
+        sealer: Sealer::new(&[Secret::new(key.to_owned())]),
+        http: reqwest::Client::new(),
+        others: ArcSwap::default(),
+        endings: mpsc::channel(1).0,
+        telling: Arc::new(Semaphore::new(1)),
+    }
+}

@@ -1,0 +1,51 @@
+//! The gateways that use the store and can be reached by each other.
+
+use super::{Store, StoreError, in_time};
+
+/// A replica that has not been heard of for so long is taken for gone, in milliseconds.
+const STALE_AFTER: i64 = 10_000;
+/// How long the rows of those that are gone are kept: nobody reads them.
+const KEPT_FOR: i64 = 60_000;
+
+impl Store {
+    /// Notes that a replica is there; gives the ids and addresses of all others that are.
+    pub async fn beat(&self, id: &str, address: &str) -> Result<Vec<(String, String)>, StoreError> {
+        in_time(async {
+            let mut write = self.write().await?;
+            let now: i64 = sqlx::query_scalar(self.0.kind.clock()).fetch_one(&mut *write).await?;
+            sqlx::query(
+                "INSERT INTO replicas (id, address, seen) VALUES ($1, $2, $3) \
+                 ON CONFLICT (id) DO UPDATE SET address = excluded.address, seen = excluded.seen",
+            )
+            .bind(id)
+            .bind(address)
+            .bind(now)
+            .execute(&mut *write)
+            .await?;
+            let others: Vec<(String, String)> = sqlx::query_as(
+                "SELECT id, address FROM replicas WHERE id <> $1 AND seen > $2 ORDER BY id",
+            )
+            .bind(id)
+            .bind(now - STALE_AFTER)
+            .fetch_all(&mut *write)
+            .await?;
+            write.commit().await?;
+            Ok::<_, StoreError>(others)
+        })
+        .await
+    }
+
+    /// Takes a replica off the list.
+    pub async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        let left = sqlx::query("DELETE FROM replicas WHERE id = $1").bind(id);
+        in_time(left.execute(self.pool())).await.map(drop)
+    }
+
+    /// Deletes the rows of replicas that are long gone.
+    pub async fn delete_gone_replicas(&self) -> Result<(), StoreError> {
+        let now: i64 =
+            in_time(sqlx::query_scalar(self.0.kind.clock()).fetch_one(self.pool())).await?;
+        let gone = sqlx::query("DELETE FROM replicas WHERE seen < $1").bind(now - KEPT_FOR);
+        in_time(gone.execute(self.pool())).await.map(drop)
+    }
+}

@@ -1,0 +1,94 @@
+//! What replicas tell each other by the store: who is there, and which sessions have ended.
+
+use std::time::Duration;
+
+use sqlx::{AnyConnection, Connection};
+use tokio::time::timeout;
+use trunkline::ids::SessionId;
+use trunkline::replicas::Endings;
+
+use crate::support::{in_time, on_both};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+#[tokio::test]
+async fn replicas_see_each_other_until_they_leave() {
+    on_both(async |database| {
+        let (one, other) = (database.open().await, database.open().await);
+        assert_eq!(one.beat("one", "10.0.0.1:80").await.unwrap(), []);
+        let seen = |id: &str, address: &str| vec![(id.to_owned(), address.to_owned())];
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
+        assert_eq!(one.beat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
+        one.leave("one").await.unwrap();
+        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_says_nothing_for_ten_seconds_is_gone() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
+        let others = async || store.beat("other", "10.0.0.2:80").await.unwrap().len();
+        let rows = "SELECT COUNT(*) FROM replicas";
+        store.beat("one", "10.0.0.1:80").await.unwrap();
+        for (later_ms, seen, kept) in [(8_000, 1, 2), (3_000, 0, 2), (60_000, 0, 1)] {
+            sqlx::query("UPDATE replicas SET seen = seen - $1 WHERE id = 'one'")
+                .bind(later_ms)
+                .execute(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(others().await, seen);
+            store.delete_gone_replicas().await.unwrap();
+            let left: i64 = sqlx::query_scalar(rows).fetch_one(&mut connection).await.unwrap();
+            assert_eq!(left, kept);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_end_of_a_session_is_read_once_and_soon() {
+    on_both(async |database| {
+        let (one, other) = (database.open().await, database.open().await);
+        let ids: Vec<_> = (0..450).map(|_| SessionId::new()).collect();
+        let ended = |ids: &[SessionId]| {
+            ids.iter().map(|id| (id.clone(), now() + DAY_MS)).collect::<Vec<_>>()
+        };
+        one.end_sessions(&ended(&ids[..400])).await.unwrap();
+        // Again is nothing new.
+        one.end_sessions(&ended(&ids[..2])).await.unwrap();
+        let mut endings = Endings::new(other);
+        let read = endings.read().await.unwrap();
+        assert_eq!(read.len(), 400);
+        assert!(ids[..400].iter().all(|id| read.iter().any(|it| it.id == *id)));
+        assert_eq!(endings.read().await.unwrap(), []);
+        // The first look is at what is there.
+        let _ = timeout(Duration::from_millis(700), endings.next()).await;
+        one.end_sessions(&ended(&ids[400..])).await.unwrap();
+        let read = in_time("the others", endings.next()).await;
+        assert_eq!(read.len(), 50);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_over_by_itself_is_not_kept() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let (over, later) = (SessionId::new(), SessionId::new());
+        let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
+        store.end_sessions(&rows).await.unwrap();
+        store.delete_ended_sessions().await.unwrap();
+        let left: Vec<_> =
+            store.ended_sessions(None).await.unwrap().into_iter().map(|it| it.id).collect();
+        assert!(left == [later]);
+    })
+    .await;
+}
