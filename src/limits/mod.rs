@@ -143,7 +143,8 @@ impl Limits {
         Some(unchanged.cloned().unwrap_or_else(|| Arc::new(bucket)))
     }
 
-    /// Counts one more call of the tenant, until the admission is dropped.
+    /// Counts one more call of the tenant, until the admission is dropped. Waits only for a limit that replicas share, if this
+    /// one has no place left that it may use without asking.
     pub async fn enter(&self) -> Result<Admission, Refusal> {
         let tenant = self.in_flight.take(TENANT).await?;
         Ok(Admission { _tenant: tenant, scoped: vec![] })

@@ -131,11 +131,13 @@ async fn an_executor_of_exactly_the_limit_is_never_refused() {
     };
     let callers: JoinSet<_> = (0..CALLERS).map(|caller| call(tenant.clone(), caller)).collect();
     let refused: u32 = callers.join_all().await.into_iter().sum();
+    let mut was_away = false;
     for gateway in [&mut one, &mut other] {
         gateway.signal(Signal::TERM);
         gateway.ended().await;
-        // A machine that stalls for longer than Valkey may take to answer has each go by its part.
-        let is_away = gateway.log().iter().any(|line| line.contains("shared limits are away"));
-        assert!(refused == 0 || is_away, "{refused} of {} were refused", CALLERS * CALLS);
+        was_away |= gateway.log().iter().any(|line| line.contains("shared limits are away"));
     }
+    // On a machine that stalls for longer than Valkey may take to answer, each goes by its part.
+    assert!(refused == 0 || was_away, "{refused} of {} were refused", CALLERS * CALLS);
+    println!("{refused} refused, away: {was_away}");
 }
