@@ -1,0 +1,104 @@
+//! A tenant's rate over both replicas.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use crate::caller::Caller;
+use crate::calls::{Call, Outcome, Server};
+use crate::report::Case;
+use crate::stack::{Stack, Tenant};
+
+/// The rate, and how many calls may come at once, which are gone before anything is counted.
+const RATE: u32 = 200;
+const BURST: u32 = 50;
+/// How many times the rate is asked for.
+const TIMES: u32 = 3;
+const CALLERS: u32 = 24;
+/// From the first call on nothing is counted for so long: what was saved is used up by then.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// How far from the rate it may be.
+const TOLERANCE: f64 = 0.01;
+/// Each replica must have some of it.
+const PART_MIN: f64 = 0.2;
+
+/// What came of calls that were offered for a while.
+pub struct Offered {
+    /// Calls that were made while it was counted, per second.
+    pub offered: f64,
+    /// What was let through, as a part of the rate.
+    pub part: f64,
+    /// Neither let through nor refused because of the rate.
+    pub failures: Vec<Outcome>,
+}
+
+pub async fn run(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
+    let tenant = metered(stack, "metered").await?;
+    let before = admitted_by(stack).await?;
+    let offered = offer(stack, &tenant, time).await?;
+    let after = admitted_by(stack).await?;
+    case.note("calls offered per second", format!("{:.0} at {RATE}/s", offered.offered));
+    let part = format!("{:.2} %", 100.0 * offered.part);
+    let is_good = (offered.part - 1.0).abs() <= TOLERANCE;
+    case.check("let through, of the rate", part, "99 to 101 %", is_good);
+    let each = [after[0] - before[0], after[1] - before[1]];
+    let least = each[0].min(each[1]) / (each[0] + each[1]);
+    let seen = format!("{:.0} and {:.0}", each[0], each[1]);
+    case.check("by each replica", seen, "a fifth at least", least >= PART_MIN);
+    case.none("failed otherwise", offered.failures.len());
+    case.check("offered", format!("{:.0}", offered.offered), "over twice the rate", offered.offered > f64::from(2 * RATE));
+    Ok(())
+}
+
+/// A tenant with the rate.
+pub async fn metered(stack: &Stack, name: &'static str) -> Result<Tenant> {
+    let (rate, burst) = (format!("{RATE}/s"), BURST.to_string());
+    stack.add_tenant(name, &["--servers", "std", "--rate", &rate, "--burst", &burst]).await
+}
+
+async fn admitted_by(stack: &Stack) -> Result<[f64; 2]> {
+    let [one, other] = &stack.gateways;
+    let ok = "outcome=\"ok\"";
+    Ok([
+        one.metric("trunkline_calls_total", ok).await?,
+        other.metric("trunkline_calls_total", ok).await?,
+    ])
+}
+
+/// Offers several times the rate through the load balancer, and counts once it has settled.
+pub async fn offer(stack: &Stack, tenant: &Tenant, time: Duration) -> Result<Offered> {
+    let callers = stack.callers(tenant, CALLERS as usize).await?;
+    let began = Instant::now();
+    let (from, until) = (began + SETTLED_AFTER, began + SETTLED_AFTER + time);
+    let every = Duration::from_secs(1) * CALLERS / (RATE * TIMES);
+    let mut tasks = JoinSet::new();
+    for (n, caller) in (0..).zip(callers) {
+        tasks.spawn(call_regularly(caller, began + every * n / CALLERS, every, until));
+    }
+    let mut outcomes: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    outcomes.retain(|(ended, _)| *ended > from && *ended <= until);
+    let offered = outcomes.len() as f64 / time.as_secs_f64();
+    let admitted = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Right).count();
+    let expected = f64::from(RATE) * time.as_secs_f64();
+    let is_failure = |it: &Outcome| *it != Outcome::Right && !it.has_code("rate_limited");
+    let failures = outcomes.into_iter().map(|(_, it)| it).filter(is_failure).collect();
+    Ok(Offered { offered, part: admitted as f64 / expected, failures })
+}
+
+async fn call_regularly(
+    caller: Caller,
+    first: Instant,
+    every: Duration,
+    until: Instant,
+) -> Vec<(Instant, Outcome)> {
+    let mut due = interval_at(first, every);
+    due.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut outcomes = vec![];
+    while due.tick().await < until {
+        let outcome = caller.call(&Call::echo(Server::Std)).await;
+        outcomes.push((Instant::now(), outcome));
+    }
+    outcomes
+}
