@@ -50,9 +50,7 @@ impl Call {
         let text = format!("text {} of {}", COUNT.fetch_add(1, Ordering::Relaxed), server.name());
         let (arguments, expected) = match server {
             Server::Std => (json!({"text": text}), text),
-            Server::Everything | Server::Own => {
-                (json!({"message": text}), format!("Echo: {text}"))
-            }
+            Server::Everything | Server::Own => (json!({"message": text}), format!("Echo: {text}")),
         };
         Self { server, tool: "echo", arguments, expected, within: None }
     }

@@ -39,16 +39,16 @@ pub async fn run(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
     let before = admitted_by(stack).await?;
     let offered = offer(stack, &tenant, time).await?;
     let after = admitted_by(stack).await?;
-    case.note("calls offered per second", format!("{:.0} at {RATE}/s", offered.offered));
+    let (seen, aim) = (format!("{:.0}/s", offered.offered), format!("over {}/s", 2 * RATE));
+    case.check("offered", seen, aim, offered.offered > f64::from(2 * RATE));
     let part = format!("{:.2} %", 100.0 * offered.part);
     let is_good = (offered.part - 1.0).abs() <= TOLERANCE;
-    case.check("let through, of the rate", part, "99 to 101 %", is_good);
+    case.check(&format!("let through, of {RATE}/s"), part, "99 to 101 %", is_good);
     let each = [after[0] - before[0], after[1] - before[1]];
     let least = each[0].min(each[1]) / (each[0] + each[1]);
     let seen = format!("{:.0} and {:.0}", each[0], each[1]);
     case.check("by each replica", seen, "a fifth at least", least >= PART_MIN);
     case.none("failed otherwise", offered.failures.len());
-    case.check("offered", format!("{:.0}", offered.offered), "over twice the rate", offered.offered > f64::from(2 * RATE));
     Ok(())
 }
 

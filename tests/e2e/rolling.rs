@@ -43,7 +43,8 @@ pub async fn run(stack: &Stack, case: &mut Case, rounds: u32) -> Result<()> {
         case.note("such as", seen.examples());
     }
     case.none("replicas that did not exit with 0", unclean);
-    case.note("longest stop, longest start", format!("{}, {}", seconds(stopping), seconds(starting)));
+    case.note("longest stop", seconds(stopping));
+    case.note("longest start", seconds(starting));
     case.note("longest call", seconds(seen.longest));
     Ok(())
 }

@@ -31,7 +31,8 @@ pub async fn run(stack: &Stack, case: &mut Case) -> Result<()> {
         right += usize::from(caller.call(&Call::echo(Server::Own)).await == Outcome::Right);
     }
     case.all("calls of a session's own server, by both replicas, right", right, 4);
-    let asked = [("owner", "other", &session, &elsewhere), ("other", "owner", &elsewhere, &session)];
+    let asked =
+        [("owner", "other", &session, &elsewhere), ("other", "owner", &elsewhere, &session)];
     for (calls, replies, caller, replier) in asked {
         let what = format!("asked by way of the {calls}, answered by way of the {replies}");
         case.all(&what, usize::from(elicit(caller, replier).await?), 1);

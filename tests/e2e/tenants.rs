@@ -29,9 +29,9 @@ async fn combinations(stack: &Stack, case: &mut Case) -> Result<()> {
             for server in [Server::Std, Server::Everything] {
                 for _ in 0..CALLS {
                     let caller = caller.clone();
-                    calls.spawn(async move {
-                        (front, server, caller.call(&Call::echo(server)).await)
-                    });
+                    calls.spawn(
+                        async move { (front, server, caller.call(&Call::echo(server)).await) },
+                    );
                 }
             }
         }
@@ -84,7 +84,11 @@ async fn refusals(stack: &Stack, case: &mut Case) -> Result<()> {
     case.none("tools in it of a server that is not granted", foreign);
     let own = Call::echo(Server::Own);
     let unseen = amber.call(&own).await;
-    case.all("`own` is not found by amber", count(&[unseen], |it| it.has_code("server_not_found")), 1);
+    case.all(
+        "`own` is not found by amber",
+        count(&[unseen], |it| it.has_code("server_not_found")),
+        1,
+    );
     let mut nobodies = vec![];
     for caller in [amber.without_key(), wrong_key(stack)] {
         nobodies.push(caller.call(&Call::echo(Server::Std)).await);
