@@ -103,7 +103,7 @@ async fn run(options: &Options) -> Result<bool> {
             before = Some(leftovers::look(&stack).await?);
         }
         let case = carry_out(&stack, number, options, before.as_ref()).await;
-        eprint!("{}", case.text());
+        eprintln!("{}", case.headline());
         cases.push((number, case));
     }
     cases.sort_by_key(|(number, _)| *number);

@@ -63,11 +63,16 @@ impl Case {
         self.failed
     }
 
-    /// Its part of the page.
-    pub fn text(&self) -> String {
+    /// What became of it, in one line.
+    pub fn headline(&self) -> String {
         let verdict = if self.failed { "FAIL" } else { "pass" };
         let Self { number, title, .. } = self;
-        let mut text = format!("## {number}. {title}: {verdict}, {}\n\n", seconds(self.took));
+        format!("{number}. {title}: {verdict}, {}", seconds(self.took))
+    }
+
+    /// Its part of the page.
+    fn text(&self) -> String {
+        let mut text = format!("## {}\n\n", self.headline());
         for line in &self.lines {
             let _ = writeln!(text, "- {line}");
         }
