@@ -4,6 +4,7 @@ mod call;
 mod check;
 mod confine;
 mod guard;
+mod healthcheck;
 mod key;
 mod pin;
 mod policy_args;
@@ -41,6 +42,8 @@ enum Command {
     Check(check::Args),
     /// Call one tool through a running gateway
     Call(call::Args),
+    /// Say whether a gateway is ready, for containers
+    Healthcheck(healthcheck::Args),
     /// Tenants and their limits
     Tenant(tenant::Args),
     /// API keys
@@ -61,7 +64,7 @@ enum Command {
 #[derive(clap::Args)]
 struct ConfigArgs {
     /// The configuration file [default: trunkline.toml, if it is there]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "TRUNKLINE_CONFIG")]
     config: Option<PathBuf>,
     /// Servers from an MCP client's `{"mcpServers": {…}}` file
     #[arg(long, value_name = "FILE")]
@@ -75,6 +78,7 @@ pub fn run() -> ExitCode {
         Command::Std(args) => std::run(args),
         Command::Check(args) => check::run(args),
         Command::Call(args) => call::run(args),
+        Command::Healthcheck(args) => healthcheck::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::Key(args) => key::run(args),
         Command::Pin(args) => pin::run(args),

@@ -4,8 +4,8 @@ use super::error::{ConfigError, Place};
 use super::tree::{Node, Table, Value};
 
 const PREFIX: &str = "TRUNKLINE_";
-/// Tell `trunkline call` where the gateway is, and who calls.
-const NOT_SETTINGS: [&str; 2] = ["TRUNKLINE_URL", "TRUNKLINE_KEY"];
+/// Tell commands where the gateway is, who calls, and where the file is.
+const NOT_SETTINGS: [&str; 3] = ["TRUNKLINE_URL", "TRUNKLINE_KEY", "TRUNKLINE_CONFIG"];
 
 /// Sets what the variables say.
 pub(super) fn overlay(settings: &mut Table, env: &[(String, String)]) -> Result<(), ConfigError> {
@@ -125,6 +125,7 @@ mod tests {
             "PATH",
             "TRUNKLINE_URL",
             "TRUNKLINE_KEY",
+            "TRUNKLINE_CONFIG",
             "TRUNKLINE_SERVICE_HOST",
             "TRUNKLINE_SERVICE_PORT",
             "TRUNKLINE_SERVICE_PORT_HTTP",

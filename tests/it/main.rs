@@ -20,6 +20,7 @@ mod fidelity;
 mod grants;
 mod handshake;
 mod hardening;
+mod healthcheck;
 mod http_backend;
 mod http_backend_failures;
 mod http_backend_real;

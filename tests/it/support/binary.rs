@@ -18,7 +18,13 @@ use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, 
 
 /// Runs a command to its end.
 pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
-    let output = command(setup).args(args).stdin(Stdio::null()).output();
+    trunkline_with(setup, args, &[]).await
+}
+
+/// The same with more variables in its environment.
+pub async fn trunkline_with(setup: &Setup, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = command(setup);
+    let output = command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).output();
     in_time("the command's end", output).await.unwrap()
 }
 

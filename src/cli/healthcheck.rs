@@ -1,0 +1,82 @@
+//! `trunkline healthcheck`
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode, Url};
+
+use super::{ConfigArgs, load_config};
+
+/// Whoever asks does so again soon, and wants to know before that.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Exit code: 0 it is ready, 1 it is not, and standard error says why.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The gateway [default: where the configuration says that it listens]
+    #[arg(long, env = "TRUNKLINE_URL")]
+    url: Option<Url>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let ready = match args.url.map_or_else(|| own_url(args.config), Ok) {
+        Ok(url) => ask(url).await,
+        Err(error) => Err(error),
+    };
+    // Not as the error of a command: that would be exit code 2, which container engines keep for themselves.
+    Ok(match ready {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("not ready: {error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+async fn ask(mut url: Url) -> anyhow::Result<()> {
+    let gateway = url.to_string();
+    let Ok(mut path) = url.path_segments_mut() else { bail!("`{gateway}` is not an HTTP address") };
+    path.pop_if_empty().push("readyz");
+    drop(path);
+    // Asked is this gateway and nobody else: neither a proxy of the environment, nor whoever a redirect names.
+    let client = Client::builder().timeout(TIMEOUT).no_proxy().redirect(Policy::none()).build()?;
+    let response = client.get(url).send().await;
+    let response = response.with_context(|| format!("no gateway answers at {gateway}"))?;
+    let status = response.status();
+    match status {
+        StatusCode::OK => Ok(()),
+        StatusCode::SERVICE_UNAVAILABLE => {
+            let reason = response.text().await.context("the answer was cut off")?;
+            bail!("{}", reason.lines().next().unwrap_or("it does not say why"))
+        }
+        _ => bail!("what answers at {gateway} is not a gateway: it has {status} for /readyz"),
+    }
+}
+
+/// The gateway of this machine.
+fn own_url(config: ConfigArgs) -> anyhow::Result<Url> {
+    // It wins over the file. Read first, it keeps a mistake in the file, with which a gateway goes on as it was, from
+    // making that gateway look ill.
+    let variable = std::env::var("TRUNKLINE_LISTEN").ok().and_then(|text| text.parse().ok());
+    let listen = match variable {
+        Some(listen) => listen,
+        None => load_config(config, None)?.config.listen,
+    };
+    Ok(Url::parse(&format!("http://{}", on_this_machine(listen)))?)
+}
+
+/// Where a listener can be reached from its own machine.
+fn on_this_machine(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
