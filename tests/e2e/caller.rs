@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -110,10 +110,9 @@ impl Caller {
             Some(millis) => request.header("trunkline-timeout-ms", millis),
             None => request,
         };
-        let answer = async { Answer::read(request.send().await?).await };
-        match timeout(call.patience(), answer).await {
+        match timeout(call.patience(), exchange(request)).await {
             Err(_) => Outcome::Cut(format!("nothing in {:?}", call.patience())),
-            Ok(Err(error)) => Outcome::Cut(format!("{error:#}")),
+            Ok(Err(outcome)) => outcome,
             Ok(Ok(answer)) => answer.judge(&Expected { id, text: &call.expected }),
         }
     }
@@ -189,4 +188,25 @@ impl Caller {
             None => request,
         }
     }
+}
+
+/// An answer, or the way in which there was none.
+async fn exchange(request: RequestBuilder) -> Result<Answer, Outcome> {
+    let response = request.send().await.map_err(|error| match is_closed(&error) {
+        true => Outcome::Closed,
+        false => Outcome::Cut(format!("{:#}", Error::from(error))),
+    })?;
+    Answer::read(response).await.map_err(|error| Outcome::Cut(format!("{error:#}")))
+}
+
+/// Whether the other side has closed the connection before it said anything.
+fn is_closed(error: &reqwest::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return error.is_incomplete_message();
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -81,16 +81,31 @@ pub enum Outcome {
     Typed { status: i64, code: String },
     /// The load balancer says that there is no answer (502, 503 or 504).
     Balancer(u16),
-    /// The connection broke, or nothing came in time.
+    /// The connection was closed instead. HAProxy does so where it would say 502, if the connection has had a request
+    /// before.
+    Closed,
+    /// The answer broke off, or nothing came in time.
     Cut(String),
     /// An answer that is not its own, or none that can be understood.
     Wrong(String),
 }
 
 impl Outcome {
-    /// A failure that says what it is.
+    /// A failure that its caller learns of at once.
     pub fn is_told(&self) -> bool {
-        matches!(self, Self::Typed { .. } | Self::Balancer(_))
+        matches!(self, Self::Typed { .. } | Self::Balancer(_) | Self::Closed)
+    }
+
+    /// In a word.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Right => "right".to_owned(),
+            Self::Typed { code, .. } => code.clone(),
+            Self::Balancer(status) => status.to_string(),
+            Self::Closed => "connection closed".to_owned(),
+            Self::Cut(why) => format!("cut ({why})"),
+            Self::Wrong(what) => format!("wrong ({what})"),
+        }
     }
 
     /// An error of the gateway's with this code.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// A graceful stop takes the longest.
 const COMMAND_MAX: Duration = Duration::from_secs(90);
+const PAUSED_WITHIN: Duration = Duration::from_secs(20);
 /// How often to look for what must come.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -28,6 +29,14 @@ pub async fn run(args: &[&str]) -> Result<String> {
         bail!("{}: {}", said(), String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Stops all processes of a container in their tracks. Some kernels cannot while the container has used up its share of
+/// the processors, so it is tried again.
+pub async fn pause(container: &str) -> Result<()> {
+    let paused = async || docker(["pause", container]).await.ok();
+    eventually("the container can be paused", PAUSED_WITHIN, paused).await?;
+    Ok(())
 }
 
 /// Waits until something is there; an error if it does not come in time.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::calls::{Call, Outcome};
 use crate::docker::docker;
+use crate::load::kinds;
 use crate::report::{Case, seconds};
 use crate::stack::Stack;
 use crate::work::{self, Parked, count};
@@ -45,9 +46,8 @@ pub async fn run(stack: &Stack, case: &mut Case) -> Result<()> {
     let outside = seen.count(|it| it.began > dead || it.ended < before);
     case.none("failed though they began when it was dead, or ended when it lived", outside);
     case.none("short ones that failed without saying why", seen.count(|it| !it.outcome.is_told()));
-    if failed > 0 {
-        case.note("such as", seen.examples());
-    }
+    case.note("the long ones were told", kinds(parked.iter().filter(|it| **it != Outcome::Right)));
+    case.note("the short ones", seen.kinds());
     let one = work::throughput(stack, MEASURED).await?;
 
     let began = Instant::now();

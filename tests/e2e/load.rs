@@ -1,5 +1,6 @@
 //! Callers that go on until they are told to stop.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -92,11 +93,20 @@ impl Seen {
         self.failures.iter().filter(|failure| is_such(failure)).count()
     }
 
-    /// Some of the failures in words.
-    pub fn examples(&self) -> String {
-        let of = |failure: &Failure| format!("{:?}", failure.outcome);
-        self.failures.iter().take(3).map(of).collect::<Vec<_>>().join(", ")
+    /// How the failures were told.
+    pub fn kinds(&self) -> String {
+        kinds(self.failures.iter().map(|failure| &failure.outcome))
     }
+}
+
+/// Every kind there is, and how often.
+pub fn kinds<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let mut counts = BTreeMap::new();
+    for outcome in outcomes {
+        *counts.entry(outcome.kind()).or_insert(0) += 1;
+    }
+    let shown: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
+    if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
 }
 
 async fn go_on(

@@ -6,8 +6,9 @@ use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
 use crate::calls::{Call, Server};
-use crate::cuts::{codes, is_right, is_typed};
-use crate::docker::{docker, eventually};
+use crate::cuts::{is_right, is_typed};
+use crate::docker::{docker, eventually, pause};
+use crate::load::kinds;
 use crate::report::{Case, seconds};
 use crate::stack::Stack;
 use crate::work::{self, Parked, at_once, count};
@@ -41,7 +42,7 @@ async fn replica(stack: &Stack, case: &mut Case) -> Result<()> {
     let at_victim = parked.at_victim;
     let load = work::start(stack, CALLERS, |n| work::of_std(n).within(PARKED_WITHIN)).await?;
     load.more(200).await?;
-    docker(["pause", &victim.container]).await?;
+    pause(&victim.container).await?;
     let paused = Instant::now();
     sleep_until(paused + NOTICED_WITHIN).await;
     load.stop();
@@ -62,7 +63,7 @@ async fn replica(stack: &Stack, case: &mut Case) -> Result<()> {
     case.check("short calls that failed before it was noticed", failed, aim, failed <= CALLERS);
     case.none("without saying why", held_up.count(|it| !it.outcome.is_told()));
     if failed > 0 {
-        case.note("such as", held_up.examples());
+        case.note("they were told", held_up.kinds());
     }
     let what = format!("of {} calls begun after {}, failed", beside.calls, seconds(NOTICED_WITHIN));
     case.none(&what, beside.failures.len());
@@ -74,7 +75,7 @@ async fn replica(stack: &Stack, case: &mut Case) -> Result<()> {
 async fn backend(stack: &Stack, case: &mut Case) -> Result<()> {
     let everything = stack.container("everything");
     let load = work::start(stack, CALLERS, work::of_std).await?;
-    docker(["pause", &everything]).await?;
+    pause(&everything).await?;
     let caller = stack.caller(&stack.amber, &stack.balancer);
     let began = Instant::now();
     let lost = at_once(&caller, CALLS, |_| Call::echo(Server::Everything).within(DEADLINE)).await;
@@ -88,7 +89,7 @@ async fn backend(stack: &Stack, case: &mut Case) -> Result<()> {
     let seen = load.end().await?;
     case.all("`everything` hangs: its calls failed, with a code", count(&lost, is_typed), CALLS);
     case.within("the longest took", took, DEADLINE + DEADLINE_NOISE);
-    case.note("with", codes(&lost));
+    case.note("with", kinds(lost.iter()));
     case.none(&format!("of {} calls of `std` beside it, failed", seen.calls), seen.failures.len());
     case.note("goes on, it answers after", seconds(healed));
     Ok(())

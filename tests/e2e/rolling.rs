@@ -40,7 +40,7 @@ pub async fn run(stack: &Stack, case: &mut Case, rounds: u32) -> Result<()> {
     case.note("calls meanwhile, REST and both eras of MCP", seen.calls);
     case.none("calls that failed", seen.failures.len());
     if !seen.failures.is_empty() {
-        case.note("such as", seen.examples());
+        case.note("they were told", seen.kinds());
     }
     case.none("replicas that did not exit with 0", unclean);
     case.note("longest stop", seconds(stopping));
