@@ -18,7 +18,7 @@ const LOAD: Duration = Duration::from_secs(3);
 const IDLE_WITHIN: Duration = Duration::from_secs(20);
 /// By how much memory and descriptors differ from look to look though nothing is leaked, several times over.
 const GROWTH_MAX_KIB: u64 = 24 << 10;
-const GROWTH_MAX_DESCRIPTORS: u64 = 24;
+const GROWTH_MAX_DESCRIPTORS: u64 = 10;
 const SERVICES: [&str; 6] =
     ["gateway-1", "gateway-2", "haproxy", "postgres", "valkey", "everything"];
 

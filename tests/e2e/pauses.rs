@@ -58,6 +58,7 @@ async fn replica(stack: &Stack, case: &mut Case) -> Result<()> {
     let failed = count(&parked, |it| !is_right(it));
     let aim = format!("at most {at_victim}");
     case.check("of them failed", failed, aim, failed <= at_victim);
+    case.note("they were told", kinds(parked.iter().filter(|it| !is_right(it))));
     let failed = held_up.failures.len();
     let aim = format!("at most {CALLERS}, one of each caller");
     case.check("short calls that failed before it was noticed", failed, aim, failed <= CALLERS);
