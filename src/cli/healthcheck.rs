@@ -80,3 +80,20 @@ fn on_this_machine(listen: SocketAddr) -> SocketAddr {
     };
     SocketAddr::new(ip, listen.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_by_loopback() {
+        for (listen, reached) in [
+            ("0.0.0.0:8080", "127.0.0.1:8080"),
+            ("[::]:8080", "[::1]:8080"),
+            ("192.0.2.7:80", "192.0.2.7:80"),
+        ] {
+            let listen = listen.parse().unwrap();
+            assert_eq!(on_this_machine(listen).to_string(), reached);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is shipped beside the program: configurations that it can read, and times that fit each other.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use trunkline::config::{self, Config, Sources};
+
+use crate::support::TRUNKLINE;
+
+fn shipped(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// The file in the config map.
+fn of_config_map() -> String {
+    let map = shipped("kubernetes/config-map.yaml");
+    let (_, block) = map.split_once("trunkline.toml: |\n").unwrap();
+    block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n").collect()
+}
+
+/// Reads a configuration as the image has it read, with what its engine would put beside it.
+fn loaded(text: &str, more: &[(&str, &str)]) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = [
+        ("store-url", "postgres://trunkline:password@db.example/trunkline"),
+        ("limits-url", "rediss://cache.example:6379"),
+        ("db-password", "password"),
+        ("session-key", "0123456789abcdef0123456789abcdef"),
+        ("hash-key", "0123456789abcdef0123456789abcdef"),
+        ("secrets-key", "0123456789abcdef0123456789abcdef"),
+    ];
+    for (name, value) in secrets {
+        fs::write(dir.path().join(name), value).unwrap();
+    }
+    let here = format!("${{file:{}/", dir.path().display());
+    let text = text.replace("${file:/run/secrets/trunkline/", &here);
+    let text = text.replace("${file:/run/secrets/", &here);
+    let file = dir.path().join("trunkline.toml");
+    fs::write(&file, text).unwrap();
+    let image = [("TRUNKLINE_LISTEN", "0.0.0.0:8080"), ("TRUNKLINE_OPS_LISTEN", "0.0.0.0:8081")];
+    let dockerfile = shipped("docker/Dockerfile");
+    for (name, value) in image {
+        assert!(dockerfile.contains(&format!("{name}={value}")), "{name}");
+    }
+    let env = image.iter().chain(more).map(|(name, value)| (name.to_string(), value.to_string()));
+    config::load(&Sources {
+        file: Some(file),
+        mcp_file: None,
+        listen: None,
+        env: env.collect(),
+        working_dir: dir.path().to_owned(),
+        own_program: TRUNKLINE.into(),
+    })
+    .unwrap()
+}
+
+/// The word after another one.
+fn after<'a>(text: &'a str, word: &str) -> &'a str {
+    let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("{word:?} is not there"));
+    rest.split_whitespace().next().unwrap()
+}
+
+fn seconds(text: &str) -> Duration {
+    match text.strip_suffix("ms") {
+        Some(number) => Duration::from_millis(number.parse().unwrap()),
+        None => Duration::from_secs(text.strip_suffix('s').unwrap().parse().unwrap()),
+    }
+}
+
+#[test]
+fn the_image_by_itself_lets_in_only_those_who_have_a_key() {
+    let text = shipped("docker/image.toml");
+    let config = loaded(&text, &[]);
+    assert_eq!(config.auth.anonymous_tenant, None);
+    assert_eq!(config.store_url.expose(), "sqlite://trunkline.db");
+    assert_eq!(config.servers.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["std"]);
+    let config = loaded(&text, &[("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local")]);
+    assert_eq!(config.auth.anonymous_tenant.unwrap().as_str(), "local");
+}
+
+#[test]
+fn replicas_have_in_common_what_they_need() {
+    for (text, anonymous) in [(shipped("docker/trunkline.toml"), true), (of_config_map(), false)] {
+        let config = loaded(&text, &[]);
+        assert!(config.store_url.expose().starts_with("postgres://trunkline:password@"));
+        assert!(config.shared_limits.is_some());
+        assert_eq!((config.session_keys.len(), config.secret_keys.len()), (1, 1));
+        assert!(config.auth.hash_key.is_some());
+        assert_eq!(config.auth.anonymous_tenant.is_some(), anonymous);
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+}
+
+#[test]
+fn nobody_looks_away_too_late_or_loses_patience_too_early() {
+    let config = loaded(&shipped("docker/trunkline.toml"), &[]);
+    let balancer = shipped("docker/haproxy.cfg");
+    let server = balancer.lines().find(|line| line.contains("default-server")).unwrap();
+    let (inter, fall) = (seconds(after(server, "inter ")), after(server, "fall "));
+    let check = seconds(after(&balancer, "timeout check "));
+    let notices = (inter + check) * fall.parse().unwrap();
+    assert!(config.drain_delay > notices, "{:?}, {notices:?}", config.drain_delay);
+
+    let patience = seconds(after(&shipped("docker/compose.yml"), "stop_grace_period: "));
+    let takes = config.drain_delay + config.drain_timeout + Duration::from_secs(6);
+    assert!(patience > takes, "{patience:?}, {takes:?}");
+}
+
+#[test]
+fn image_and_manifests_have_the_programs_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(after(&shipped("docker/Dockerfile"), "ARG VERSION="), version);
+    assert_eq!(after(&shipped("kubernetes/kustomization.yaml"), "newTag: "), version);
+}
