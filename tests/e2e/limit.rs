@@ -22,7 +22,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 /// How far from the rate it may be.
 const TOLERANCE: f64 = 0.01;
 /// How often it is measured at most.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 const FALLBACKS: &str = "trunkline_shared_limits_fallbacks_total";
 /// Each replica must have some of it.
 const PART_MIN: f64 = 0.2;
