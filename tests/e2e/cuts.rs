@@ -92,7 +92,7 @@ async fn valkey(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
     let began = Instant::now();
     up(1.0).await?;
     case.note("joined again, it sees Valkey after", seconds(began.elapsed()));
-    let together = offer_undisturbed(stack, &tenant, time / 2).await?;
+    let together = offer_undisturbed(stack, &tenant, time).await?;
     let is_good = (together.part - 1.0).abs() <= PART_NOISE;
     case.check("then let through", together.part(), "98 to 102 %", is_good);
     Ok(())
