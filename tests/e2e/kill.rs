@@ -1,0 +1,62 @@
+//! A replica is killed under load, and comes back.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::Instant;
+
+use crate::calls::{Call, Outcome};
+use crate::docker::docker;
+use crate::load::kinds;
+use crate::report::{Case, seconds};
+use crate::stack::Stack;
+use crate::work::{self, Parked, count};
+
+const CALLERS: usize = 18;
+/// Calls that stand at a replica when it is killed: long enough for all that comes before.
+const PARKED: usize = 16;
+const PARKED_MS: u64 = 6000;
+/// Calls before and after.
+const CALLS: u64 = 400;
+const MEASURED: Duration = Duration::from_secs(3);
+
+pub async fn run(stack: &Stack, case: &mut Case) -> Result<()> {
+    let victim = &stack.gateways[1];
+    let parked = Parked::start(stack, victim, PARKED, Call::sleep(PARKED_MS)).await?;
+    let at_victim = parked.at_victim;
+    let load = work::start(stack, CALLERS, work::mixed).await?;
+    load.more(CALLS).await?;
+    let before = Instant::now();
+    docker(["kill", &victim.container]).await?;
+    let dead = Instant::now();
+    load.more(CALLS).await?;
+    let parked = parked.end().await;
+    let seen = load.end().await?;
+
+    let failed = count(&parked, |it| *it != Outcome::Right);
+    case.all("of the long calls, failed: those that it had", failed, at_victim);
+    let untold = count(&parked, |it| *it != Outcome::Right && !it.is_told());
+    case.none("long ones that failed without saying why", untold);
+    let known = format!("at most {CALLERS}, one of each caller");
+    let failed = seen.failures.len();
+    case.check("short calls that failed", format!("{failed} of {}", seen.calls), known, {
+        let again = |n| seen.count(|failure| failure.caller == n) > 1;
+        !(0..CALLERS).any(again)
+    });
+    let outside = seen.count(|it| it.began > dead || it.ended < before);
+    case.none("failed though they began when it was dead, or ended when it lived", outside);
+    case.none("short ones that failed without saying why", seen.count(|it| !it.outcome.is_told()));
+    case.note("the long ones were told", kinds(parked.iter().filter(|it| **it != Outcome::Right)));
+    case.note("the short ones", seen.kinds());
+    let one = work::throughput(stack, MEASURED).await?;
+
+    let began = Instant::now();
+    docker(["start", &victim.container]).await?;
+    victim.is_ready().await?;
+    case.note("from `docker start` to ready", seconds(began.elapsed()));
+    stack.serves_again(victim).await?;
+    case.note("from `docker start` to its first call", seconds(began.elapsed()));
+    let two = work::throughput(stack, MEASURED).await?;
+    case.note("calls per second with one replica, and with two", format!("{one:.0}, {two:.0}"));
+    Ok(())
+}
