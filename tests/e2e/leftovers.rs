@@ -17,7 +17,7 @@ const CALLERS: usize = 24;
 const LOAD: Duration = Duration::from_secs(3);
 const IDLE_WITHIN: Duration = Duration::from_secs(20);
 /// By how much memory and descriptors differ from look to look though nothing is leaked, several times over.
-const GROWTH_MAX_KIB: u64 = 24 << 10;
+const GROWTH_MAX_KIB: u64 = 12 << 10;
 const GROWTH_MAX_DESCRIPTORS: u64 = 10;
 const SERVICES: [&str; 6] =
     ["gateway-1", "gateway-2", "haproxy", "postgres", "valkey", "everything"];
@@ -51,7 +51,7 @@ async fn look_at(gateway: &Gateway) -> Result<Look> {
 pub async fn run(stack: &Stack, case: &mut Case, before: &[Look; 2]) -> Result<()> {
     let after = look(stack).await?;
     for ((gateway, before), after) in stack.gateways.iter().zip(before).zip(&after) {
-        compare(case, &gateway.container, before, after);
+        compare(case, gateway.service, before, after);
     }
     let (mut zombies, mut orphans) = (0, 0);
     for service in SERVICES {
@@ -77,19 +77,19 @@ pub async fn run(stack: &Stack, case: &mut Case, before: &[Look; 2]) -> Result<(
     Ok(())
 }
 
-fn compare(case: &mut Case, container: &str, before: &Look, after: &Look) {
+fn compare(case: &mut Case, service: &str, before: &Look, after: &Look) {
     if before.started != after.started {
-        case.check(&format!("{container} was restarted"), "yes", "it must not be", false);
+        case.check(&format!("{service} was restarted"), "yes", "it must not be", false);
     }
     let same = before.processes == after.processes;
-    let what = format!("{container}: processes");
+    let what = format!("{service}: processes");
     case.check(&what, after.processes, format!("{} before", before.processes), same);
     let (was, is) = (before.usage.memory_kib, after.usage.memory_kib);
-    let what = format!("{container}: memory");
+    let what = format!("{service}: memory");
     let aim = format!("{:.1} before", was as f64 / 1024.0);
     let is_good = is <= was + GROWTH_MAX_KIB;
     case.check(&what, format!("{:.1} MiB", is as f64 / 1024.0), aim, is_good);
     let (was, is) = (before.usage.descriptors, after.usage.descriptors);
-    let what = format!("{container}: descriptors");
+    let what = format!("{service}: descriptors");
     case.check(&what, is, format!("{was} before"), is <= was + GROWTH_MAX_DESCRIPTORS);
 }

@@ -38,6 +38,7 @@ pub struct Stack {
 
 /// One replica.
 pub struct Gateway {
+    pub service: &'static str,
     pub container: String,
     /// Where it is called past the load balancer.
     pub url: String,
@@ -57,8 +58,9 @@ impl Stack {
     pub async fn find(options: &Options) -> Result<Self> {
         let http = Client::builder().no_proxy().build()?;
         let local = |port: u16| format!("http://127.0.0.1:{port}");
-        let gateway = |n: usize| Gateway {
-            container: format!("{}-gateway-{}-1", options.project, n + 1),
+        let gateway = |n: usize, service| Gateway {
+            service,
+            container: format!("{}-{service}-1", options.project),
             url: local(options.gateways[n]),
             ops: local(options.ops[n]),
             http: http.clone(),
@@ -67,7 +69,7 @@ impl Stack {
         let mut stack = Self {
             project: options.project.clone(),
             balancer: local(options.port),
-            gateways: [gateway(0), gateway(1)],
+            gateways: [gateway(0, "gateway-1"), gateway(1, "gateway-2")],
             http: http.clone(),
             tally: Arc::default(),
             amber: nobody("amber"),
@@ -101,7 +103,7 @@ impl Stack {
     /// Waits until a replica lets a tenant call; gives how long that took.
     pub async fn is_known(&self, tenant: &Tenant, gateway: &Gateway) -> Result<Duration> {
         let (caller, began) = (self.caller(tenant, &gateway.url), Instant::now());
-        let what = format!("the key of {} is known to {}", tenant.name, gateway.container);
+        let what = format!("the key of {} is known to {}", tenant.name, gateway.service);
         let look = async || {
             let outcome = caller.call(&Call::echo(Server::Std)).await;
             (outcome == Outcome::Right).then_some(())
@@ -177,7 +179,7 @@ impl Stack {
             let now = gateway.metric("trunkline_calls_total", "").await.ok()?;
             (now > before).then_some(())
         };
-        eventually(&format!("calls reach {}", gateway.container), READY_WITHIN, look).await?;
+        eventually(&format!("calls reach {}", gateway.service), READY_WITHIN, look).await?;
         Ok(began.elapsed())
     }
 }
@@ -190,7 +192,7 @@ impl Gateway {
             let answer = self.http.get(&url).timeout(Duration::from_secs(1)).send().await.ok()?;
             answer.status().is_success().then_some(())
         };
-        eventually(&format!("{} is ready", self.container), READY_WITHIN, look).await
+        eventually(&format!("{} is ready", self.service), READY_WITHIN, look).await
     }
 
     /// The sum of a metric over all its labels that contain a text.
