@@ -6,9 +6,6 @@ use serde_json::Value;
 
 use crate::calls::Outcome;
 
-/// What the load balancer says itself.
-const OF_THE_BALANCER: [u16; 3] = [502, 503, 504];
-
 /// A whole answer.
 #[derive(Debug)]
 pub struct Answer {
@@ -39,12 +36,7 @@ impl Answer {
 
     /// What an answer to a call is.
     pub fn judge(&self, expected: &Expected<'_>) -> Outcome {
-        let Some(json) = &self.json else {
-            return match self.status {
-                status if OF_THE_BALANCER.contains(&status) => Outcome::Balancer(status),
-                _ => self.wrong(expected),
-            };
-        };
+        let Some(json) = &self.json else { return self.wrong(expected) };
         if let Some(error) = self.error() {
             return error;
         }

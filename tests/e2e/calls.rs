@@ -77,12 +77,9 @@ impl Call {
 pub enum Outcome {
     /// Its own answer.
     Right,
-    /// An error of the gateway's, by its code.
+    /// An error of the gateway's, or of the load balancer's in its stead, by its code.
     Typed { status: i64, code: String },
-    /// The load balancer says that there is no answer (502, 503 or 504).
-    Balancer(u16),
-    /// The connection was closed instead. HAProxy does so where it would say 502, if the connection has had a request
-    /// before.
+    /// The connection was closed instead.
     Closed,
     /// The answer broke off, or nothing came in time.
     Cut(String),
@@ -91,9 +88,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// A failure that its caller learns of at once.
+    /// A failure whose caller is told what it is.
     pub fn is_told(&self) -> bool {
-        matches!(self, Self::Typed { .. } | Self::Balancer(_) | Self::Closed)
+        matches!(self, Self::Typed { .. })
     }
 
     /// In a word.
@@ -101,7 +98,6 @@ impl Outcome {
         match self {
             Self::Right => "right".to_owned(),
             Self::Typed { code, .. } => code.clone(),
-            Self::Balancer(status) => status.to_string(),
             Self::Closed => "connection closed".to_owned(),
             Self::Cut(why) => format!("cut ({why})"),
             Self::Wrong(what) => format!("wrong ({what})"),

@@ -37,10 +37,11 @@ pub async fn run(stack: &Stack, case: &mut Case) -> Result<()> {
     case.all("of the long calls, failed: those that it had", failed, at_victim);
     let untold = count(&parked, |it| *it != Outcome::Right && !it.is_told());
     case.none("long ones that failed without saying why", untold);
-    let known = format!("at most {CALLERS}, one of each caller");
+    // One that dies takes connections for a moment still: who is quick comes there a second time.
+    let known = format!("at most {}, two of each caller", 2 * CALLERS);
     let failed = seen.failures.len();
     case.check("short calls that failed", format!("{failed} of {}", seen.calls), known, {
-        let again = |n| seen.count(|failure| failure.caller == n) > 1;
+        let again = |n| seen.count(|failure| failure.caller == n) > 2;
         !(0..CALLERS).any(again)
     });
     let outside = seen.count(|it| it.began > dead || it.ended < before);
