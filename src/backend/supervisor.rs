@@ -367,10 +367,10 @@ impl Keeper {
             // A server that says so all the time is not asked all the time.
             sleep(REFRESH_PAUSE).await;
             let deadline = Instant::now() + REFRESH_TIMEOUT;
-            let environment = &backend.environment;
-            let listed =
-                ToolSet::list(connection, &ready.dialect, deadline, server, environment).await;
-            match listed {
+            let (dialect, environment) = (&ready.dialect, &backend.environment);
+            let is_pinned = backend.config.pin;
+            match ToolSet::list(connection, dialect, deadline, server, environment, is_pinned).await
+            {
                 Ok(listed) => {
                     let has_changed = !listed.is_like(&tools);
                     let ready = Arc::new(ready.with_tools(listed));

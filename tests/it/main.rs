@@ -54,6 +54,7 @@ mod per_tenant_reload;
 mod pins;
 mod pins_approved;
 mod pins_replicas;
+mod pins_reload;
 mod pool;
 mod process;
 mod real_servers;
