@@ -70,6 +70,7 @@ mod secrets_cli;
 mod secrets_hidden;
 mod secrets_store;
 mod sharing;
+mod secrets_turns;
 mod signals;
 mod store;
 mod store_changes;
