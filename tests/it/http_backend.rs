@@ -69,6 +69,13 @@ async fn a_modern_server_is_told_in_headers_what_the_body_says() {
     assert_eq!(call.header("mcp-param-region"), "=?base64?WsO8cmljaA==?=");
     assert_eq!(call.header("mcp-param-count"), "3");
     assert!(call.headers.get("mcp-param-other").is_none());
+
+    // Too long for a header, it would break the connection of all tenants.
+    let arguments = json!({"region": "x".repeat(5000), "count": 3});
+    let said = gateway.call("web", "%C3%BCn%C3%AF", arguments).await;
+    assert_eq!(said.problem(), refused(400, "invalid_request"));
+    assert!(said.detail().contains("`mcp-param-region`"), "{}", said.detail());
+    assert_eq!(server.seen_of("tools/call").len(), 1);
     gateway.stop().await;
     server.stop().await;
 }

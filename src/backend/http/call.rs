@@ -80,7 +80,7 @@ async fn converse(
     params: &[(String, String)],
 ) -> Result<(), NoAnswer> {
     let head = Head::of(&frame);
-    let headers = head.headers(link, params);
+    let headers = head.headers(link, params)?;
     let has_session = headers.contains_key(SESSION);
     let mut response = link.post(&headers, frame).await.map_err(|error| unsent(link, error))?;
     if !response.status().is_success() {
