@@ -18,7 +18,8 @@ use crate::mcp::HEADER_MISMATCH;
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
 /// The codes with which SDKs refuse a session.
-const SESSION_ERRORS: [i64; 2] = [-32000, -32001];
+const BAD_REQUEST: i64 = -32000;
+const NO_SUCH_SESSION: i64 = -32001;
 /// A server that wants to be left alone for longer is asked again all the same.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
@@ -33,7 +34,7 @@ pub(super) async fn refused(
     let retry_after = retry_after(response.headers());
     let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     let error_code = error_of(&body, id);
-    if has_session && (status == 404 && error_code.is_none() || knows_no_session(&body)) {
+    if has_session && knows_no_session(status, &body, error_code.is_some()) {
         return Err(link.session_is_gone());
     }
     if let Some(code) = error_code {
@@ -50,16 +51,26 @@ pub(super) async fn refused(
     Err(NoAnswer::Http { status, retry_after })
 }
 
-/// Some servers do not say 404 when they do not know a session, as the specification asks, but this.
-fn knows_no_session(body: &[u8]) -> bool {
+/// Whether the server has forgotten the session. The specification asks for 404; many servers say 400 with an error, and
+/// some make that the answer to the request. Then it must have the words they have from the SDKs: a tool that has sessions
+/// of its own can fail with others, and has run.
+fn knows_no_session(status: u16, body: &[u8], is_answer: bool) -> bool {
     // Without the other members of an answer, at times.
     #[derive(Deserialize)]
     struct Refusal {
         error: ErrorObject,
     }
-    serde_json::from_slice(body).is_ok_and(|Refusal { error }| {
-        SESSION_ERRORS.contains(&error.code) && error.message.to_lowercase().contains("session")
-    })
+    let refusal = serde_json::from_slice::<Refusal>(body).map(|refusal| refusal.error);
+    let (code, words) =
+        refusal.map_or((0, String::new()), |it| (it.code, it.message.to_lowercase()));
+    let is_about_session = words.contains("session");
+    match (status, code) {
+        (404, _) if !is_answer => true,
+        (400, BAD_REQUEST | NO_SUCH_SESSION) if !is_answer => is_about_session,
+        (400 | 404, BAD_REQUEST) => is_about_session && words.starts_with("bad request:"),
+        (404, NO_SUCH_SESSION) => words == "session not found",
+        _ => false,
+    }
 }
 
 /// The code of the JSON-RPC error that answers `id`.
@@ -114,12 +125,23 @@ mod tests {
         let body = |code: i64, message: &str| {
             format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"{message}"}}}}"#)
         };
-        let lost = |body: String| knows_no_session(body.as_bytes());
-        assert!(lost(body(-32000, "Bad Request: No valid session ID provided")));
-        assert!(lost(body(-32001, "Session not found")));
-        assert!(!lost(body(-32602, "no such session")));
-        assert!(!lost(body(-32000, "Bad Request")));
-        assert!(!lost("session".to_owned()));
+        let bad_request = body(-32000, "Bad Request: No valid session ID provided");
+        let not_found = body(-32001, "Session not found");
+        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), false);
+        assert!(lost(400, &bad_request) && lost(400, &not_found) && lost(404, &not_found));
+        assert!(lost(404, &body(-32600, "Session not found")) && lost(404, "") && lost(404, "<p>"));
+        assert!(!lost(400, &body(-32602, "no such session")));
+        assert!(!lost(400, &body(-32000, "Bad Request")) && !lost(400, "session"));
+        assert!(!lost(500, &bad_request) && !lost(403, &not_found));
+
+        // The answer to the request, by its id.
+        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), true);
+        assert!(lost(400, &bad_request) && lost(404, &not_found));
+        assert!(!lost(400, &not_found) && !lost(500, &bad_request) && !lost(404, ""));
+        for message in ["browser session is busy", "Session not found", "no session: bad request"] {
+            assert!(!lost(400, &body(-32000, message)), "{message}");
+        }
+        assert!(!lost(404, &body(-32001, "The browser session was not found")));
     }
 
     #[test]
