@@ -20,8 +20,11 @@ const REFUSAL_LEN_MAX: usize = 64 * 1024;
 /// The codes with which SDKs refuse a session.
 const BAD_REQUEST: i64 = -32000;
 const NO_SUCH_SESSION: i64 = -32001;
-/// A server that wants to be left alone for longer is asked again all the same.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// The longest wait that callers are told of.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+/// A server that wants to be left alone for longer is asked again all the same: one refusal, whoever's call it was, does
+/// not keep all tenants waiting for long. If the server still means it, the next call finds out.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A status that is no success. Modern servers say more in the body: that is an answer like any other.
 pub(super) async fn refused(
@@ -46,7 +49,7 @@ pub(super) async fn refused(
         return Ok(());
     }
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
-        link.connection.pause(Instant::now() + retry_after);
+        link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
     }
     Err(NoAnswer::Http { status, retry_after })
 }
@@ -96,7 +99,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             Duration::try_from(wait).unwrap_or_default()
         }
     };
-    Some(wait.min(PAUSE_MAX))
+    Some(wait.min(RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]
@@ -111,13 +114,27 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date_and_never_for_ever() {
         assert_eq!(wait("7"), Some(Duration::from_secs(7)));
-        assert_eq!(wait("99999999"), Some(PAUSE_MAX));
+        assert_eq!(wait("99999999"), Some(RETRY_AFTER_MAX));
         assert_eq!(wait("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
         let later =
             jiff::fmt::rfc2822::to_string(&later.to_zoned(jiff::tz::TimeZone::UTC)).unwrap();
         assert!(wait(&later).unwrap() > Duration::from_secs(50), "{later}");
         assert_eq!((wait("soon"), wait("-1")), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_refusal_keeps_all_tenants_waiting_for_a_moment_only() {
+        let link = Link::to_nowhere();
+        for (asked, paused) in [("3", 3), ("300", 10)] {
+            let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
+            let response = Response::from(response.body("").unwrap());
+            let no_answer = refused(&link, 1, response, false).await.unwrap_err();
+            let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
+            assert_eq!(no_answer, NoAnswer::Http { status: 429, retry_after });
+            let until = Instant::now() + Duration::from_secs(paused);
+            assert_eq!(*link.connection.paused_until().borrow(), Some(until));
+        }
     }
 
     #[test]
