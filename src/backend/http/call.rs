@@ -27,6 +27,8 @@ const RESUME_AFTER: Duration = Duration::from_secs(1);
 const RESUME_AFTER_MIN: Duration = Duration::from_millis(50);
 /// How often to look whether a call whose time is over is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A server that was heard so lately is there, though one connection to it could not be made.
+const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 /// Sends a request and brings back its answer, or why there is none. Gives the id it was for.
 pub(super) async fn run(
@@ -160,7 +162,9 @@ fn unsent(link: &Link, error: SendError) -> NoAnswer {
     match error {
         SendError::Unreachable(_) => {
             let reason = "it cannot be reached";
-            link.connection.retire(reason, detail.clone());
+            if link.connection.pulse().silent_for() > HEARD_LATELY {
+                link.connection.retire(reason, detail.clone());
+            }
             NoAnswer::Unreached { reason, detail }
         }
         SendError::Elsewhere(_) | SendError::Nowhere => {
@@ -183,5 +187,27 @@ fn note_session(link: &Link, headers: &HeaderMap) {
         let mut session = session.clone();
         session.set_sensitive(true);
         let _ = link.session.set(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::backend::connection::Connection;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_that_cannot_be_made_is_no_reason_to_leave_a_server_that_was_just_heard()
+    {
+        let link = Link::to_nowhere();
+        let is_retired = |connection: &Connection| connection.retired().is_some();
+        let fail = || unsent(&link, SendError::Unreachable("refused".to_owned()));
+        advance(HEARD_LATELY * 10).await;
+        link.connection.pulse().note_heard();
+        advance(HEARD_LATELY).await;
+        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && !is_retired(&link.connection));
+        advance(HEARD_LATELY).await;
+        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && is_retired(&link.connection));
     }
 }
