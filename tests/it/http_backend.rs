@@ -221,6 +221,8 @@ async fn a_legacy_stream_that_ends_early_is_resumed_where_it_ended() {
 #[tokio::test]
 async fn a_legacy_server_tells_that_its_tools_have_changed() {
     let server = HttpServer::legacy().await;
+    // It has no time now, and then it has.
+    server.refuse_stream(429);
     let gateway = gateway(&server).await;
     server.set_tools(json!([{"name": "new", "inputSchema": {"type": "object"}}]));
     server.notify("notifications/tools/list_changed").await;
