@@ -140,7 +140,11 @@ impl Driver {
         let link = self.link.clone();
         if head.method == method::INITIALIZED {
             // The handshake: what follows must not overtake it.
-            link.post_message(head, frame).await;
+            let connection = link.connection.clone();
+            tokio::select! {
+                () = link.post_message(head, frame) => {}
+                () = connection.token().cancelled() => return,
+            }
             self.messages.spawn(notices::listen(link));
         } else if self.messages.len() < MESSAGES_MAX {
             self.messages.spawn(async move { link.post_message(head, frame).await });
