@@ -267,6 +267,14 @@ async fn what_is_no_answer_may_have_been_done_all_the_same() {
     }
     let said = gateway.call("web", "cut", json!({})).await;
     assert_eq!(said.problem(), failed(502, "backend_protocol"));
+    let flood = format!(
+        "{}data: {}\n\n",
+        "data: x\n\n".repeat(10_001),
+        r#"{"jsonrpc":"2.0","id":$id,"result":{}}"#
+    );
+    let said = gateway.call("web", "answer", answer(EVENTS, &flood)).await;
+    assert_eq!(said.problem(), failed(502, "backend_protocol"));
+    assert!(said.detail().contains("floods"), "{}", said.detail());
     let said = gateway.call("web", "status", json!({"status": 202})).await;
     assert_eq!(said.problem(), failed(502, "backend_protocol"));
     assert_ne!(said.problem(), refused(502, "backend_protocol"));

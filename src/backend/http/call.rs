@@ -15,7 +15,7 @@ use super::refusal::refused;
 use super::sse::SseDecoder;
 use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
 use crate::backend::pending::{End, NoAnswer};
-use crate::backend::reader::Answers;
+use crate::backend::reader::{Answers, Taken};
 use crate::jsonrpc::Frame;
 use crate::mcp::method;
 
@@ -95,8 +95,8 @@ async fn converse(
         Kind::Json => {
             let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
             match take(link, body, Answers::To(id)) {
-                true => Ok(()),
-                false => Err(senseless("it answered with something else than an answer")),
+                Taken::Answer => Ok(()),
+                _ => Err(senseless("it answered with something else than an answer")),
             }
         }
         Kind::Events => follow(link, id, response).await,
@@ -141,6 +141,7 @@ async fn finish(ended: Ended, response: Response) -> Result<(), NoAnswer> {
 fn cut_off(ended: Ended) -> NoAnswer {
     match ended {
         Ended::TooLarge => NoAnswer::TooLarge,
+        Ended::Flood => senseless("it floods its answer with what is no message"),
         Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
         Ended::Broken(error) => {
             tracing::debug!(%error, "an answer broke off");
