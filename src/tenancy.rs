@@ -80,10 +80,9 @@ impl Tenancy {
         let mut others = vec![
             spawn(&stop, async move { directory.follow().await }),
             spawn(&stop, async move { warn_of_state(&gateway, &self.directory).await }),
+            // Also if nothing is pinned: a new configuration may.
+            spawn(&stop, pins::follow(self.pins, store.clone())),
         ];
-        if self.pins.servers().next().is_some() {
-            others.push(spawn(&stop, pins::follow(self.pins, store.clone())));
-        }
         others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
         others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
         Running { stop, books, others, store }

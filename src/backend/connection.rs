@@ -127,6 +127,8 @@ pub enum Failure {
         /// When to come back, if it said.
         retry_after: Option<Duration>,
     },
+    /// It could not be sent as it is, for this reason.
+    Unsendable(String),
     /// The server was not reached, or knew at once that it could not take the call.
     Unreached {
         /// In words that may be shown to callers.

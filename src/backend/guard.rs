@@ -27,7 +27,7 @@ use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::confine::{CANNOT_CONFINE, CANNOT_RUN, ConfineError, PrivateDirectory, Profile};
+use super::confine::{CANNOT_CONFINE, CANNOT_RUN, ConfineError, PrivateDirectory, Profile, hide};
 use super::proc_table;
 
 /// From TERM to KILL.
@@ -72,6 +72,8 @@ fn make_directory(profile: &str) -> Result<Option<PrivateDirectory>, ConfineErro
 
 fn try_run(gateway: u32, mut stage: Command) -> std::io::Result<u8> {
     let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(std::io::ErrorKind::InvalidInput)?;
+    // Its environment is the server's, secrets included, and its user may be that of other servers.
+    hide()?;
     // A session of its own: keys pressed at the gateway's terminal are for the gateway.
     setsid()?;
     set_child_subreaper(Some(getpid()))?;

@@ -225,6 +225,7 @@ pub(super) fn describe(failure: &Failure) -> String {
         Failure::Busy => "it does not read its input".to_owned(),
         Failure::Mixup => "its answers cannot be trusted".to_owned(),
         Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
+        Failure::Unsendable(reason) => reason.clone(),
         Failure::Unreached { reason, .. } => (*reason).to_owned(),
     }
 }

@@ -3,12 +3,15 @@
 //! What was approved stands in the store. Whoever reads it there tells it here; each run of a server brings the tools it
 //! has listed; both are compared whenever either is another. As long as nobody has said what was approved, all is held
 //! back.
+//!
+//! Whether a run is pinned is what its server's configuration said when it was started. So a server that a new
+//! configuration pins is known here by its first list, and one that is no longer pinned stays, for the runs it has left.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prometheus::IntGauge;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
@@ -31,7 +34,8 @@ pub type Approved = HashMap<String, Hash>;
 /// All pinned servers.
 #[derive(Default)]
 pub struct Pins {
-    servers: BTreeMap<ServerId, Pinned>,
+    metrics: Metrics,
+    servers: RwLock<BTreeMap<ServerId, Arc<Pinned>>>,
     /// Told when a server has listed its tools.
     listed: Notify,
 }
@@ -63,20 +67,31 @@ struct OfRun {
 impl Pins {
     /// With these servers pinned.
     pub fn new<'a>(servers: impl Iterator<Item = &'a ServerId>, metrics: &Metrics) -> Self {
-        let pinned = |server: &ServerId| Pinned {
-            held: metrics.held_tools(server.as_str()),
+        let pins = Self { metrics: metrics.clone(), ..Self::default() };
+        servers.for_each(|server| drop(pins.known(server)));
+        pins
+    }
+
+    /// The servers that are pinned, or were.
+    pub fn servers(&self) -> Vec<ServerId> {
+        self.servers.read().keys().cloned().collect()
+    }
+
+    fn get(&self, server: &ServerId) -> Option<Arc<Pinned>> {
+        self.servers.read().get(server).cloned()
+    }
+
+    /// A server that is pinned; known from now on, if it was not.
+    fn known(&self, server: &ServerId) -> Arc<Pinned> {
+        if let Some(pinned) = self.get(server) {
+            return pinned;
+        }
+        let new = || Pinned {
+            held: self.metrics.held_tools(server.as_str()),
             shelf: Mutex::default(),
             is_known: watch::Sender::new(false),
         };
-        Self {
-            servers: servers.map(|server| (server.clone(), pinned(server))).collect(),
-            listed: Notify::new(),
-        }
-    }
-
-    /// The servers that are pinned.
-    pub fn servers(&self) -> impl Iterator<Item = &ServerId> {
-        self.servers.keys()
+        self.servers.write().entry(server.clone()).or_insert_with(|| Arc::new(new())).clone()
     }
 
     /// Waits until a server has listed its tools.
@@ -86,7 +101,7 @@ impl Pins {
 
     /// What the runs of a server have now.
     pub fn tools(&self, server: &ServerId) -> Vec<Arc<ToolSet>> {
-        let Some(pinned) = self.servers.get(server) else { return vec![] };
+        let Some(pinned) = self.get(server) else { return vec![] };
         let mut shelf = pinned.shelf.lock();
         shelf.clear_away();
         shelf.runs.iter().map(|run| run.tools.clone()).collect()
@@ -94,20 +109,20 @@ impl Pins {
 
     /// Whether a server has listed its tools since this was last asked.
     pub fn take_fresh(&self, server: &ServerId) -> bool {
-        let pinned = self.servers.get(server);
+        let pinned = self.get(server);
         pinned.is_some_and(|pinned| std::mem::take(&mut pinned.shelf.lock().is_fresh))
     }
 
     /// What was asked for by [`Pins::take_fresh`] could not be made use of.
     pub fn set_fresh(&self, server: &ServerId, is_fresh: bool) {
-        if let Some(pinned) = self.servers.get(server) {
+        if let Some(pinned) = self.get(server) {
             pinned.shelf.lock().is_fresh |= is_fresh;
         }
     }
 
     /// What was approved of a server; nothing if it was never seen. Those who listen hear if tools come or go by it.
     pub fn set_approved(&self, server: &ServerId, approved: Option<Approved>) {
-        let Some(pinned) = self.servers.get(server) else { return };
+        let Some(pinned) = self.get(server) else { return };
         let is_known = approved.is_some();
         let changed: Vec<_> = {
             let mut shelf = pinned.shelf.lock();
@@ -123,8 +138,8 @@ impl Pins {
         }
     }
 
-    /// What a run of a server has now; until it is known what was approved, all of it is held back. Waits a moment for
-    /// that.
+    /// What a run of a pinned server has now; until it is known what was approved, all of it is held back. Waits a
+    /// moment for that.
     pub(super) async fn enter(
         &self,
         server: &ServerId,
@@ -132,7 +147,7 @@ impl Pins {
         connection: &Arc<Connection>,
         deadline: Instant,
     ) {
-        let Some(pinned) = self.servers.get(server) else { return };
+        let pinned = self.known(server);
         pinned.shelf.lock().put(tools, connection);
         pinned.tell(server);
         self.listed.notify_one();

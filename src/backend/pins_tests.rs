@@ -40,9 +40,13 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(&[server()])
+    }
+
+    fn with(servers: &[ServerId]) -> Self {
         let metrics = Metrics::new();
         let mut environment = Environment::new("trunkline".into(), 1_000_000, metrics.clone());
-        environment.pins = Arc::new(Pins::new([server()].iter(), &metrics));
+        environment.pins = Arc::new(Pins::new(servers.iter(), &metrics));
         Self { environment, metrics }
     }
 
@@ -59,7 +63,8 @@ impl Scene {
     ) -> Arc<ToolSet> {
         let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
         let (deadline, server) = (Instant::now() + A_MINUTE, server());
-        let listing = ToolSet::list(connection, &dialect, deadline, &server, &self.environment);
+        let environment = &self.environment;
+        let listing = ToolSet::list(connection, &dialect, deadline, &server, environment, true);
         let answering = async {
             let request = peer.receive().await;
             peer.answer(&request["id"], json!({"tools": tools})).await;
@@ -113,6 +118,18 @@ async fn a_server_that_is_seen_first_waits_for_its_tools_to_be_approved() {
     let before = Instant::now();
     let (tools, ()) = tokio::join!(scene.list(&connection, &mut peer, &listed), approving);
     assert_eq!((names(&tools), before.elapsed()), (vec!["a"], Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_pinned_later_is_held_back_until_its_tools_are_approved() {
+    let scene = Scene::with(&[]);
+    let (connection, mut peer) = run();
+    let tools = scene.list(&connection, &mut peer, &[tool("a", "")]).await;
+    assert_eq!((names(&tools), tools.held_len(), scene.held()), (vec![], 1, 1));
+    assert_eq!(scene.pins().servers(), [server()]);
+    scene.pins().listed().await;
+    scene.pins().set_approved(&server(), approved(&[tool("a", "")]));
+    assert_eq!((names(&tools), scene.held()), (vec!["a"], 0));
 }
 
 #[tokio::test]

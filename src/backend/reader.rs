@@ -156,7 +156,7 @@ pub(super) fn take_message(connection: &Arc<Connection>, line: &Bytes, answers: 
 }
 
 /// Lines that are no messages. A few are common: something prints where it should not. A flood of them is not.
-struct Garbage {
+pub(super) struct Garbage {
     since: Instant,
     lines: usize,
     bytes: usize,
@@ -168,12 +168,12 @@ const GARBAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 const GARBAGE_WITHIN: Duration = Duration::from_secs(10);
 
 impl Garbage {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { since: Instant::now(), lines: 0, bytes: 0 }
     }
 
     /// Counts one more, and tells whether it is a flood now.
-    fn floods(&mut self, len: usize, now: Instant) -> bool {
+    pub(super) fn floods(&mut self, len: usize, now: Instant) -> bool {
         if now.duration_since(self.since) >= GARBAGE_WITHIN {
             *self = Self { since: now, lines: 0, bytes: 0 };
         }

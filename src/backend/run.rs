@@ -85,7 +85,7 @@ impl Run {
                 Place::Process(_) => deadline,
                 Place::Http(_) => Instant::now() + server.timeout,
             };
-            prepare(id, connection.clone(), greeting, deadline, environment).await
+            prepare(id, connection.clone(), greeting, deadline, environment, server.pin).await
         };
         let prepared = tokio::select! {
             prepared = prepare => prepared,
@@ -224,10 +224,13 @@ async fn prepare(
     greeting: Greeting,
     deadline: Instant,
     environment: &Environment,
+    is_pinned: bool,
 ) -> Result<Ready, StartError> {
     let dialect = Arc::new(Dialect::new(greeting.version));
     let tools = match greeting.capabilities.tools {
-        Some(_) => ToolSet::list(&connection, &dialect, deadline, id, environment).await?,
+        Some(_) => {
+            ToolSet::list(&connection, &dialect, deadline, id, environment, is_pinned).await?
+        }
         None => Arc::default(),
     };
     let about = About {

@@ -12,6 +12,7 @@ use tokio::io::{
 use super::client::Audience;
 use super::connection::{Connection, Options};
 use super::request_ids::RequestIds;
+use crate::ids::ServerId;
 use crate::telemetry::metrics::Metrics;
 
 /// More than most tests write before they read.
@@ -31,19 +32,24 @@ pub struct Peer {
 pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
     let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
-    let options = Options {
+    let options = Options { audience, ..options() };
+    let (input_end, output_end) = split(theirs);
+    let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
+    (Connection::open(input, output, options), peer)
+}
+
+/// What a connection is told where a test does not care.
+pub(super) fn options() -> Options {
+    Options {
         generation: 1,
         max_in_flight: 64,
         line_len_max: LINE_LEN_MAX,
         grace: GRACE,
         ids: Arc::new(RequestIds::new()),
-        audience,
+        audience: Audience::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
-    };
-    let (input_end, output_end) = split(theirs);
-    let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
-    (Connection::open(input, output, options), peer)
+    }
 }
 
 impl Peer {

@@ -92,6 +92,7 @@ impl Ticket {
             NoAnswer::Ended { end, written } => Failure::Ended { end, written },
             NoAnswer::TooLarge => Failure::TooLarge,
             NoAnswer::Http { status, retry_after } => Failure::Http { status, retry_after },
+            NoAnswer::Unsendable(reason) => Failure::Unsendable(reason),
             NoAnswer::Unreached { reason, detail } => Failure::Unreached { reason, detail },
         })
     }

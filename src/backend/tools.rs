@@ -137,17 +137,20 @@ impl Tool {
 }
 
 impl ToolSet {
-    /// Asks a server for all pages of its list, and holds back what must be.
+    /// Asks a server for all pages of its list, and holds back what must be where it `is_pinned`.
     pub async fn list(
         connection: &Arc<Connection>,
         dialect: &Dialect,
         deadline: Instant,
         server: &ServerId,
         environment: &Environment,
+        is_pinned: bool,
     ) -> Result<Arc<Self>, ListError> {
         let pages = Self::read(connection, dialect, deadline, server, &environment.metrics);
         let tools = Arc::new(pages.await?);
-        environment.pins.enter(server, &tools, connection, deadline).await;
+        if is_pinned {
+            environment.pins.enter(server, &tools, connection, deadline).await;
+        }
         Ok(tools)
     }
 

@@ -51,7 +51,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
     let mut left_out = String::new();
-    for (server, config) in config.servers {
+    for (server, mut config) in config.servers {
+        // What it has is shown, whatever was approved.
+        config.pin = false;
         let secrets = wanted(&config);
         if !secrets.is_empty() {
             let secrets = secrets.join("`, `");

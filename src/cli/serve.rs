@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
+use crate::backend::confine::hide;
 use crate::reload::watch::Watch;
 use crate::shutdown::Signals;
 use crate::telemetry::logging;
@@ -30,6 +32,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();
+    hide().context("other processes cannot be kept from reading this one")?;
     raise_descriptor_limit();
     let watch = Watch::new(sources(args.config, args.listen)?);
     let Loaded { config, origin, own_program } = load(watch.sources())?;

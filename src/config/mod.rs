@@ -10,6 +10,7 @@
 
 mod difference;
 mod error;
+mod exposed;
 mod mcp_file;
 mod oauth;
 mod read;

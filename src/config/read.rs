@@ -6,7 +6,8 @@ use super::error::{ConfigError, Place};
 use super::section::Section;
 use super::tree::{Node, Table, Value};
 use super::{
-    Auth, Config, Origin, Server, Sources, oauth, replicas, secret, servers, tenants, values, web,
+    Auth, Config, Origin, Server, Sources, exposed, oauth, replicas, secret, servers, tenants,
+    values, web,
 };
 use crate::ids::ServerId;
 
@@ -69,6 +70,7 @@ pub(super) fn config(
     if servers.is_empty() {
         warnings.push("no servers are configured".to_owned());
     }
+    warnings.extend(exposed::warnings(&servers, &sources.own_program));
     let (env, dir) = (&sources.env, &sources.working_dir);
     let mut store = Section::open("store", top.required_table("store")?, STORE_KEYS)?;
     let store_url = store.required("url", |node| secret::store_url(node, env, dir))?;

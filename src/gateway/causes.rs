@@ -82,6 +82,7 @@ impl From<Failure> for CallError {
                 executed: Executed::by_status(status, retry_after),
                 retry_after,
             },
+            Failure::Unsendable(reason) => Self::InvalidRequest(reason),
             Failure::Unreached { reason, .. } => {
                 Self::ServerUnavailable { reason: reason.to_owned(), retry_after: RETRY_SOON }
             }

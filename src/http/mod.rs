@@ -47,6 +47,8 @@ pub struct Front {
     store: Store,
     /// Turns to have a report made.
     reports: Semaphore,
+    /// Turns to look at or change a tenant's secrets.
+    secret_turns: Semaphore,
     /// Who else may say who calls.
     oauth: Option<Arc<Verifier>>,
     /// What clients are told of tokens, if there are any.
@@ -79,6 +81,7 @@ impl Front {
             gateway,
             store: directory.store().clone(),
             reports: Semaphore::new(admin::REPORTS_MAX),
+            secret_turns: Semaphore::new(secrets::TURNS),
             directory,
             oauth,
             resource: config.auth.oauth.as_ref().map(Resource::new),

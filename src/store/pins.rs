@@ -134,20 +134,17 @@ impl Store {
     ) -> Result<(), StoreError> {
         in_time(async {
             let mut write = self.write().await?;
-            for (tool, hash) in &sighting.released {
-                delete_held(&mut write, server, Some(tool), Some(*hash)).await?;
+            let released: Vec<Hash> = sighting.released.iter().map(|(_, hash)| *hash).collect();
+            for some in released.chunks(ROWS_MAX) {
+                delete_held(&mut write, server, some).await?;
             }
             for definition in sighting.held.iter().take(HELD_MAX) {
                 insert_held(&mut write, server, definition).await?;
             }
-            let gone = sighting.gone.iter().map(|tool| (tool, Some(now())));
-            for (tool, since) in gone.chain(sighting.back.iter().map(|tool| (tool, None))) {
-                sqlx::query("UPDATE pins SET gone = $3 WHERE server = $1 AND tool = $2")
-                    .bind(server.as_str())
-                    .bind(tool)
-                    .bind(since)
-                    .execute(&mut *write)
-                    .await?;
+            for (tools, since) in [(&sighting.gone, Some(now())), (&sighting.back, None)] {
+                for some in tools.chunks(ROWS_MAX) {
+                    set_gone(&mut write, server, some, since).await?;
+                }
             }
             write.commit().await?;
             Ok::<_, StoreError>(())
@@ -177,8 +174,7 @@ impl Store {
             for some in definitions.chunks(ROWS_MAX) {
                 write_pins(&mut change, server, some, actor.as_str()).await?;
                 let hashes: Vec<Hash> = some.iter().map(|definition| definition.hash).collect();
-                let text = "DELETE FROM held_definitions WHERE server = $1 AND hash IN";
-                by_hash(text, server, &hashes).execute(&mut *change).await?;
+                delete_held(&mut change, server, &hashes).await?;
             }
             let detail = json!({"tools": approved});
             audit::note(&mut change, actor, "pin.approve", target(server), detail).await?;
@@ -205,7 +201,8 @@ impl Store {
             let known = match tool {
                 Some(_) => forgotten,
                 None => {
-                    delete_held(&mut change, server, None, None).await?;
+                    let held = sqlx::query("DELETE FROM held_definitions WHERE server = $1");
+                    held.bind(server.as_str()).execute(&mut *change).await?;
                     let known = sqlx::query("DELETE FROM pinned_servers WHERE server = $1");
                     known.bind(server.as_str()).execute(&mut *change).await?.rows_affected()
                 }
@@ -276,8 +273,7 @@ async fn held_definitions(
 
 /// A statement about definitions of a server.
 fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, Any, AnyArguments> {
-    let places: Vec<String> = (0..hashes.len()).map(|at| format!("${}", at + 2)).collect();
-    let text = format!("{text} ({})", places.join(", "));
+    let text = format!("{text} ({})", places_from(2, hashes.len()));
     let is_usual = matches!(hashes.len(), 1 | ROWS_MAX);
     let query = sqlx::query(AssertSqlSafe(text)).persistent(is_usual).bind(server.as_str());
     hashes.iter().fold(query, |query, hash| query.bind(hash.to_string()))
@@ -330,23 +326,36 @@ async fn insert_held(
     Ok(())
 }
 
-/// All of a server's, or one definition.
+/// Definitions that are not held back any more.
 async fn delete_held(
     write: &mut Transaction<'static, Any>,
     server: &ServerId,
-    tool: Option<&str>,
-    hash: Option<Hash>,
+    hashes: &[Hash],
 ) -> Result<(), StoreError> {
-    sqlx::query(
-        "DELETE FROM held_definitions \
-         WHERE server = $1 AND ($2 IS NULL OR tool = $2) AND ($3 IS NULL OR hash = $3)",
-    )
-    .bind(server.as_str())
-    .bind(tool)
-    .bind(hash.map(|hash| hash.to_string()))
-    .execute(&mut **write)
-    .await?;
+    let text = "DELETE FROM held_definitions WHERE server = $1 AND hash IN";
+    by_hash(text, server, hashes).execute(&mut **write).await?;
     Ok(())
+}
+
+/// Since when a server no longer has these tools; it has them, if never.
+async fn set_gone(
+    write: &mut Transaction<'static, Any>,
+    server: &ServerId,
+    tools: &[String],
+    since: Option<i64>,
+) -> Result<(), StoreError> {
+    let places = places_from(3, tools.len());
+    let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({places})");
+    let update = sqlx::query(AssertSqlSafe(text)).persistent(matches!(tools.len(), 1 | ROWS_MAX));
+    let update = update.bind(server.as_str()).bind(since);
+    let update = tools.iter().fold(update, |update, tool| update.bind(tool));
+    update.execute(&mut **write).await?;
+    Ok(())
+}
+
+/// `$3, $4`: places for so many values.
+fn places_from(first: usize, len: usize) -> String {
+    (first..first + len).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }
 
 fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin, StoreError> {

@@ -129,7 +129,19 @@ impl Store {
         server: &ServerId,
         name: &str,
     ) -> Result<(), StoreError> {
+        let unknown = || {
+            let what = format!("secret `{name}` of tenant `{tenant}` for server `{server}`");
+            StoreError::NotFound(what)
+        };
         in_time(async {
+            // Looked for first: whoever names what is not there must not hold up those who change something.
+            let known = sqlx::query(
+                "SELECT name FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
+            )
+            .bind(tenant.as_str())
+            .bind(server.as_str())
+            .bind(name);
+            known.fetch_optional(self.pool()).await?.ok_or_else(unknown)?;
             let (mut change, _) = self.change_secrets().await?;
             let removed = sqlx::query(
                 "DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
@@ -140,9 +152,7 @@ impl Store {
             .execute(&mut *change)
             .await?;
             if removed.rows_affected() == 0 {
-                return Err(StoreError::NotFound(format!(
-                    "secret `{name}` of tenant `{tenant}` for server `{server}`"
-                )));
+                return Err(unknown());
             }
             note(&mut change, actor, "secret.remove", tenant, server, name).await?;
             Ok(change.commit().await?)

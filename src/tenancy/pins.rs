@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(super) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
     let pinned = config.servers.iter().filter(|(_, server)| server.pin);
     let pins = Arc::new(Pins::new(pinned.map(|(id, _)| id), metrics));
-    if pins.servers().next().is_some()
+    if !pins.servers().is_empty()
         && let Err(error) = reconcile(&pins, store).await
     {
         tracing::warn!(%error, "what was approved cannot be read: all tools of pinned servers are held back");
@@ -42,6 +42,9 @@ pub(super) async fn follow(pins: Arc<Pins>, store: Store) {
             () = pins.listed() => {}
             () = sleep(CONFIRM_EVERY) => {}
         }
+        if pins.servers().is_empty() {
+            continue;
+        }
         let mut is_away = false;
         while let Err(error) = reconcile(&pins, &store).await {
             if !is_away {
@@ -54,43 +57,47 @@ pub(super) async fn follow(pins: Arc<Pins>, store: Store) {
     }
 }
 
+/// Goes on with the other servers where one cannot be dealt with; gives the first problem.
 async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     let mut pinned = store.pinned().await?;
-    if use_first(pins, store, &pinned).await? {
+    let (were_any, mut outcome) = use_first(pins, store, &pinned).await;
+    if were_any {
         pinned = store.pinned().await?;
     }
     for server in pins.servers() {
-        let known = pinned.get(server);
-        pins.set_approved(server, known.map(|pinned| pinned.approved.clone()));
+        let known = pinned.get(&server);
+        pins.set_approved(&server, known.map(|pinned| pinned.approved.clone()));
     }
     for (server, known) in &pinned {
         let is_fresh = pins.take_fresh(server);
         let sighting = sighting(known, &pins.tools(server), is_fresh);
         if !sighting.is_empty() {
             let noted = store.note_sighting(server, &sighting).await;
-            noted.inspect_err(|_| pins.set_fresh(server, is_fresh))?;
+            outcome = outcome.and(noted.inspect_err(|_| pins.set_fresh(server, is_fresh)));
         }
     }
-    Ok(())
+    outcome
 }
 
-/// Approves what servers have that were never seen before. Says whether there were any.
+/// Approves what servers have that were never seen before. Says whether there were any, and the first problem.
 async fn use_first(
     pins: &Pins,
     store: &Store,
     pinned: &BTreeMap<ServerId, Pinned>,
-) -> Result<bool, StoreError> {
-    let mut were_any = false;
-    for server in pins.servers().filter(|server| !pinned.contains_key(*server)) {
+) -> (bool, Result<(), StoreError>) {
+    let (mut were_any, mut outcome) = (false, Ok(()));
+    for server in pins.servers().iter().filter(|server| !pinned.contains_key(*server)) {
         let Some(tools) = pins.tools(server).into_iter().next() else { continue };
         let definitions = within_bounds(tools.all().map(definition));
-        if store.first_use(server, &definitions).await? {
+        let used = store.first_use(server, &definitions).await;
+        if let Ok(true) = used {
             let tools = definitions.len();
             tracing::info!(%server, tools, "server `{server}` is seen for the first time: its tools are approved as they are");
         }
-        were_any = true;
+        were_any |= used.is_ok();
+        outcome = outcome.and(used.map(drop));
     }
-    Ok(were_any)
+    (were_any, outcome)
 }
 
 /// What is to be written down of what a server has. What it no longer has only if it was just asked: another replica may

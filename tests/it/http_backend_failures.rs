@@ -86,6 +86,23 @@ async fn a_session_that_is_gone_is_renewed_and_the_call_is_made_there() {
 }
 
 #[tokio::test]
+async fn a_tool_whose_error_is_about_a_session_is_run_once() {
+    let server = HttpServer::legacy().await;
+    let gateway = gateway(&server).await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":$id,"error":{"code":-32000,"message":"Session not found"}}"#;
+    for code in [400, 500] {
+        let before = server.seen_of("tools/call").len();
+        let said = gateway.call("web", "status", status(code, json!({}), body)).await;
+        assert_eq!(said.problem(), failed(502, "backend_error"), "{code}");
+        assert_eq!(server.seen_of("tools/call").len(), before + 1);
+    }
+    assert_eq!(server.seen_of("initialize").len(), 1);
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_restarts_is_connected_to_again() {
     for is_modern in [false, true] {
         let addr = "127.0.0.1:0".parse().unwrap();

@@ -1,7 +1,9 @@
 //! Pins that several gateways share, and a store that is away.
 
 use crate::pins::{QUERY, SOON, change, is_called, other_query, setup};
-use crate::support::{Database, Gateway, Postgres, eventually, within};
+use crate::support::{Database, Gateway, Postgres, Setup, eventually, within};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use trunkline::store::{Actor, Store};
 
 async fn approve_what_is_held(store: &Store) {
@@ -79,5 +81,24 @@ async fn while_the_store_is_away_what_was_known_holds() {
     let store = eventually("open", async || Store::open(&database.url, None).await.ok()).await;
     approve_what_is_held(&store).await;
     is_called(&gateway, "query", 200).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn one_server_that_cannot_be_written_down_does_not_keep_others_from_being() {
+    let setup = Setup::new().fake_with("a", &[], "pin = true").fake_with("b", &[], "pin = true");
+    let gateway = setup.start().await;
+    let path = gateway.setup().dir.path().join("trunkline.db");
+    let mut database = SqliteConnectOptions::new().filename(path).connect().await.unwrap();
+    let trigger = "CREATE TRIGGER no BEFORE INSERT ON held_definitions WHEN NEW.server = 'a' \
+                   BEGIN SELECT RAISE(ABORT, 'no'); END";
+    sqlx::raw_sql(trigger).execute(&mut database).await.unwrap();
+    for server in ["a", "b"] {
+        gateway.fake(server).set_extra_tools(QUERY);
+        gateway.call(server, "change", "").await.tool_text();
+    }
+    let store = gateway.setup().store().await;
+    let held = eventually("written down", async || store.pins(None).await.unwrap().1.pop()).await;
+    assert_eq!((held.server.as_str(), held.definition.tool.as_str()), ("b", "query"));
     gateway.stop().await;
 }

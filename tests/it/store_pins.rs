@@ -185,3 +185,28 @@ async fn no_server_fills_the_store() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn many_tools_come_and_go_at_once() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let named = |count: usize| (0..count).map(|at| format!("tool-{at}"));
+        let all: Vec<Definition> = named(121).map(|tool| definition(&tool, "")).collect();
+        store.first_use(&server(), &all).await.unwrap();
+        let others: Vec<Definition> = named(121).map(|tool| definition(&tool, "other")).collect();
+        let gone = named(121).collect();
+        let sighting = Sighting { gone, held: others.clone(), ..Sighting::default() };
+        store.note_sighting(&server(), &sighting).await.unwrap();
+        let pinned = async || store.pinned().await.unwrap().remove(&server()).unwrap();
+        let noted = pinned().await;
+        assert_eq!((noted.gone.len(), noted.held.len()), (121, 121));
+        let released = others[..120].iter().map(|it| (it.tool.clone(), it.hash)).collect();
+        let back = named(120).collect();
+        let sighting = Sighting { back, released, ..Sighting::default() };
+        store.note_sighting(&server(), &sighting).await.unwrap();
+        let noted = pinned().await;
+        assert_eq!(noted.gone, ["tool-120".to_owned()].into());
+        assert_eq!(noted.held, [("tool-120".to_owned(), others[120].hash)].into());
+    })
+    .await;
+}

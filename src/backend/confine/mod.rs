@@ -4,8 +4,10 @@
 //! - the guard makes the [`PrivateDirectory`], and starts [`stage`]: this executable again, which applies the profile to
 //!   itself and becomes the program. The guard itself must stay free: it has to clean up
 //! - [`mod@landlock`] is what is within reach, [`seccomp`] which system calls are refused, [`user`] who runs it
+//! - [`hide`] is for the gateway and the guard themselves
 
 mod directory;
+mod hidden;
 mod kernel;
 mod landlock;
 mod plan;
@@ -20,6 +22,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use self::directory::PrivateDirectory;
+pub use self::hidden::hide;
 pub use self::kernel::Kernel;
 pub use self::landlock::Reach;
 pub use self::plan::{Plan, PlanError, plan};

@@ -66,7 +66,7 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
     }
     if let Some(name) = &program.user {
         plan.in_force.push(format!("user {name}"));
-        plan.profile.user = Some(find_user(name)?).filter(|user| !user.is_current());
+        plan.profile.user = find_user(name)?;
     }
     let limits = &program.limits;
     for (limit, value) in [
@@ -90,12 +90,13 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
     Ok(plan)
 }
 
-fn find_user(name: &str) -> Result<User, PlanError> {
-    match User::find(name) {
-        Ok(Some(user)) => Ok(user),
-        Ok(None) => Err(PlanError::NoSuchUser(name.to_owned())),
-        Err(source) => Err(PlanError::UserLookup { name: name.to_owned(), source }),
-    }
+/// The user to become; nothing if it is the one that the gateway runs as.
+fn find_user(name: &str) -> Result<Option<User>, PlanError> {
+    let lookup = |source| PlanError::UserLookup { name: name.to_owned(), source };
+    let user = User::find(name).map_err(lookup)?;
+    let user = user.ok_or_else(|| PlanError::NoSuchUser(name.to_owned()))?;
+    let is_current = user.is_current().map_err(lookup)?;
+    Ok(Some(user).filter(|_| !is_current))
 }
 
 impl Plan {

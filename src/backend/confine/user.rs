@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::unistd::{self, getgrouplist};
-use rustix::process::{Gid, Uid, getgid, getuid};
+use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
 use rustix::thread::{
     clear_ambient_capability_set, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
@@ -40,9 +40,17 @@ impl User {
         }))
     }
 
-    /// Whether this process runs as this user already.
-    pub(super) fn is_current(&self) -> bool {
-        (getuid().as_raw(), getgid().as_raw()) == (self.uid, self.gid)
+    /// Whether this process runs as this user already. It may be in fewer groups, as containers are, but in none that the
+    /// user is not in.
+    pub(super) fn is_current(&self) -> io::Result<bool> {
+        let groups: Vec<u32> = getgroups()?.into_iter().map(Gid::as_raw).collect();
+        Ok(self.has_all_of(getuid().as_raw(), getgid().as_raw(), &groups))
+    }
+
+    /// Whether a process with these has no right that the user has not.
+    fn has_all_of(&self, uid: u32, gid: u32, groups: &[u32]) -> bool {
+        let is_own = |group: &u32| *group == self.gid || self.groups.contains(group);
+        (uid, gid) == (self.uid, self.gid) && groups.iter().all(is_own)
     }
 
     /// Becomes this user, for good. The process must have one thread only: the system changes threads, not processes.
@@ -68,5 +76,15 @@ mod tests {
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0), "{root:?}");
         assert_eq!(User::find("no-such-user").unwrap(), None);
+    }
+
+    #[test]
+    fn a_process_that_is_in_other_groups_too_does_not_run_as_the_user() {
+        let root = User::find("root").unwrap().unwrap();
+        let user = User { uid: 7, gid: 8, groups: vec![8, 9], ..root };
+        assert!(user.has_all_of(7, 8, &[8, 9]) && user.has_all_of(7, 8, &[9]));
+        assert!(user.has_all_of(7, 8, &[]));
+        assert!(!user.has_all_of(7, 8, &[8, 9, 10]), "more than the user has");
+        assert!(!user.has_all_of(6, 8, &[]) && !user.has_all_of(7, 9, &[]));
     }
 }

@@ -15,7 +15,7 @@ use super::refusal::refused;
 use super::sse::SseDecoder;
 use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
 use crate::backend::pending::{End, NoAnswer};
-use crate::backend::reader::Answers;
+use crate::backend::reader::{Answers, Taken};
 use crate::jsonrpc::Frame;
 use crate::mcp::method;
 
@@ -27,6 +27,8 @@ const RESUME_AFTER: Duration = Duration::from_secs(1);
 const RESUME_AFTER_MIN: Duration = Duration::from_millis(50);
 /// How often to look whether a call whose time is over is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A server that was heard so lately is there, though one connection to it could not be made.
+const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 /// Sends a request and brings back its answer, or why there is none. Gives the id it was for.
 pub(super) async fn run(
@@ -80,7 +82,7 @@ async fn converse(
     params: &[(String, String)],
 ) -> Result<(), NoAnswer> {
     let head = Head::of(&frame);
-    let headers = head.headers(link, params);
+    let headers = head.headers(link, params)?;
     let has_session = headers.contains_key(SESSION);
     let mut response = link.post(&headers, frame).await.map_err(|error| unsent(link, error))?;
     if !response.status().is_success() {
@@ -93,8 +95,8 @@ async fn converse(
         Kind::Json => {
             let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
             match take(link, body, Answers::To(id)) {
-                true => Ok(()),
-                false => Err(senseless("it answered with something else than an answer")),
+                Taken::Answer => Ok(()),
+                _ => Err(senseless("it answered with something else than an answer")),
             }
         }
         Kind::Events => follow(link, id, response).await,
@@ -139,6 +141,7 @@ async fn finish(ended: Ended, response: Response) -> Result<(), NoAnswer> {
 fn cut_off(ended: Ended) -> NoAnswer {
     match ended {
         Ended::TooLarge => NoAnswer::TooLarge,
+        Ended::Flood => senseless("it floods its answer with what is no message"),
         Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
         Ended::Broken(error) => {
             tracing::debug!(%error, "an answer broke off");
@@ -160,7 +163,9 @@ fn unsent(link: &Link, error: SendError) -> NoAnswer {
     match error {
         SendError::Unreachable(_) => {
             let reason = "it cannot be reached";
-            link.connection.retire(reason, detail.clone());
+            if link.connection.pulse().silent_for() > HEARD_LATELY {
+                link.connection.retire(reason, detail.clone());
+            }
             NoAnswer::Unreached { reason, detail }
         }
         SendError::Elsewhere(_) | SendError::Nowhere => {
@@ -183,5 +188,27 @@ fn note_session(link: &Link, headers: &HeaderMap) {
         let mut session = session.clone();
         session.set_sensitive(true);
         let _ = link.session.set(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::backend::connection::Connection;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_that_cannot_be_made_is_no_reason_to_leave_a_server_that_was_just_heard()
+    {
+        let link = Link::to_nowhere();
+        let is_retired = |connection: &Connection| connection.retired().is_some();
+        let fail = || unsent(&link, SendError::Unreachable("refused".to_owned()));
+        advance(HEARD_LATELY * 10).await;
+        link.connection.pulse().note_heard();
+        advance(HEARD_LATELY).await;
+        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && !is_retired(&link.connection));
+        advance(HEARD_LATELY).await;
+        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && is_retired(&link.connection));
     }
 }

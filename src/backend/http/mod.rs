@@ -140,7 +140,11 @@ impl Driver {
         let link = self.link.clone();
         if head.method == method::INITIALIZED {
             // The handshake: what follows must not overtake it.
-            link.post_message(head, frame).await;
+            let connection = link.connection.clone();
+            tokio::select! {
+                () = link.post_message(head, frame) => {}
+                () = connection.token().cancelled() => return,
+            }
             self.messages.spawn(notices::listen(link));
         } else if self.messages.len() < MESSAGES_MAX {
             self.messages.spawn(async move { link.post_message(head, frame).await });
@@ -159,7 +163,8 @@ impl Link {
 
     /// Nobody waits for it, so that nobody can be told when it fails.
     async fn post_message(&self, head: Head, frame: Frame) {
-        let headers = head.headers(self, &[]);
+        // What has no answer repeats nothing of a caller's that could be too long.
+        let Ok(headers) = head.headers(self, &[]) else { return };
         match timeout(self.init_timeout, self.post(&headers, frame)).await {
             Ok(Ok(response)) if response.status().is_success() => {}
             Ok(Ok(response)) => {
@@ -190,3 +195,6 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

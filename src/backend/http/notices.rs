@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::Link;
@@ -31,7 +32,7 @@ pub(super) async fn listen(link: Arc<Link>) {
                 decoder.begin_again();
             }
             // Most often 405: it has nothing to say. If the session has ended, the next call will tell.
-            Ok(response) if response.status().is_client_error() => return,
+            Ok(response) if is_final(response.status()) => return,
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the server's stream of notifications is lost"),
         }
@@ -39,4 +40,10 @@ pub(super) async fn listen(link: Arc<Link>) {
         sleep(pause.max(decoder.retry().unwrap_or_default())).await;
         pause = (pause * 2).min(AGAIN_AFTER_MAX);
     }
+}
+
+/// Whether asking again would end no better, as it would not be for a server that is busy.
+fn is_final(status: StatusCode) -> bool {
+    let is_for_now = matches!(status.as_u16(), 408 | 425 | 429);
+    status.is_client_error() && !is_for_now
 }

@@ -18,9 +18,13 @@ use crate::mcp::HEADER_MISMATCH;
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
 /// The codes with which SDKs refuse a session.
-const SESSION_ERRORS: [i64; 2] = [-32000, -32001];
-/// A server that wants to be left alone for longer is asked again all the same.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+const BAD_REQUEST: i64 = -32000;
+const NO_SUCH_SESSION: i64 = -32001;
+/// The longest wait that callers are told of.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+/// A server that wants to be left alone for longer is asked again all the same: one refusal, whoever's call it was, does
+/// not keep all tenants waiting for long. If the server still means it, the next call finds out.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A status that is no success. Modern servers say more in the body: that is an answer like any other.
 pub(super) async fn refused(
@@ -33,7 +37,7 @@ pub(super) async fn refused(
     let retry_after = retry_after(response.headers());
     let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     let error_code = error_of(&body, id);
-    if has_session && (status == 404 && error_code.is_none() || knows_no_session(&body)) {
+    if has_session && knows_no_session(status, &body, error_code.is_some()) {
         return Err(link.session_is_gone());
     }
     if let Some(code) = error_code {
@@ -45,21 +49,31 @@ pub(super) async fn refused(
         return Ok(());
     }
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
-        link.connection.pause(Instant::now() + retry_after);
+        link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
     }
     Err(NoAnswer::Http { status, retry_after })
 }
 
-/// Some servers do not say 404 when they do not know a session, as the specification asks, but this.
-fn knows_no_session(body: &[u8]) -> bool {
+/// Whether the server has forgotten the session. The specification asks for 404; many servers say 400 with an error, and
+/// some make that the answer to the request. Then it must have the words they have from the SDKs: a tool that has sessions
+/// of its own can fail with others, and has run.
+fn knows_no_session(status: u16, body: &[u8], is_answer: bool) -> bool {
     // Without the other members of an answer, at times.
     #[derive(Deserialize)]
     struct Refusal {
         error: ErrorObject,
     }
-    serde_json::from_slice(body).is_ok_and(|Refusal { error }| {
-        SESSION_ERRORS.contains(&error.code) && error.message.to_lowercase().contains("session")
-    })
+    let refusal = serde_json::from_slice::<Refusal>(body).map(|refusal| refusal.error);
+    let (code, words) =
+        refusal.map_or((0, String::new()), |it| (it.code, it.message.to_lowercase()));
+    let is_about_session = words.contains("session");
+    match (status, code) {
+        (404, _) if !is_answer => true,
+        (400, BAD_REQUEST | NO_SUCH_SESSION) if !is_answer => is_about_session,
+        (400 | 404, BAD_REQUEST) => is_about_session && words.starts_with("bad request:"),
+        (404, NO_SUCH_SESSION) => words == "session not found",
+        _ => false,
+    }
 }
 
 /// The code of the JSON-RPC error that answers `id`.
@@ -85,7 +99,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             Duration::try_from(wait).unwrap_or_default()
         }
     };
-    Some(wait.min(PAUSE_MAX))
+    Some(wait.min(RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]
@@ -100,7 +114,7 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date_and_never_for_ever() {
         assert_eq!(wait("7"), Some(Duration::from_secs(7)));
-        assert_eq!(wait("99999999"), Some(PAUSE_MAX));
+        assert_eq!(wait("99999999"), Some(RETRY_AFTER_MAX));
         assert_eq!(wait("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
         let later =
@@ -109,17 +123,42 @@ mod tests {
         assert_eq!((wait("soon"), wait("-1")), (None, None));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn one_refusal_keeps_all_tenants_waiting_for_a_moment_only() {
+        let link = Link::to_nowhere();
+        for (asked, paused) in [("3", 3), ("300", 10)] {
+            let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
+            let response = Response::from(response.body("").unwrap());
+            let no_answer = refused(&link, 1, response, false).await.unwrap_err();
+            let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
+            assert_eq!(no_answer, NoAnswer::Http { status: 429, retry_after });
+            let until = Instant::now() + Duration::from_secs(paused);
+            assert_eq!(*link.connection.paused_until().borrow(), Some(until));
+        }
+    }
+
     #[test]
     fn a_session_that_is_not_known_is_told_from_other_errors() {
         let body = |code: i64, message: &str| {
             format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"{message}"}}}}"#)
         };
-        let lost = |body: String| knows_no_session(body.as_bytes());
-        assert!(lost(body(-32000, "Bad Request: No valid session ID provided")));
-        assert!(lost(body(-32001, "Session not found")));
-        assert!(!lost(body(-32602, "no such session")));
-        assert!(!lost(body(-32000, "Bad Request")));
-        assert!(!lost("session".to_owned()));
+        let bad_request = body(-32000, "Bad Request: No valid session ID provided");
+        let not_found = body(-32001, "Session not found");
+        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), false);
+        assert!(lost(400, &bad_request) && lost(400, &not_found) && lost(404, &not_found));
+        assert!(lost(404, &body(-32600, "Session not found")) && lost(404, "") && lost(404, "<p>"));
+        assert!(!lost(400, &body(-32602, "no such session")));
+        assert!(!lost(400, &body(-32000, "Bad Request")) && !lost(400, "session"));
+        assert!(!lost(500, &bad_request) && !lost(403, &not_found));
+
+        // The answer to the request, by its id.
+        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), true);
+        assert!(lost(400, &bad_request) && lost(404, &not_found));
+        assert!(!lost(400, &not_found) && !lost(500, &bad_request) && !lost(404, ""));
+        for message in ["browser session is busy", "Session not found", "no session: bad request"] {
+            assert!(!lost(400, &body(-32000, message)), "{message}");
+        }
+        assert!(!lost(404, &body(-32001, "The browser session was not found")));
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Link;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
-use crate::backend::reader::{Answers, Taken, take_message};
+use crate::backend::reader::{Answers, Garbage, Taken, take_message};
 
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -37,6 +37,8 @@ pub(super) enum Ended {
     Broken(String),
     /// Something was over the limit.
     TooLarge,
+    /// There was no end of what is no message.
+    Flood,
 }
 
 pub(super) fn kind_of(response: &Response) -> Kind {
@@ -76,6 +78,7 @@ pub(super) async fn read_events(
     answers: Answers,
 ) -> Ended {
     let mut items = vec![];
+    let mut garbage = Garbage::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => decoder.push(&chunk, &mut items),
@@ -85,8 +88,13 @@ pub(super) async fn read_events(
         for item in items.drain(..) {
             match item {
                 Item::Message(message) => {
-                    if take(link, message, answers) {
-                        return Ended::Answered;
+                    let len = message.len();
+                    match take(link, message, answers) {
+                        Taken::Answer => return Ended::Answered,
+                        Taken::Garbage if garbage.floods(len, Instant::now()) => {
+                            return Ended::Flood;
+                        }
+                        Taken::Garbage | Taken::Other => {}
                     }
                 }
                 Item::TooLarge if answers == Answers::None => {
@@ -98,10 +106,10 @@ pub(super) async fn read_events(
     }
 }
 
-/// Takes one message. Tells whether it was the expected answer.
-pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> bool {
+/// Takes one message. Tells what it was.
+pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> Taken {
     link.connection.pulse().note_heard();
-    take_message(&link.connection, &Bytes::from(message), answers) == Taken::Answer
+    take_message(&link.connection, &Bytes::from(message), answers)
 }
 
 /// Leaves the connection as the next request needs it, if that is a matter of moments.

@@ -26,9 +26,9 @@ impl Keeper {
             sleep(REFRESH_PAUSE).await;
             let deadline = Instant::now() + REFRESH_TIMEOUT;
             let (environment, ready) = (&backend.environment, serving.ready.load_full());
-            let listed =
-                ToolSet::list(connection, &ready.dialect, deadline, server, environment).await;
-            match listed {
+            let (dialect, is_pinned) = (&ready.dialect, backend.config.pin);
+            match ToolSet::list(connection, dialect, deadline, server, environment, is_pinned).await
+            {
                 Ok(listed) => {
                     let has_changed = !listed.is_like(&ready.tools);
                     let tools = listed.iter().count();

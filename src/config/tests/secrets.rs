@@ -113,3 +113,26 @@ fn no_error_contains_a_secret() {
         assert!(!text.contains(SECRET), "{text}");
     }
 }
+
+#[test]
+fn secrets_that_other_programs_can_read_are_warned_of() {
+    let warnings = |of_a: &str, others: &str| {
+        let keys = "[secrets]\nkeys = [\"0123456789abcdef0123456789abcdef\"]\n";
+        let a = format!(
+            "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"${{secret:MINE}}\"\n{of_a}\n"
+        );
+        let std = "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n";
+        Setup::toml(&format!("{keys}{a}{std}{others}")).load().warnings
+    };
+    let other = "[servers.b]\ncommand = \"y\"\n";
+    let told = warnings("", other);
+    assert_has(&told.join("\n"), &["`servers.a.env`", "`sandbox`", "those of `a`, `b`"]);
+    assert_has(&warnings("sandbox = {}", other).join("\n"), &["those of `b`"]);
+    // One user for all tenants' processes of a server.
+    assert_has(&warnings("user = \"u\"", other).join("\n"), &["those of `a`"]);
+    let none: [&str; 0] = [];
+    assert_eq!(warnings("sandbox = {}", &format!("{other}sandbox = {{}}")), none);
+    assert_eq!(warnings("sandbox = {}\nuser = \"u\"", other), none);
+    let elsewhere = "[servers.b]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    assert_eq!(warnings("sandbox = {}", elsewhere), none);
+}

@@ -56,6 +56,8 @@ struct Shared {
     open: Arc<AtomicUsize>,
     /// What the next GET streams begin with, by their `Last-Event-ID`.
     resumed: Mutex<HashMap<String, String>>,
+    /// The statuses with which the next streams for what is nobody's answer are refused.
+    refused: Mutex<Vec<u16>>,
     notices: Mutex<Option<mpsc::Sender<String>>>,
     tools: Mutex<Value>,
 }
@@ -79,6 +81,7 @@ impl HttpServer {
             target: Mutex::default(),
             open: Arc::default(),
             resumed: Mutex::default(),
+            refused: Mutex::default(),
             notices: Mutex::default(),
             tools: Mutex::new(tools.into_iter().collect()),
         });
@@ -110,6 +113,11 @@ impl HttpServer {
 
     pub fn forget_sessions(&self) {
         self.shared.sessions.lock().clear();
+    }
+
+    /// Refuses the next stream for what is nobody's answer.
+    pub fn refuse_stream(&self, status: u16) {
+        self.shared.refused.lock().push(status);
     }
 
     pub fn redirect_to(&self, target: String) {
@@ -284,6 +292,9 @@ impl Shared {
         }
         if let Some(start) = self.resumed.lock().remove(seen.header("last-event-id")) {
             return self.stream(mpsc::channel(1).1, false, start);
+        }
+        if let Some(code) = self.refused.lock().pop() {
+            return status(code);
         }
         let (sender, events) = mpsc::channel(16);
         *self.notices.lock() = Some(sender);

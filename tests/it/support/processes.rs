@@ -1,16 +1,23 @@
 //! Processes as the system sees them.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Every process with this text in the environment it was started with.
+/// Every process with this text in the environment it was started with, and its guard, whose environment only root can read.
 pub fn with_environment(text: &str) -> Vec<i32> {
     let has_text = |pid: &i32| {
         fs::read(format!("/proc/{pid}/environ"))
             .is_ok_and(|environ| memchr::memmem::find(&environ, text.as_bytes()).is_some())
     };
-    all().filter(has_text).collect()
+    let found: BTreeSet<i32> = all().filter(has_text).collect();
+    let is_guard = |pid: &i32| {
+        let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split('\0').nth(1) == Some("guard")
+    };
+    let guards = found.iter().filter_map(|pid| parent_of(*pid)).filter(is_guard);
+    found.iter().copied().chain(guards).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn all() -> impl Iterator<Item = i32> {
@@ -30,12 +37,12 @@ pub fn is_alive(pid: i32) -> bool {
 
 /// The processes that a process has started.
 pub fn children_of(parent: i32) -> Vec<i32> {
-    let is_child = |pid: &i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        after_name.split(' ').nth(1) == Some(&*parent.to_string())
-    };
-    all().filter(is_child).collect()
+    all().filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// The variables a process was started with.

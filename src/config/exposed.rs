@@ -1,0 +1,42 @@
+//! Secrets of tenants that more processes can read than they are for.
+
+use std::collections::BTreeMap;
+
+use super::{Program, Server, Template, Transport};
+use crate::ids::ServerId;
+
+/// Warns of each server whose `env` has secrets of tenants that processes of the same user can read, since they have no
+/// `sandbox`. Those of the server itself are among them: each tenant has another one. `own_program` reads nothing.
+pub(super) fn warnings(
+    servers: &BTreeMap<ServerId, Server>,
+    own_program: &std::path::Path,
+) -> Vec<String> {
+    let programs = || servers.iter().filter_map(|(id, server)| Some((id, program(server)?)));
+    let mut warnings = vec![];
+    for (id, program) in programs().filter(|(_, program)| has_secrets(program)) {
+        let can_read = |other: &&Program| {
+            other.sandbox.is_none() && other.user == program.user && other.command != own_program
+        };
+        let readers = programs().filter(|(_, other)| can_read(other));
+        let readers: Vec<&str> = readers.map(|(id, _)| id.as_str()).collect();
+        if !readers.is_empty() {
+            warnings.push(format!(
+                "`servers.{id}.env` has secrets of tenants, and processes of the same user that have no `sandbox` can read \
+                 them: those of `{}`",
+                readers.join("`, `")
+            ));
+        }
+    }
+    warnings
+}
+
+fn program(server: &Server) -> Option<&Program> {
+    match &server.transport {
+        Transport::Stdio(program) => Some(program),
+        Transport::Http(_) => None,
+    }
+}
+
+fn has_secrets(program: &Program) -> bool {
+    program.env.values().flat_map(Template::secrets).next().is_some()
+}
