@@ -139,5 +139,4 @@ async fn an_executor_of_exactly_the_limit_is_never_refused() {
     }
     // On a machine that stalls for longer than Valkey may take to answer, each goes by its part.
     assert!(refused == 0 || was_away, "{refused} of {} were refused", CALLERS * CALLS);
-    println!("{refused} refused, away: {was_away}");
 }
