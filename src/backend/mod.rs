@@ -20,6 +20,7 @@ pub mod client;
 pub mod confine;
 pub mod connection;
 pub mod during;
+mod environment;
 pub mod guard;
 mod handshake;
 mod health;
@@ -52,27 +53,21 @@ mod wear;
 mod wishes;
 mod writer;
 
-use std::num::NonZero;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
 use self::client::{Audience, Client};
-use self::lifecycle::Budget;
+pub use self::environment::Environment;
 use self::measured::Measured;
-use self::pins::Pins;
 use self::pool::{Lease, Load, Pool};
 use self::queue::Queue;
-use self::request_ids::{IdSource, RequestIds};
 use self::retry_budget::RetryBudget;
 use self::service::Service;
 pub use self::state::{About, NotReady, Ready, State};
@@ -80,56 +75,12 @@ use self::visits::{Visit, Visits};
 use crate::config::{self, Secrets, Transport};
 use crate::ids::ServerId;
 use crate::mcp::Era;
-use crate::telemetry::metrics::{Metrics, ServerMetrics};
+use crate::telemetry::metrics::ServerMetrics;
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// The longest deadline a call can have.
 pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
-/// Copies that are being started at once, of all servers that are shared: as many as there are processors, within these
-/// bounds. Starting is the most work that most of them ever do, and others' calls need the processors too.
-const STARTS: RangeInclusive<usize> = 2..=8;
-/// The same of one server whose processes callers start.
-const OWN_STARTS_MAX: usize = 4;
-
-/// What all backends of one gateway share.
-#[derive(Clone)]
-pub struct Environment {
-    /// This executable, which is run again as the guard of each server.
-    pub own_program: PathBuf,
-    /// The longest answer that is accepted.
-    pub max_response: usize,
-    /// See [`CANCEL_GRACE`].
-    pub cancel_grace: Duration,
-    /// Makes the source of ids for each run of a server.
-    pub ids: fn() -> Arc<dyn IdSource>,
-    /// How often a copy may be started.
-    pub budget: Budget,
-    /// Who may start one now.
-    starts: Arc<Semaphore>,
-    /// What is counted.
-    pub metrics: Metrics,
-    /// Which tools are held back.
-    pub pins: Arc<Pins>,
-}
-
-impl Environment {
-    /// The environment of a gateway in earnest, with nothing pinned.
-    pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
-        let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
-        let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
-        let processors = available_parallelism().map_or(1, NonZero::get);
-        let starts = Semaphore::new(processors.clamp(*STARTS.start(), *STARTS.end()));
-        let starts = Arc::new(starts);
-        Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
-    }
-
-    /// The same with turns of its own to start: whoever has processes started, however slow, holds up no other server.
-    pub fn with_own_starts(self) -> Self {
-        Self { starts: Arc::new(Semaphore::new(OWN_STARTS_MAX)), ..self }
-    }
-}
-
 /// One configured server.
 pub struct Backend {
     id: ServerId,
@@ -354,7 +305,7 @@ impl Backend {
     /// A turn to start a copy. Connecting to a server elsewhere needs none.
     async fn turn_to_start(&self) -> Option<SemaphorePermit<'_>> {
         match self.config.transport {
-            Transport::Stdio(_) => self.environment.starts.acquire().await.ok(),
+            Transport::Stdio(_) => self.environment.turn_to_start().await,
             Transport::Http(_) => None,
         }
     }

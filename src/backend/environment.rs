@@ -1,0 +1,65 @@
+//! What all backends of one gateway share.
+
+use std::num::NonZero;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::CANCEL_GRACE;
+use super::lifecycle::Budget;
+use super::pins::Pins;
+use super::request_ids::{IdSource, RequestIds};
+use crate::telemetry::metrics::Metrics;
+
+/// Copies that are being started at once, of all servers that are shared: as many as there are processors, within these
+/// bounds. Starting is the most work that most of them ever do, and others' calls need the processors too.
+const STARTS: RangeInclusive<usize> = 2..=8;
+/// The same of one server whose processes callers start.
+const OWN_STARTS_MAX: usize = 4;
+
+/// What all backends of one gateway share.
+#[derive(Clone)]
+pub struct Environment {
+    /// This executable, which is run again as the guard of each server.
+    pub own_program: PathBuf,
+    /// The longest answer that is accepted.
+    pub max_response: usize,
+    /// See [`CANCEL_GRACE`].
+    pub cancel_grace: Duration,
+    /// Makes the source of ids for each run of a server.
+    pub ids: fn() -> Arc<dyn IdSource>,
+    /// How often a copy may be started.
+    pub budget: Budget,
+    /// Who may start one now.
+    starts: Arc<Semaphore>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Which tools are held back.
+    pub pins: Arc<Pins>,
+}
+
+impl Environment {
+    /// The environment of a gateway in earnest, with nothing pinned.
+    pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
+        let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
+        let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        let starts = Semaphore::new(processors.clamp(*STARTS.start(), *STARTS.end()));
+        let starts = Arc::new(starts);
+        Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
+    }
+
+    /// A turn to start a process, until it is dropped.
+    pub(super) async fn turn_to_start(&self) -> Option<SemaphorePermit<'_>> {
+        self.starts.acquire().await.ok()
+    }
+
+    /// The same with turns of its own to start: whoever has processes started, however slow, holds up no other server.
+    pub fn with_own_starts(self) -> Self {
+        Self { starts: Arc::new(Semaphore::new(OWN_STARTS_MAX)), ..self }
+    }
+}
