@@ -151,12 +151,10 @@ impl<'a> Asking<'a> {
     pub(super) fn deadline(&self, caller: &Caller) -> Result<Instant, CallError> {
         let shown = self.front.gateway.servers(caller).filter(|it| self.scope.shows(it.id()));
         let asked = asked_timeout(self.headers)?;
-        // Progress may give a call more time than it has asked for.
-        let longest = |it: &config::Server| {
-            asked.unwrap_or(it.timeout).max(it.max_timeout.unwrap_or_default())
-        };
+        // Progress may give a call more time, if it has not named its own.
+        let longest = |it: &config::Server| it.timeout.max(it.max_timeout.unwrap_or_default());
         let longest = shown.map(|server| longest(server.config())).max();
-        Ok(self.arrived + longest.or(asked).unwrap_or(PROMPT))
+        Ok(self.arrived + asked.or(longest).unwrap_or(PROMPT))
     }
 
     /// Whether there is a server that each session has its own process of.
