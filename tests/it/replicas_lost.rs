@@ -77,7 +77,7 @@ async fn an_owner_that_hangs_holds_nobody_up_for_long() {
     let (owner, api, other) = two(&database).await;
     let session = Session::open(&api, "/mcp").await.at(&other, "/mcp");
     session.tool_text("own__pid", json!({})).await;
-    owner.signal(Signal::STOP);
+    owner.freeze().await;
     let began = Instant::now();
     let call = session.call(1, "own__pid", json!({})).header("trunkline-timeout-ms", "500");
     let late = json!({"code": "deadline_exceeded", "retryable": false, "executed": "unknown"});

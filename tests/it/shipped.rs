@@ -29,6 +29,7 @@ fn loaded(text: &str, more: &[(&str, &str)]) -> Config {
         ("session-key", "0123456789abcdef0123456789abcdef"),
         ("hash-key", "0123456789abcdef0123456789abcdef"),
         ("secrets-key", "0123456789abcdef0123456789abcdef"),
+        ("cache-password", "0123456789abcdef0123456789abcdef"),
     ];
     for (name, value) in secrets {
         fs::write(dir.path().join(name), value).unwrap();

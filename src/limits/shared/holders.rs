@@ -80,11 +80,7 @@ impl Holders {
 }
 
 async fn speak(leases: Vec<Arc<Lease>>) {
-    let speak = async |lease: Arc<Lease>| {
-        if let Some(task) = lease.speak_up() {
-            let _ = task.await;
-        }
-    };
+    let speak = async |lease: Arc<Lease>| lease.speak_and_hear().await;
     stream::iter(leases).for_each_concurrent(AT_ONCE, speak).await;
 }
 

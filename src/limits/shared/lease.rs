@@ -35,7 +35,8 @@ pub(in crate::limits) struct Lease {
     is_exact: AtomicBool,
     /// How often the keeper has come by since the last call ended.
     idle: AtomicU32,
-    /// Callers that wait for an answer.
+    /// Callers that ask for a place, and those of them that wait for an answer.
+    pub(super) asking: AtomicU32,
     pub(super) waiting: AtomicU32,
     /// See [`voice`](super::voice).
     pub(super) voice: AtomicU8,
@@ -70,6 +71,7 @@ impl Lease {
             link: AtomicU32::new(AWAY),
             is_exact: AtomicBool::new(true),
             idle: AtomicU32::new(0),
+            asking: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             voice: AtomicU8::default(),
             said: AtomicU64::new(0),
@@ -127,7 +129,7 @@ impl Lease {
         let left = self.places.give();
         self.idle.store(0, Ordering::Relaxed);
         if self.is_too_much(left) {
-            drop(self.speak_up());
+            self.speak_up();
         }
     }
 
@@ -179,11 +181,14 @@ impl Lease {
         Statement::new(seen, number, waiting, limit, room)
     }
 
-    /// Goes by what was answered over a connection.
-    pub(super) fn hear(self: &Arc<Self>, granted: Granted, link: u32) {
+    /// Goes by what was answered over a connection, unless the limit has become another meanwhile.
+    pub(super) fn hear(self: &Arc<Self>, granted: Granted, said: &Statement, link: u32) {
         self.places.lease(granted.places);
         self.is_exact.store(!granted.is_roomy, Ordering::SeqCst);
         self.link.store(link, Ordering::SeqCst);
+        if self.limit.load(Ordering::SeqCst) != said.limit {
+            self.link.store(AWAY, Ordering::SeqCst);
+        }
         if granted.places > 0 {
             self.be_kept();
         }
@@ -209,7 +214,7 @@ mod tests {
         let connected = |number| lease.shared.link_number.store(number, Ordering::SeqCst);
         connected(1);
         assert_eq!(lease.try_take(10, 0), Place::Unknown);
-        lease.hear(Granted { places: 3, is_roomy: true }, 1);
+        lease.hear(Granted { places: 3, is_roomy: true }, &lease.state(1, 1), 1);
         let taken = [(); 4].map(|()| lease.try_take(10, 0));
         assert_eq!(taken, [Place::Taken, Place::Taken, Place::Taken, Place::Unknown]);
         // All that is allowed is in use: there is nothing to ask.
@@ -226,10 +231,23 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_about_another_limit_is_good_for_nothing() {
+        let lease = lease();
+        lease.shared.link_number.store(1, Ordering::SeqCst);
+        lease.set_limit(Some(100));
+        let said = lease.state(1, 1);
+        lease.set_limit(Some(10));
+        lease.hear(Granted { places: 50, is_roomy: true }, &said, 1);
+        assert_eq!(lease.try_take(10, 0), Place::Unknown);
+        lease.hear(Granted { places: 5, is_roomy: false }, &lease.state(2, 1), 1);
+        assert_eq!(lease.try_take(10, 0), Place::Taken);
+    }
+
+    #[test]
     fn what_is_said_to_be_held_is_all_that_can_be_used() {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
-        lease.hear(Granted { places: 8, is_roomy: false }, 1);
+        lease.hear(Granted { places: 8, is_roomy: false }, &lease.state(1, 1), 1);
         assert_eq!(lease.try_take(10, 0), Place::Taken);
         assert!(lease.has_too_much());
         lease.waiting.store(2, Ordering::SeqCst);

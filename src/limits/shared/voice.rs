@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::lease::{Lease, Place};
@@ -26,16 +25,25 @@ const AGAIN: u8 = 2;
 const ASK_AGAIN_AFTER: [Duration; 3] =
     [Duration::from_millis(2), Duration::from_millis(6), Duration::from_millis(12)];
 
+/// So many callers may ask for a place of any limit, however small: it is those who ask again that find what others give
+/// back.
+const ASKING_MIN: u32 = 64;
+
+/// A caller that asks for a place, pauses included.
+struct Asking<'a>(&'a Lease);
+
 /// A caller that waits for an answer.
 struct Waiting<'a>(&'a Arc<Lease>);
 
 impl Lease {
-    /// Takes a place of at most `max` after asking for it.
+    /// Takes a place of at most `max` after asking for it. About as many may ask as there are places: more could not all
+    /// have one, and each of them has its call in hand.
     pub(super) async fn take_by_asking(self: &Arc<Self>, max: u32) -> bool {
+        let Some(_asking) = Asking::new(self, max) else { return false };
         let mut pauses = ASK_AGAIN_AFTER.into_iter();
         loop {
             let waiting = Waiting::new(self);
-            waiting.for_an_answer().await;
+            self.speak_and_hear().await;
             match self.try_take(max, 0) {
                 Place::Taken => return true,
                 Place::None => return false,
@@ -46,12 +54,31 @@ impl Lease {
         }
     }
 
-    /// Has something said. The task that does, if it begins now.
-    pub(super) fn speak_up(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+    /// Has something said, and waits until Valkey has answered that, or is away. Not until nothing is left to be said: on a
+    /// busy limit there always is.
+    pub(super) async fn speak_and_hear(self: &Arc<Self>) {
+        let before = self.said.load(Ordering::SeqCst);
+        self.speak_up();
+        let answered = async {
+            loop {
+                let next = self.answer.notified();
+                if self.answered.load(Ordering::SeqCst) > before {
+                    return;
+                }
+                next.await;
+            }
+        };
+        // What is being said already comes first.
+        let _ = timeout(self.shared.answer_timeout * 2, answered).await;
+    }
+
+    /// Has something said.
+    pub(super) fn speak_up(self: &Arc<Self>) {
         // A call that ends where nothing can be said leaves that to the keeper.
-        let runtime = Handle::try_current().ok()?;
-        let is_silent = self.voice.swap(AGAIN, Ordering::SeqCst) == SILENT;
-        is_silent.then(|| runtime.spawn(self.clone().speak()))
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.voice.swap(AGAIN, Ordering::SeqCst) == SILENT {
+            runtime.spawn(self.clone().speak());
+        }
     }
 
     async fn speak(self: Arc<Self>) {
@@ -80,7 +107,7 @@ impl Lease {
             match link.lease(self, &statement).await {
                 Ok(granted) => {
                     self.count(&statement, granted);
-                    self.hear(granted, link.number);
+                    self.hear(granted, &statement, link.number);
                 }
                 Err(error) => self.shared.lose(&link, &error),
             }
@@ -99,28 +126,24 @@ impl Lease {
     }
 }
 
+impl<'a> Asking<'a> {
+    fn new(lease: &'a Lease, max: u32) -> Option<Self> {
+        let one_more = |asking| (asking < max.max(ASKING_MIN)).then(|| asking + 1);
+        let counted = lease.asking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
+        counted.is_ok().then_some(Self(lease))
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl<'a> Waiting<'a> {
     fn new(lease: &'a Arc<Lease>) -> Self {
         lease.waiting.fetch_add(1, Ordering::SeqCst);
         Self(lease)
-    }
-
-    /// Waits until Valkey has answered something that was said after this began, or is away.
-    async fn for_an_answer(&self) {
-        let Self(lease) = self;
-        let before = lease.said.load(Ordering::SeqCst);
-        drop(lease.speak_up());
-        let answered = async {
-            loop {
-                let next = lease.answer.notified();
-                if lease.answered.load(Ordering::SeqCst) > before {
-                    return;
-                }
-                next.await;
-            }
-        };
-        // What is being said already comes first.
-        let _ = timeout(lease.shared.answer_timeout * 2, answered).await;
     }
 }
 
@@ -130,7 +153,7 @@ impl Drop for Waiting<'_> {
         lease.waiting.fetch_sub(1, Ordering::SeqCst);
         // It may have left without the place that it was given.
         if lease.has_too_much() {
-            drop(lease.speak_up());
+            lease.speak_up();
         }
     }
 }

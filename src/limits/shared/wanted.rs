@@ -46,7 +46,7 @@ impl Shared {
             let ids = ids.split(' ').filter_map(|id| Uuid::try_parse(id).ok());
             for lease in ids.filter_map(|id| self.holders.get(id)) {
                 lease.be_exact();
-                drop(lease.speak_up());
+                lease.speak_up();
             }
         }
     }
