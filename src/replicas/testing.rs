@@ -1,10 +1,9 @@
 //! Replicas for tests.
 
-use std::sync::Arc;
-
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use super::turns::Turns;
 use super::{Peer, Replicas};
 use crate::config::Secret;
 use crate::seal::Sealer;
@@ -18,6 +17,7 @@ pub(crate) fn replica(key: &str) -> Replicas {
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
         endings: mpsc::channel(1).0,
-        telling: Arc::new(Semaphore::new(1)),
+        telling: Turns::new(1, 1),
+        telling_use: Turns::new(1, 1),
     }
 }

@@ -87,19 +87,27 @@ impl Arrived<'_> {
 
     /// Has all other replicas hear it, without waiting for them.
     pub(super) fn tell_later(&self, session: &Session) {
-        if let Some(replicas) = self.replicas() {
-            replicas.tell_later(replicas.others_and(self.keeper(session)), self.letter());
+        let Some(replicas) = self.replicas() else { return };
+        match replicas.turn(&session.tenant) {
+            Some(turn) => {
+                let others = replicas.others_and(self.keeper(session));
+                replicas.tell_later(turn, others, self.letter());
+            }
+            None => {
+                let tenant = &session.tenant;
+                tracing::debug!(%tenant, "too much to tell: other replicas were not told");
+            }
         }
     }
 
     /// Tells the replica that keeps a session that it is in use, now and then: what it keeps for a session that nobody uses
     /// goes.
     pub(super) fn note_use(&self, keeper: &Peer, session: &Session) {
-        if let Some(replicas) = self.replicas()
-            && self.front.sessions.is_use_to_be_told(&session.id)
-        {
+        let Some(replicas) = self.replicas() else { return };
+        let turn = || replicas.turn_for_use(&session.tenant);
+        if let Some(turn) = self.front.sessions.tell_use(&session.id, turn) {
             let body = Bytes::from_static(PING.as_bytes());
-            replicas.tell_later(vec![keeper.clone()], Letter { body, ..self.letter() });
+            replicas.tell_later(turn, vec![keeper.clone()], Letter { body, ..self.letter() });
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) enum Home {
 /// One session.
 pub(super) struct Session {
     pub(super) id: SessionId,
-    tenant: TenantId,
+    pub(super) tenant: TenantId,
     /// What the client can do: a JSON object.
     capabilities: String,
     pub(super) home: Home,

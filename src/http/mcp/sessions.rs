@@ -168,21 +168,27 @@ impl Sessions {
         Some(replicas.note_ended(session.id.clone(), expires.cast_signed()))
     }
 
-    /// Whether it is time to tell the replica that keeps a session that it is in use. Then it is told.
-    pub(super) fn is_use_to_be_told(&self, id: &SessionId) -> bool {
+    /// A turn to tell the replica that keeps a session that it is in use, if it is time to. Where there is no turn, it is
+    /// still time afterwards.
+    pub(super) fn tell_use<T>(
+        &self,
+        id: &SessionId,
+        turn: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
         let told = &mut self.shard(id).lock().use_told;
         let is_recent = |at: &Instant| at.elapsed() < USE_TOLD_EVERY;
         if told.get(id).is_some_and(is_recent) {
-            return false;
+            return None;
         }
         if told.len() >= USE_TOLD_MAX {
             told.retain(|_, at| is_recent(at));
         }
-        let has_room = told.len() < USE_TOLD_MAX;
-        if has_room {
-            told.insert(id.clone(), Instant::now());
+        if told.len() >= USE_TOLD_MAX {
+            return None;
         }
-        has_room
+        let turn = turn()?;
+        told.insert(id.clone(), Instant::now());
+        Some(turn)
     }
 
     /// Where a session is that a token names.

@@ -134,10 +134,15 @@ async fn a_session_ends_where_it_is_kept_and_is_forgotten_elsewhere() {
 async fn a_replica_that_keeps_a_session_is_told_of_its_use_now_and_then() {
     let sessions = sessions();
     let (one, other) = (SessionId::new(), SessionId::new());
-    assert!(sessions.is_use_to_be_told(&one) && sessions.is_use_to_be_told(&other));
-    assert!(!sessions.is_use_to_be_told(&one));
+    let is_told = |id: &SessionId| sessions.tell_use(id, || Some(())).is_some();
+    assert!(is_told(&one) && is_told(&other));
+    assert!(!is_told(&one));
     advance(USE_TOLD_EVERY).await;
-    assert!(sessions.is_use_to_be_told(&one) && !sessions.is_use_to_be_told(&one));
+    assert!(is_told(&one) && !is_told(&one));
+    advance(USE_TOLD_EVERY).await;
+    // When it could not be told, it is the next time.
+    assert_eq!(sessions.tell_use(&one, || None::<()>), None);
+    assert!(is_told(&one));
     advance(USE_TOLD_EVERY).await;
     sessions.sweep();
     assert!(sessions.shards.iter().all(|shard| shard.lock().use_told.is_empty()));
