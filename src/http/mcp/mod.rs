@@ -11,6 +11,7 @@
 //! - [`request_state`]: what modern servers want back
 
 mod about;
+mod ended;
 mod exchange;
 mod following;
 mod forward;
