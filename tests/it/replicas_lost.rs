@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, advance, pause, resume};
 
 use crate::replicas::{is_good, setup};
 use crate::replicas_proofs::Recorder;
@@ -116,7 +116,19 @@ async fn what_has_got_the_owners_address_is_not_the_owner() {
     let is_ping = |body: &[u8]| body.windows(6).any(|text| text == b"\"ping\"");
     eventually("told", async || recorder.seen().iter().any(|it| is_ping(&it.body)).then_some(()))
         .await;
-    assert_eq!(recorder.seen().iter().filter(|it| is_ping(&it.body)).count(), 1);
+    let pings = || recorder.seen().iter().filter(|it| is_ping(&it.body)).count();
+    assert_eq!(pings(), 1);
+    // Also as long as a call goes on, however long that is.
+    let fake = other.fake("fake");
+    let held = tokio::spawn(Answer::of(session.call(2, "fake__hold", json!({}))));
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    for told in 2..4 {
+        pause();
+        advance(Duration::from_secs(10)).await;
+        resume();
+        eventually("told again", async || (pings() == told).then_some(())).await;
+    }
+    held.abort();
     owner.stop().await;
     other.stop().await;
 }

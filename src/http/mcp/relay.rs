@@ -1,5 +1,7 @@
 //! Requests that another replica has to answer, since it keeps their session, or that all replicas have to hear of.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,12 +9,13 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response};
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::legacy::gone;
 use super::relayed::pass_back;
 use super::rpc::RpcError;
 use super::session::{Home, Session};
+use super::sessions::USE_TOLD_EVERY;
 use super::{Asking, Scope};
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
@@ -103,12 +106,13 @@ impl Arrived<'_> {
     /// Tells the replica that keeps a session that it is in use, now and then: what it keeps for a session that nobody uses
     /// goes.
     pub(super) fn note_use(&self, keeper: &Peer, session: &Session) {
-        let Some(replicas) = self.replicas() else { return };
-        let turn = || replicas.turn_for_use(&session.tenant);
-        if let Some(turn) = self.front.sessions.tell_use(&session.id, turn) {
-            let body = Bytes::from_static(PING.as_bytes());
-            replicas.tell_later(turn, vec![keeper.clone()], Letter { body, ..self.letter() });
-        }
+        tell_use(self.front, keeper, session, || self.ping());
+    }
+
+    /// The same, for what may go on for longer.
+    pub(super) fn used_here(&self, keeper: &Peer, session: &Arc<Session>) -> UsedHere {
+        let (front, session) = (self.front.clone(), session.clone());
+        UsedHere { front, keeper: keeper.clone(), session, ping: self.ping() }
     }
 
     /// Has all other replicas hear it.
@@ -137,6 +141,10 @@ impl Arrived<'_> {
         self.front.replicas.as_ref().filter(|_| !self.is_relayed)
     }
 
+    fn ping(&self) -> Letter {
+        Letter { body: Bytes::from_static(PING.as_bytes()), ..self.letter() }
+    }
+
     fn letter(&self) -> Letter {
         let path = match self.scope {
             Scope::All => "/mcp".to_owned(),
@@ -145,6 +153,33 @@ impl Arrived<'_> {
         };
         let (method, headers) = (self.method.clone(), end_to_end(self.headers));
         Letter { method, path, headers, body: self.body.clone() }
+    }
+}
+
+/// A session that another replica keeps, while a call of it runs here.
+pub(super) struct UsedHere {
+    front: Arc<Front>,
+    keeper: Peer,
+    session: Arc<Session>,
+    ping: Letter,
+}
+
+impl UsedHere {
+    /// Has the replica that keeps it know, now and then. Never done.
+    pub(super) async fn tell_on(used: Option<Self>) -> Infallible {
+        let Some(Self { front, keeper, session, ping }) = used else { return pending().await };
+        loop {
+            tell_use(&front, &keeper, &session, || ping.clone());
+            sleep(USE_TOLD_EVERY).await;
+        }
+    }
+}
+
+fn tell_use(front: &Front, keeper: &Peer, session: &Session, ping: impl FnOnce() -> Letter) {
+    let Some(replicas) = &front.replicas else { return };
+    let turn = || replicas.turn_for_use(&session.tenant);
+    if let Some(turn) = front.sessions.tell_use(&session.id, turn) {
+        replicas.tell_later(turn, vec![keeper.clone()], ping());
     }
 }
 

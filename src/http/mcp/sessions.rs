@@ -29,7 +29,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 pub(super) const CAPABILITIES_LEN_MAX: usize = 4096;
 const SHARDS: usize = 32;
 /// How often the replica that keeps a session is told that it is used elsewhere.
-const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
+pub(super) const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// Sessions of which that is remembered, per shard.
 const USE_TOLD_MAX: usize = 4096;
 /// How often to look for sessions that were left.
