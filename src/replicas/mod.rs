@@ -33,11 +33,12 @@ use crate::seal::Sealer;
 use crate::store::{Store, StoreError};
 
 use self::endings::{ENDINGS_WAITING_MAX, Ending};
+use self::letter::Refusals;
 use self::turns::Turns;
 
 pub use self::address::AddressError;
 pub use self::endings::Endings;
-pub use self::letter::{Letter, PROOF, REPLICA, SendError, end_to_end};
+pub use self::letter::{Letter, PROOF, REFUSED_BY, REPLICA, SendError, end_to_end};
 pub use self::members::Membership;
 pub use self::proof::{Opened, Refused};
 pub use self::turns::Turn;
@@ -74,6 +75,7 @@ pub struct Replicas {
     others: ArcSwap<Vec<Peer>>,
     /// Sessions that have ended here, to be written down.
     endings: mpsc::Sender<Ending>,
+    refusals: Refusals,
     /// For what all others have to hear.
     telling: Arc<Turns>,
     /// For what keeps sessions from ending.
@@ -120,6 +122,7 @@ impl Replicas {
             http,
             others: ArcSwap::default(),
             endings,
+            refusals: Refusals::default(),
             telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
             telling_use: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
         });

@@ -3,6 +3,7 @@
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::letter::Refusals;
 use super::turns::Turns;
 use super::{Peer, Replicas};
 use crate::config::Secret;
@@ -17,6 +18,7 @@ pub(crate) fn replica(key: &str) -> Replicas {
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
         endings: mpsc::channel(1).0,
+        refusals: Refusals::default(),
         telling: Turns::new(1, 1),
         telling_use: Turns::new(1, 1),
     }

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance, pause, resume};
 
-use crate::replicas::{is_good, setup};
+use crate::replicas::{is_good, setup, setup_with};
 use crate::replicas_proofs::Recorder;
 use crate::support::mcp_legacy::{Session, Stream, messages};
 use crate::support::{Answer, Api, Database, Gateway, Postgres, Serving, eventually};
@@ -129,6 +129,32 @@ async fn what_has_got_the_owners_address_is_not_the_owner() {
         eventually("told again", async || (pings() == told).then_some(())).await;
     }
     held.abort();
+    owner.stop().await;
+    other.stop().await;
+}
+
+/// Its session is still there: nothing is to begin again.
+#[tokio::test]
+async fn an_owner_that_takes_nobodys_proof_is_not_gone() {
+    let database = Database::sqlite();
+    // Tokens are opened by either key, proofs are made with the first.
+    let [old, new] = ["old-key-old-key-old-key-old-key-", "new-key-new-key-new-key-new-key-"];
+    let setup = |keys: &[&str]| setup_with(&database, &format!("session_keys = {keys:?}"));
+    let (owner, other) = tokio::join!(setup(&[old]).start(), setup(&[new, old]).start());
+    let session = Session::open(&owner, "/mcp").await.at(&other, "/mcp");
+    let answer = Answer::of(session.call(1, "own__pid", json!({}))).await;
+    let error = &messages(&answer).pop().unwrap()["error"];
+    assert_eq!(
+        (&error["code"], &error["data"]["code"]),
+        (&json!(503), &json!("server_unavailable"))
+    );
+    assert_eq!(
+        (&error["data"]["retryable"], &error["data"]["executed"]),
+        (&json!(true), &json!("no"))
+    );
+    assert_eq!(Answer::of(session.get()).await.status, 503);
+    let refused = "trunkline_forwarded_requests_total{outcome=\"refused\"}";
+    assert_eq!(other.metrics().await.value(refused), Some(2.0));
     owner.stop().await;
     other.stop().await;
 }

@@ -28,6 +28,8 @@ use crate::replicas::{Letter, Peer, Replicas, SendError, end_to_end};
 pub(super) const PROMPT: Duration = Duration::from_secs(5);
 /// A replica that still answers is itself the one that says that it is too late: it has so much longer.
 const GRACE: Duration = Duration::from_secs(2);
+/// When to try again what a replica has refused.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// How long a client that ends its session waits until all replicas know.
 const ENDING_WAIT: Duration = Duration::from_secs(1);
 
@@ -75,6 +77,10 @@ impl Arrived<'_> {
                 count("gone");
                 tracing::debug!(replica = %keeper.address, %why, "the replica that kept a session is gone");
                 Err(gone())
+            }
+            Ok(Err(SendError::Refused)) => {
+                count("refused");
+                Err(refused().into())
             }
             Ok(Err(SendError::Broken(why))) => {
                 count("broken");
@@ -205,6 +211,13 @@ impl<'a> Asking<'a> {
         let mut servers = self.front.gateway.servers(caller);
         servers.any(|it| matches!(&*it, Server::PerSession(_)) && self.scope.shows(it.id()))
     }
+}
+
+/// It may be taken once the replicas agree again: the session need not be opened anew.
+fn refused() -> CallError {
+    let reason =
+        "the replica that keeps its session does not take what this one sends on".to_owned();
+    CallError::ServerUnavailable { reason, retry_after: REFUSED_RETRY }
 }
 
 /// The answer that will not come.
