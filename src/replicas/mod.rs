@@ -3,7 +3,8 @@
 //! Any replica answers nearly everything. What belongs to one of them is sent on to it:
 //!
 //! - `address`: where others reach this one
-//! - `letter`: a request on its way to another replica, and `proof`: how that one knows where it comes from
+//! - `letter`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
+//!   not come before
 //! - `turns`: how much is told at once
 //! - `members`: who is there, by the store
 //! - `endings`: which sessions have ended, by the store
@@ -13,6 +14,7 @@ mod endings;
 mod letter;
 mod members;
 mod proof;
+mod seen;
 #[cfg(test)]
 pub(crate) mod testing;
 mod turns;
@@ -34,6 +36,7 @@ use crate::store::{Store, StoreError};
 
 use self::endings::{ENDINGS_WAITING_MAX, Ending};
 use self::letter::Refusals;
+use self::seen::Seen;
 use self::turns::Turns;
 
 pub use self::address::AddressError;
@@ -76,6 +79,8 @@ pub struct Replicas {
     /// Sessions that have ended here, to be written down.
     endings: mpsc::Sender<Ending>,
     refusals: Refusals,
+    /// The proofs of others.
+    seen: Seen,
     /// For what all others have to hear.
     telling: Arc<Turns>,
     /// For what keeps sessions from ending.
@@ -123,6 +128,7 @@ impl Replicas {
             others: ArcSwap::default(),
             endings,
             refusals: Refusals::default(),
+            seen: Seen::new(proof::GOOD_FOR),
             telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
             telling_use: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
         });

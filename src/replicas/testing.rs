@@ -4,6 +4,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::letter::Refusals;
+use super::proof::GOOD_FOR;
+use super::seen::Seen;
 use super::turns::Turns;
 use super::{Peer, Replicas};
 use crate::config::Secret;
@@ -19,6 +21,7 @@ pub(crate) fn replica(key: &str) -> Replicas {
         others: ArcSwap::default(),
         endings: mpsc::channel(1).0,
         refusals: Refusals::default(),
+        seen: Seen::new(GOOD_FOR),
         telling: Turns::new(1, 1),
         telling_use: Turns::new(1, 1),
     }
