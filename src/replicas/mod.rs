@@ -21,6 +21,7 @@ mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -78,6 +79,8 @@ pub struct Replicas {
     others: ArcSwap<Vec<Peer>>,
     /// Sessions that have ended here, to be written down.
     endings: mpsc::Sender<Ending>,
+    /// Those that could not be.
+    endings_lost: AtomicU64,
     refusals: Refusals,
     /// The proofs of others.
     seen: Seen,
@@ -127,6 +130,7 @@ impl Replicas {
             http,
             others: ArcSwap::default(),
             endings,
+            endings_lost: AtomicU64::new(0),
             refusals: Refusals::default(),
             seen: Seen::new(proof::GOOD_FOR),
             telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),

@@ -1,5 +1,7 @@
 //! Replicas for tests.
 
+use std::sync::atomic::AtomicU64;
+
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
@@ -20,6 +22,7 @@ pub(crate) fn replica(key: &str) -> Replicas {
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
         endings: mpsc::channel(1).0,
+        endings_lost: AtomicU64::new(0),
         refusals: Refusals::default(),
         seen: Seen::new(GOOD_FOR),
         telling: Turns::new(1, 1),
