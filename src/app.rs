@@ -55,7 +55,7 @@ impl App {
         };
         let metrics = Metrics::new();
         let tenancy = Tenancy::open(&config, &metrics).await?;
-        let among = match &config.replicas {
+        let mut among = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
                 Some(Among::join(listener, &config, tenancy.directory.store()).await?)
@@ -72,8 +72,8 @@ impl App {
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
         let mut front = Front::new(gateway, directory, oauth, &config);
-        if let Some(among) = &among {
-            front = among.introduce(front);
+        if let Some(among) = &mut among {
+            front = among.introduce(front).await.inspect_err(|_| stop_servers.cancel())?;
         }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),

@@ -20,7 +20,7 @@ pub struct ServerId(Arc<str>);
 pub struct TenantId(Arc<str>);
 
 /// Names one session of an MCP client of the legacy era.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
 /// Names one call, for callers, logs and the identity check. Never sent to a backend.

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::config::Config;
 use crate::http::Front;
 use crate::replicas::{Endings, Membership, Replicas};
-use crate::store::{EndedSession, Store};
+use crate::store::Store;
 
 /// What it has before it runs.
 pub(super) struct Among {
@@ -20,8 +20,6 @@ pub(super) struct Among {
     pub(super) membership: Membership,
     pub(super) endings: Endings,
     replicas: Arc<Replicas>,
-    /// Sessions that had ended before.
-    ended: Vec<EndedSession>,
 }
 
 /// What it has while it runs.
@@ -32,7 +30,7 @@ pub(super) struct Joined {
 }
 
 impl Among {
-    /// Joins the others, and learns what they know.
+    /// Joins the others.
     pub(super) async fn join(
         listener: TcpListener,
         config: &Config,
@@ -40,23 +38,20 @@ impl Among {
     ) -> Result<Self> {
         let bound = listener.local_addr()?;
         let (replicas, membership) = Replicas::join(config, bound, store.clone()).await?;
-        let mut endings = Endings::new(store.clone());
-        let mut ended = vec![];
-        loop {
-            let more = endings.read().await.context("cannot read which sessions have ended")?;
-            if more.is_empty() {
-                break;
-            }
-            ended.extend(more);
-        }
-        Ok(Self { listener, membership, endings, replicas, ended })
+        Ok(Self { listener, membership, endings: Endings::new(store.clone()), replicas })
     }
 
-    /// Has a front end know the others.
-    pub(super) fn introduce(&self, front: Front) -> Front {
+    /// Has a front end know the others, and what they know.
+    pub(super) async fn introduce(&mut self, front: Front) -> Result<Front> {
         let front = front.among(self.replicas.clone());
-        front.end_all(&self.ended);
-        front
+        loop {
+            let more = self.endings.read().await;
+            let more = more.context("cannot read which sessions have ended")?;
+            if more.is_empty() {
+                return Ok(front);
+            }
+            front.end_all(&more);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use tokio::time::Instant;
 
 use super::{Front, body};
-use crate::replicas::{PROOF, REPLICA, Refused};
+use crate::replicas::{PROOF, REFUSED_BY, REPLICA, Refused};
 
 /// Marks a request that another replica has sent on. It is answered here, whatever it is.
 #[derive(Clone, Copy)]
@@ -22,13 +22,14 @@ pub(super) async fn prove(
     request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    let Some(replicas) = &front.replicas else { return refuse(Refused::Unproven) };
+    let Some(replicas) = &front.replicas else { return StatusCode::FORBIDDEN.into_response() };
+    let id = HeaderValue::from_str(&replicas.me().id).expect("made of digits and letters");
     let (mut parts, body) = request.into_parts();
     let proof = parts.headers.remove(&PROOF);
     let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
     let opened = match replicas.check(proof, &parts.method, parts.uri.path()) {
         Ok(opened) => opened,
-        Err(refused) => return refuse(refused),
+        Err(refused) => return refuse(refused, id),
     };
     let deadline = Instant::now() + body::TIMEOUT;
     let mut response = match body::read(&parts.headers, body, front.max_body, deadline).await {
@@ -37,18 +38,20 @@ pub(super) async fn prove(
             parts.extensions.insert(Relayed);
             next.run(Request::from_parts(parts, Body::from(body))).await
         }
-        Ok(_) => return refuse(Refused::Unproven),
+        Ok(_) => return refuse(Refused::Unproven, id),
         Err(error) => error.into_response(),
     };
-    let id = HeaderValue::from_str(&replicas.me().id).expect("made of digits and letters");
     response.headers_mut().insert(&REPLICA, id);
     response
 }
 
-fn refuse(refused: Refused) -> Response<Body> {
-    let answer = match refused {
-        Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n"),
-        Refused::Unproven => (StatusCode::FORBIDDEN, "only other replicas may call here\n"),
-    };
-    answer.into_response()
+fn refuse(refused: Refused, by: HeaderValue) -> Response<Body> {
+    match refused {
+        Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
+        // A replica that meant this one learns that it is not gone.
+        Refused::Unproven => {
+            let by = [(REFUSED_BY.clone(), by)];
+            (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
+        }
+    }
 }

@@ -1,14 +1,16 @@
 //! Sessions that end before their tokens do. Each replica writes down those that have ended there, and reads those that have
 //! ended elsewhere: a token that was given back is good nowhere, not even in replicas that are started later.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::Replicas;
 use crate::ids::SessionId;
-use crate::store::{Changes, EndedSession, Store, StoreError};
+use crate::store::{Changes, EndedRead, EndedSession, Store, StoreError};
 
 /// Sessions that have ended and are not written down yet, while the store is away.
 pub(super) const ENDINGS_WAITING_MAX: usize = 4096;
@@ -28,11 +30,18 @@ pub(super) struct Ending {
 
 impl Replicas {
     /// Has it written down that a session has ended here, whose token would be good until `expires` (in milliseconds since
-    /// 1970). Whoever wants to know that it is done waits; it is in any case.
+    /// 1970). Whoever wants to know that it is done waits; it is in any case, unless too many wait for the store.
     pub fn note_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
-        if self.endings.try_send(Ending { id, expires, written }).is_err() {
-            tracing::debug!("too many sessions have ended: one was not written down");
+        if let Err(TrySendError::Full(_)) = self.endings.try_send(Ending { id, expires, written }) {
+            let lost = self.endings_lost.fetch_add(1, Ordering::Relaxed) + 1;
+            // Not for each, when there are many.
+            if lost.is_power_of_two() {
+                tracing::warn!(
+                    lost,
+                    "too many sessions have ended while the store is away: some are not written down, and replicas that are started later will take their tokens"
+                );
+            }
         }
         done
     }
@@ -101,22 +110,18 @@ impl Notes {
 pub struct Endings {
     store: Store,
     changes: Changes,
-    last: Option<EndedSession>,
+    read: EndedRead,
 }
 
 impl Endings {
     /// From the first on that the store knows.
     pub fn new(store: Store) -> Self {
-        Self { changes: store.session_changes(), store, last: None }
+        Self { changes: store.session_changes(), store, read: EndedRead::default() }
     }
 
     /// Some that were not given before; none if there are no more.
     pub async fn read(&mut self) -> Result<Vec<EndedSession>, StoreError> {
-        let ended = self.store.ended_sessions(self.last.as_ref()).await?;
-        if let Some(last) = ended.last() {
-            self.last = Some(last.clone());
-        }
-        Ok(ended)
+        self.store.ended_sessions(&mut self.read).await
     }
 
     /// The same, as soon as there are any.

@@ -1,13 +1,17 @@
 //! A request on its way to another replica.
 
+use std::collections::HashMap;
 use std::error::Error;
+use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use reqwest::{Method, Response};
+use reqwest::{Method, Response, StatusCode};
+use tokio::time::Instant;
 
 use super::{Peer, Replicas};
 
@@ -15,6 +19,10 @@ use super::{Peer, Replicas};
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
 /// The header of an answer that says which replica has seen the proof.
 pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
+/// The header of an answer that says which replica has refused the proof.
+pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
+/// How often it is said of a replica that it refuses.
+const REFUSAL_SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Headers that are about one connection, or are made anew for each.
 static OF_CONNECTION: [HeaderName; 11] = [
@@ -50,6 +58,11 @@ pub enum SendError {
     /// It is not there: it has not seen the request.
     #[error("it is not there: {0}")]
     Gone(String),
+    /// It is there, and has not taken the request.
+    #[error(
+        "it refuses the proof: `session_keys` must be the same in all replicas, and their clocks be right"
+    )]
+    Refused,
     /// It may have seen the request.
     #[error("it broke off: {0}")]
     Broken(String),
@@ -64,11 +77,38 @@ impl Replicas {
         let request = request.header(&PROOF, proof).body(letter.body.clone());
         let response = request.send().await.map_err(SendError::of)?;
         // Whatever else is at its address now has not opened the proof.
-        if response.headers().get(&REPLICA).is_some_and(|id| id == to.id.as_str()) {
+        let is_by_it = |name| response.headers().get(name).is_some_and(|id| id == to.id.as_str());
+        if is_by_it(&REPLICA) {
             return Ok(response);
         }
-        let status = response.status().as_u16();
-        Err(SendError::Gone(format!("what is at its address answers with {status}")))
+        let status = response.status();
+        if status == StatusCode::FORBIDDEN && is_by_it(&REFUSED_BY) {
+            self.refusals.note(to);
+            return Err(SendError::Refused);
+        }
+        Err(SendError::Gone(format!("what is at its address answers with {}", status.as_u16())))
+    }
+}
+
+/// Which replicas have refused what this one sends, of late.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<HashMap<String, Instant>>);
+
+impl Refusals {
+    /// Says so, if it was not said a moment ago. Tells whether it was.
+    fn note(&self, by: &Peer) -> bool {
+        let mut said = self.0.lock();
+        said.retain(|_, at| at.elapsed() < REFUSAL_SAID_EVERY);
+        if said.contains_key(&by.id) {
+            return false;
+        }
+        said.insert(by.id.clone(), Instant::now());
+        drop(said);
+        tracing::warn!(
+            replica = %by.address,
+            "a replica refuses what this one sends: `session_keys` must be the same in all, and their clocks be right"
+        );
+        true
     }
 }
 
@@ -101,7 +141,20 @@ pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_said_of_each_replica_that_it_refuses_but_not_each_time() {
+        let refusals = Refusals::default();
+        let peer = |id: &str| Peer { id: id.to_owned(), address: ([10, 0, 0, 1], 1).into() };
+        assert!(refusals.note(&peer("one")) && refusals.note(&peer("other")));
+        assert!(!refusals.note(&peer("one")));
+        advance(REFUSAL_SAID_EVERY).await;
+        assert!(refusals.note(&peer("one")) && !refusals.note(&peer("one")));
+        assert_eq!(refusals.0.lock().len(), 1);
+    }
 
     #[test]
     fn what_is_about_the_connection_is_not_passed_on() {

@@ -3,7 +3,9 @@
 //! Any replica answers nearly everything. What belongs to one of them is sent on to it:
 //!
 //! - `address`: where others reach this one
-//! - `letter`: a request on its way to another replica, and `proof`: how that one knows where it comes from
+//! - `letter`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
+//!   not come before
+//! - `turns`: how much is told at once
 //! - `members`: who is there, by the store
 //! - `endings`: which sessions have ended, by the store
 
@@ -12,30 +14,38 @@ mod endings;
 mod letter;
 mod members;
 mod proof;
+mod seen;
 #[cfg(test)]
 pub(crate) mod testing;
+mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use reqwest::redirect::Policy;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::config::Config;
+use crate::ids::TenantId;
 use crate::seal::Sealer;
 use crate::store::{Store, StoreError};
 
 use self::endings::{ENDINGS_WAITING_MAX, Ending};
+use self::letter::Refusals;
+use self::seen::Seen;
+use self::turns::Turns;
 
 pub use self::address::AddressError;
 pub use self::endings::Endings;
-pub use self::letter::{Letter, PROOF, REPLICA, SendError, end_to_end};
+pub use self::letter::{Letter, PROOF, REFUSED_BY, REPLICA, SendError, end_to_end};
 pub use self::members::Membership;
 pub use self::proof::{Opened, Refused};
+pub use self::turns::Turn;
 
 /// Replicas are near each other: one that does not take a connection by then is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,8 +55,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long all others together may take to hear something.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Words for all others that may be on their way at once, with nobody waiting for them.
+/// Words that may be on their way at once, with nobody waiting for them: for all others, and, apart from these, for those that
+/// keep sessions which are used here.
 const TELLING_MAX: usize = 256;
+/// Of these, one tenant's.
+const TELLING_OF_TENANT_MAX: usize = 16;
 
 /// One of the replicas, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +79,15 @@ pub struct Replicas {
     others: ArcSwap<Vec<Peer>>,
     /// Sessions that have ended here, to be written down.
     endings: mpsc::Sender<Ending>,
-    telling: Arc<Semaphore>,
+    /// Those that could not be.
+    endings_lost: AtomicU64,
+    refusals: Refusals,
+    /// The proofs of others.
+    seen: Seen,
+    /// For what all others have to hear.
+    telling: Arc<Turns>,
+    /// For what keeps sessions from ending.
+    telling_use: Arc<Turns>,
 }
 
 /// Why this gateway cannot be one of several.
@@ -109,7 +130,11 @@ impl Replicas {
             http,
             others: ArcSwap::default(),
             endings,
-            telling: Arc::new(Semaphore::new(TELLING_MAX)),
+            endings_lost: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            seen: Seen::new(proof::GOOD_FOR),
+            telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
+            telling_use: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
         });
         let membership = Membership::new(replicas.clone(), store, ended);
         membership.beat().await?;
@@ -142,12 +167,18 @@ impl Replicas {
         let _ = timeout(TELL_TIMEOUT, join_all(told)).await;
     }
 
-    /// The same without waiting. When there is too much to tell, this is not.
-    pub fn tell_later(self: &Arc<Self>, to: Vec<Peer>, letter: Letter) {
-        let Ok(turn) = self.telling.clone().try_acquire_owned() else {
-            tracing::debug!("too much to tell: other replicas were not told");
-            return;
-        };
+    /// A turn to tell something that concerns `tenant`. There is none while too much is being told.
+    pub fn turn(&self, tenant: &TenantId) -> Option<Turn> {
+        self.telling.take(tenant)
+    }
+
+    /// The same to tell that a session of `tenant` is in use.
+    pub fn turn_for_use(&self, tenant: &TenantId) -> Option<Turn> {
+        self.telling_use.take(tenant)
+    }
+
+    /// Tells others something without waiting.
+    pub fn tell_later(self: &Arc<Self>, turn: Turn, to: Vec<Peer>, letter: Letter) {
         let replicas = self.clone();
         tokio::spawn(async move {
             replicas.tell(&to, &letter).await;

@@ -1,7 +1,7 @@
 //! The proof that a request comes from another replica, and what only that one may read of it.
 //!
 //! It is a text that is sealed with the keys that replicas have in common, and names the request: for whom, method, path, body
-//! and time. What lets its caller in (key or token, and the session) travels inside: whoever listens on the way, or has got the
+//! and time; it is good once. What lets its caller in (key or token, and the session) travels inside: whoever listens on the way, or has got the
 //! address of a replica that is gone, learns nothing that would let it in.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,6 +16,8 @@ use crate::seal::Purpose;
 
 /// How old, or by another clock how new, a proof may be.
 const VALID_FOR: Duration = Duration::from_secs(30);
+/// How long one that is taken may go on being good: it may be by a clock that is ahead.
+pub(super) const GOOD_FOR: Duration = Duration::from_secs(2 * VALID_FOR.as_secs());
 /// The headers that let a caller in.
 static SECRET_HEADERS: [HeaderName; 3] = [
     AUTHORIZATION,
@@ -32,6 +34,8 @@ struct Proof {
     body: [u8; 32],
     /// In milliseconds since 1970.
     at: u64,
+    /// Drawn at random.
+    number: u64,
     headers: Vec<(String, String)>,
 }
 
@@ -46,7 +50,7 @@ pub struct Opened {
 pub enum Refused {
     /// It is for another replica, which had this address before.
     NotForUs,
-    /// It does not come from a replica, or not as it was sent, or not now.
+    /// It does not come from a replica, or not as it was sent, or not now, or not for the first time.
     Unproven,
 }
 
@@ -71,6 +75,7 @@ impl Replicas {
             path: letter.path.clone(),
             body: Sha256::digest(&letter.body).into(),
             at,
+            number: rand::random(),
             headers,
         };
         let proof = serde_json::to_vec(&proof).expect("plain data");
@@ -86,6 +91,10 @@ impl Replicas {
         }
         let is_now = u128::from(now().abs_diff(proof.at)) <= VALID_FOR.as_millis();
         if !is_now || proof.method != method.as_str() || proof.path != path {
+            return Err(Refused::Unproven);
+        }
+        // From here on it is used up, whatever its body is.
+        if !self.seen.is_first(proof.number) {
             return Err(Refused::Unproven);
         }
         Ok(Opened { body: proof.body, headers: proof.headers })

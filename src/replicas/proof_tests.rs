@@ -69,6 +69,16 @@ async fn it_is_good_for_half_a_minute_by_either_clock() {
 }
 
 #[tokio::test]
+async fn it_is_good_once() {
+    let (one, other) = (replica("a key"), replica("a key"));
+    let check = |proof: &str| other.check(proof, &Method::POST, "/mcp/std").map(|_| ());
+    let [first, second] = [(); 2].map(|()| one.prove(&other.me, &letter()).0);
+    assert_eq!(check(&first), Ok(()));
+    assert_eq!(check(&first), Err(Refused::Unproven));
+    assert_eq!(check(&second), Ok(()));
+}
+
+#[tokio::test]
 async fn what_lets_a_caller_in_is_nowhere_to_be_read() {
     let (one, other) = (replica("a key"), replica("a key"));
     let (_, plain) = one.prove(&other.me, &letter());

@@ -1,10 +1,14 @@
 //! Replicas for tests.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use super::letter::Refusals;
+use super::proof::GOOD_FOR;
+use super::seen::Seen;
+use super::turns::Turns;
 use super::{Peer, Replicas};
 use crate::config::Secret;
 use crate::seal::Sealer;
@@ -18,6 +22,10 @@ pub(crate) fn replica(key: &str) -> Replicas {
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
         endings: mpsc::channel(1).0,
-        telling: Arc::new(Semaphore::new(1)),
+        endings_lost: AtomicU64::new(0),
+        refusals: Refusals::default(),
+        seen: Seen::new(GOOD_FOR),
+        telling: Turns::new(1, 1),
+        telling_use: Turns::new(1, 1),
     }
 }

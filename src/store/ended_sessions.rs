@@ -13,6 +13,9 @@ const ROWS_PER_STATEMENT: usize = 200;
 /// Rows that are deleted by one statement.
 const DELETED_PER_STATEMENT: i64 = 1_000;
 
+/// Id, expiry and revision, as they stand there.
+type Row = (String, i64, i64);
+
 /// A session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSession {
@@ -20,8 +23,15 @@ pub struct EndedSession {
     pub id: SessionId,
     /// Until when its token would be good, in milliseconds since 1970.
     pub expires: i64,
-    /// Which change has noted it. Later ones have greater numbers.
-    pub revision: i64,
+}
+
+/// How far they have been read. At first, not at all.
+#[derive(Debug, Default)]
+pub struct EndedRead {
+    /// Which change has noted the last one. Later ones have greater numbers.
+    revision: i64,
+    /// The last one, as it stands in the store.
+    id: String,
 }
 
 impl Store {
@@ -47,31 +57,34 @@ impl Store {
         .await
     }
 
-    /// Sessions that were noted after `last`, in that order, and are still of interest: some of them, none if there are no
-    /// more. Changes are made one after the other, so that none comes later before one that was read.
+    /// Sessions that were not `read` before, in the order in which they were noted, and are still of interest: some of them,
+    /// none if there are no more. Changes are made one after the other, so that none comes later before one that was read.
+    /// A row that is none must not hide those after it, and is left out.
     pub async fn ended_sessions(
         &self,
-        last: Option<&EndedSession>,
+        read: &mut EndedRead,
     ) -> Result<Vec<EndedSession>, StoreError> {
-        let (revision, id) = match last {
-            Some(last) => (last.revision, last.id.to_string()),
-            None => (0, String::new()),
-        };
+        loop {
+            let rows = self.ended_rows(read).await?;
+            let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
+            *read = EndedRead { revision: *revision, id: last.clone() };
+            let ended: Vec<_> = rows.iter().filter_map(ended).collect();
+            if !ended.is_empty() {
+                return Ok(ended);
+            }
+        }
+    }
+
+    async fn ended_rows(&self, after: &EndedRead) -> Result<Vec<Row>, StoreError> {
         let rows = sqlx::query_as(
             "SELECT id, expires, revision FROM ended_sessions \
              WHERE (revision, id) > ($1, $2) AND expires > $3 ORDER BY revision, id LIMIT $4",
         )
-        .bind(revision)
-        .bind(id)
+        .bind(after.revision)
+        .bind(after.id.clone())
         .bind(now())
         .bind(PAGE);
-        let rows: Vec<(String, i64, i64)> = in_time(rows.fetch_all(self.pool())).await?;
-        let ended = |(id, expires, revision): (String, i64, i64)| {
-            let unreadable = || StoreError::Corrupt(format!("`{id}` is no session"));
-            let id = SessionId::parse(&id).ok_or_else(unreadable)?;
-            Ok(EndedSession { id, expires, revision })
-        };
-        rows.into_iter().map(ended).collect()
+        in_time(rows.fetch_all(self.pool())).await
     }
 
     /// Deletes those whose tokens have ended too.
@@ -87,4 +100,13 @@ impl Store {
             }
         }
     }
+}
+
+/// The session that a row is of.
+fn ended((id, expires, _): &Row) -> Option<EndedSession> {
+    let session = SessionId::parse(id);
+    if session.is_none() {
+        tracing::warn!(%id, "a row of `ended_sessions` is of no session, and is left out");
+    }
+    Some(EndedSession { id: session?, expires: *expires })
 }

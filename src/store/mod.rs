@@ -35,7 +35,7 @@ use crate::keys::Hasher;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
-pub use self::ended_sessions::EndedSession;
+pub use self::ended_sessions::{EndedRead, EndedSession};
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};

@@ -89,7 +89,7 @@ metrics! {
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
     /// Questions for more places in flight than this replica has of a shared limit: granted, or refused, at least in part.
     shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
-    /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), broken (it ended meanwhile), or late.
+    /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), refused (it does not take this one for a replica), broken (it ended meanwhile), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
     /// How often the configuration was read again while running: ok, or failed, which changed nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];

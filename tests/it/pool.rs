@@ -31,6 +31,14 @@ async fn has_ready(gateway: &Gateway, copies: usize) {
     .await;
 }
 
+/// Waits until its server takes no more calls, and still has some.
+async fn is_draining(gateway: &Gateway) {
+    eventually("draining", async || {
+        (gateway.server("fake").await.json()["state"] == "draining").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn calls_are_spread_evenly_over_the_copies() {
     let gateway = start("instances = 4").await;
@@ -149,6 +157,35 @@ async fn two_copies_of_an_exclusive_server_never_run_side_by_side() {
     })
     .await;
     assert_eq!(slow.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_exclusive_server_that_hangs_is_not_waited_for_before_it_is_replaced() {
+    let gateway = start("recycle.calls = 2\nexclusive = true").await;
+    let deaf = gateway.call_within_ms(200, "fake", "deaf", "{}").await;
+    assert_eq!(deaf.status, 504);
+    // It was sent, and will never be read; those that come after it wait for the next run.
+    let lost = gateway.spawn_call("fake", "raw", "{}");
+    is_draining(&gateway).await;
+    assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+    assert_eq!(in_time("told", lost).await.unwrap().json()["code"], "backend_exited");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn callers_that_wait_for_an_exclusive_server_are_told_at_once_when_it_is_stopped() {
+    let setup = Setup::new().set("drain_timeout = \"300ms\"");
+    let setup = setup.fake_with("fake", &[], "recycle.calls = 1\nexclusive = true");
+    let gateway = setup.start().await;
+    // It does not end by itself.
+    let deaf = gateway.spawn_call("fake", "deaf", "{}");
+    is_draining(&gateway).await;
+    let waits = gateway.spawn_call("fake", "raw", "{}");
+    gateway.has_in_flight("fake", 2.0).await;
+    gateway.shut_down();
+    assert_eq!(waits.await.unwrap().json()["code"], "shutting_down");
+    assert_eq!(deaf.await.unwrap().json()["code"], "backend_exited");
     gateway.stop().await;
 }
 

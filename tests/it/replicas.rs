@@ -13,7 +13,12 @@ const CANCELLED: &str = "notifications/cancelled";
 
 /// One of several, with a server that all share and one that each session has its own of.
 pub fn setup(database: &Database) -> Setup {
-    let setup = Setup::new().with_store(&database.url).set(KEYS);
+    setup_with(database, KEYS)
+}
+
+/// The same with other keys.
+pub fn setup_with(database: &Database, keys: &str) -> Setup {
+    let setup = Setup::new().with_store(&database.url).set(keys);
     let setup = setup.set("replicas.listen = \"127.0.0.1:0\"");
     setup.fake_with("fake", &[WATCHED], "").fake_with("own", &[WATCHED], OWN)
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, advance, pause, resume};
+use trunkline::store::EndedRead;
 
-use crate::replicas::{is_good, setup};
+use crate::replicas::{is_good, setup, setup_with};
 use crate::replicas_proofs::Recorder;
 use crate::support::mcp_legacy::{Session, Stream, messages};
 use crate::support::{Answer, Api, Database, Gateway, Postgres, Serving, eventually};
@@ -116,7 +117,45 @@ async fn what_has_got_the_owners_address_is_not_the_owner() {
     let is_ping = |body: &[u8]| body.windows(6).any(|text| text == b"\"ping\"");
     eventually("told", async || recorder.seen().iter().any(|it| is_ping(&it.body)).then_some(()))
         .await;
-    assert_eq!(recorder.seen().iter().filter(|it| is_ping(&it.body)).count(), 1);
+    let pings = || recorder.seen().iter().filter(|it| is_ping(&it.body)).count();
+    assert_eq!(pings(), 1);
+    // Also as long as a call goes on, however long that is.
+    let fake = other.fake("fake");
+    let held = tokio::spawn(Answer::of(session.call(2, "fake__hold", json!({}))));
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    for told in 2..4 {
+        pause();
+        advance(Duration::from_secs(10)).await;
+        resume();
+        eventually("told again", async || (pings() == told).then_some(())).await;
+    }
+    held.abort();
+    owner.stop().await;
+    other.stop().await;
+}
+
+/// Its session is still there: nothing is to begin again.
+#[tokio::test]
+async fn an_owner_that_takes_nobodys_proof_is_not_gone() {
+    let database = Database::sqlite();
+    // Tokens are opened by either key, proofs are made with the first.
+    let [old, new] = ["old-key-old-key-old-key-old-key-", "new-key-new-key-new-key-new-key-"];
+    let setup = |keys: &[&str]| setup_with(&database, &format!("session_keys = {keys:?}"));
+    let (owner, other) = tokio::join!(setup(&[old]).start(), setup(&[new, old]).start());
+    let session = Session::open(&owner, "/mcp").await.at(&other, "/mcp");
+    let answer = Answer::of(session.call(1, "own__pid", json!({}))).await;
+    let error = &messages(&answer).pop().unwrap()["error"];
+    assert_eq!(
+        (&error["code"], &error["data"]["code"]),
+        (&json!(503), &json!("server_unavailable"))
+    );
+    assert_eq!(
+        (&error["data"]["retryable"], &error["data"]["executed"]),
+        (&json!(true), &json!("no"))
+    );
+    assert_eq!(Answer::of(session.get()).await.status, 503);
+    let refused = "trunkline_forwarded_requests_total{outcome=\"refused\"}";
+    assert_eq!(other.metrics().await.value(refused), Some(2.0));
     owner.stop().await;
     other.stop().await;
 }
@@ -133,7 +172,7 @@ async fn a_session_that_is_deleted_while_the_store_is_away_is_gone_for_later_rep
     assert!(!is_good(&elsewhere).await && !is_good(&session).await);
     server.up();
     let store = database.open().await;
-    let noted = async || store.ended_sessions(None).await.ok()?.pop();
+    let noted = async || store.ended_sessions(&mut EndedRead::default()).await.ok()?.pop();
     eventually("written down", noted).await;
     let late = setup(&database).start().await;
     assert!(!is_good(&session.at(&late, "/mcp/fake")).await);

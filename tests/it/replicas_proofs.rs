@@ -104,15 +104,19 @@ async fn only_what_another_replica_sends_is_taken_and_only_as_it_was_sent() {
     let sent = letter_of(&config, &store, &one, &ping(&session)).await;
     assert!(!sent.headers.contains_key("mcp-session-id"));
     assert_eq!(send(one.address, &sent).await.status, 200);
-    // To another replica, and as something else.
+    // A second time, to another replica, and as something else.
+    assert_eq!(send(one.address, &sent).await.status, 403);
     assert_eq!(send(other.address, &sent).await.status, 404);
-    for changed in [
-        Seen { path: "/mcp/fake".to_owned(), ..sent.clone() },
-        Seen { method: Method::DELETE, ..sent.clone() },
-        Seen { body: request(1, "tools/list", json!({})).to_string().into(), ..sent.clone() },
-        Seen { body: Bytes::new(), ..sent.clone() },
-    ] {
-        let mut changed = changed;
+    let list = request(1, "tools/list", json!({})).to_string();
+    let changes: [fn(&mut Seen, &str); 4] = [
+        |sent, _| sent.path = "/mcp/fake".to_owned(),
+        |sent, _| sent.method = Method::DELETE,
+        |sent, list| sent.body = list.to_owned().into(),
+        |sent, _| sent.body = Bytes::new(),
+    ];
+    for change in changes {
+        let mut changed = letter_of(&config, &store, &one, &ping(&session)).await;
+        change(&mut changed, &list);
         changed.headers.remove("content-length");
         assert_eq!(send(one.address, &changed).await.status, 403);
     }

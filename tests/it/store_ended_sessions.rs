@@ -6,6 +6,7 @@ use sqlx::{AnyConnection, Connection};
 use tokio::time::timeout;
 use trunkline::ids::SessionId;
 use trunkline::replicas::Endings;
+use trunkline::store::EndedRead;
 
 use crate::support::{in_time, on_both};
 
@@ -86,9 +87,36 @@ async fn what_is_over_by_itself_is_not_kept() {
         let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
         store.end_sessions(&rows).await.unwrap();
         store.delete_ended_sessions().await.unwrap();
-        let left: Vec<_> =
-            store.ended_sessions(None).await.unwrap().into_iter().map(|it| it.id).collect();
-        assert!(left == [later]);
+        let left = store.ended_sessions(&mut EndedRead::default()).await.unwrap();
+        assert!(left.into_iter().map(|it| it.id).eq([later]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_hides_no_other() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
+        let ids = [(); 2].map(|()| SessionId::new());
+        let mut endings = Endings::new(store.clone());
+        for (id, garbage) in ids.iter().zip(["x", "y"]) {
+            store.end_sessions(&[(id.clone(), now() + DAY_MS)]).await.unwrap();
+            // After all that was read, and, when the next has ended, before what was not.
+            sqlx::query(
+                "INSERT INTO ended_sessions (id, expires, revision) \
+                 SELECT CAST($1 AS TEXT), MAX(expires), MAX(revision) FROM ended_sessions",
+            )
+            .bind(garbage)
+            .execute(&mut connection)
+            .await
+            .unwrap();
+            let read = endings.read().await.unwrap();
+            assert!(read.into_iter().map(|it| it.id).eq([id.clone()]));
+            assert_eq!(endings.read().await.unwrap(), []);
+        }
+        let read = Endings::new(store).read().await.unwrap();
+        assert!(read.into_iter().map(|it| it.id).eq(ids));
     })
     .await;
 }

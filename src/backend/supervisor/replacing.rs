@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::State;
+use super::super::health::failing;
 use super::super::lifecycle::Next;
 use super::super::pending::End;
 use super::super::run::{Run, StartError};
@@ -78,13 +79,24 @@ impl Keeper {
     async fn replace_exclusively(&mut self, old: Serving) -> Result<Serving, Option<Next>> {
         // Those that come now wait for the next one.
         self.enter(State::Draining);
-        tokio::select! {
-            _ = timeout(self.backend.longest_call(), old.load.idle()) => {}
-            _ = old.run.ended() => {}
-            () = self.stop.cancelled() => {}
+        let grace = self.backend.environment.cancel_grace;
+        let end = tokio::select! {
+            _ = timeout(self.backend.longest_call(), old.load.idle()) => End::Stopped,
+            end = old.run.ended() => end,
+            // Its calls would not be answered, however long they are waited for.
+            reason = failing(&old.run.ready, grace) => {
+                let end = End::Exited(reason);
+                old.run.give_up(&end);
+                end
+            }
+            () = self.stop.cancelled() => End::Stopped,
+        };
+        if self.stop.is_cancelled() {
+            self.stop(old.run).await;
+            return Err(None);
         }
         self.enter(State::Starting);
-        old.run.stop(&End::Stopped).await;
+        old.run.stop(&end).await;
         match self.start().await {
             Ok(run) => Ok(Serving::new(&self.backend, run)),
             Err(_) if self.stop.is_cancelled() => Err(None),

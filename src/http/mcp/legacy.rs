@@ -17,7 +17,7 @@ use super::forward::{self, Forward};
 use super::initialize::initialize;
 use super::listen::{StandingStream, listen_to_new, lists_of};
 use super::lists::{self, Kind};
-use super::relay::{Arrived, PROMPT};
+use super::relay::{Arrived, PROMPT, UsedHere};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
 use super::session::Session;
@@ -130,12 +130,13 @@ async fn forward(
 ) -> Result<Response<Body>, RpcError> {
     let Forward { call, reshape, events } =
         Forward::read(asking, &caller, method, session.log_level())?;
+    let mut used = None;
     if let Some(keeper) = asking.as_it_came().keeper(session) {
         if is_own(asking.front, &caller, &call.server) {
             let deadline = call.deadline_max.unwrap_or(call.deadline);
             return asking.as_it_came().ask(keeper, deadline, Some(asking.id)).await;
         }
-        asking.as_it_came().note_use(keeper, session);
+        used = Some(asking.as_it_came().used_here(keeper, session));
     }
     has_process(asking.front, &caller, session, &call.server)?;
     let id = call.id;
@@ -156,6 +157,7 @@ async fn forward(
             outcome = front.gateway.call(&caller, call) => Some(outcome),
             () = cancelled.cancelled() => None,
             () = left => None,
+            never = UsedHere::tell_on(used) => match never {},
         };
         drop(in_session);
         let _ = done.send(outcome);

@@ -7,13 +7,15 @@
 //!   [`rpc`] and [`sse`] send them
 //! - [`listen`]: streams of changes, of the servers that there are ([`following`])
 //! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts; [`relay`] has another replica answer
-//!   what that one keeps, and [`relayed`] passes its answer back
+//!   what that one keeps, and [`relayed`] passes its answer back, as far as it is [`heard`]
 //! - [`request_state`]: what modern servers want back
 
 mod about;
+mod ended;
 mod exchange;
 mod following;
 mod forward;
+mod heard;
 mod initialize;
 mod legacy;
 mod listen;

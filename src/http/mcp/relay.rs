@@ -1,5 +1,7 @@
 //! Requests that another replica has to answer, since it keeps their session, or that all replicas have to hear of.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,12 +9,13 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response};
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::legacy::gone;
 use super::relayed::pass_back;
 use super::rpc::RpcError;
 use super::session::{Home, Session};
+use super::sessions::USE_TOLD_EVERY;
 use super::{Asking, Scope};
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
@@ -25,6 +28,8 @@ use crate::replicas::{Letter, Peer, Replicas, SendError, end_to_end};
 pub(super) const PROMPT: Duration = Duration::from_secs(5);
 /// A replica that still answers is itself the one that says that it is too late: it has so much longer.
 const GRACE: Duration = Duration::from_secs(2);
+/// When to try again what a replica has refused.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// How long a client that ends its session waits until all replicas know.
 const ENDING_WAIT: Duration = Duration::from_secs(1);
 
@@ -73,6 +78,10 @@ impl Arrived<'_> {
                 tracing::debug!(replica = %keeper.address, %why, "the replica that kept a session is gone");
                 Err(gone())
             }
+            Ok(Err(SendError::Refused)) => {
+                count("refused");
+                Err(refused().into())
+            }
             Ok(Err(SendError::Broken(why))) => {
                 count("broken");
                 tracing::debug!(replica = %keeper.address, %why, "the replica that keeps a session broke off");
@@ -87,20 +96,29 @@ impl Arrived<'_> {
 
     /// Has all other replicas hear it, without waiting for them.
     pub(super) fn tell_later(&self, session: &Session) {
-        if let Some(replicas) = self.replicas() {
-            replicas.tell_later(replicas.others_and(self.keeper(session)), self.letter());
+        let Some(replicas) = self.replicas() else { return };
+        match replicas.turn(&session.tenant) {
+            Some(turn) => {
+                let others = replicas.others_and(self.keeper(session));
+                replicas.tell_later(turn, others, self.letter());
+            }
+            None => {
+                let tenant = &session.tenant;
+                tracing::debug!(%tenant, "too much to tell: other replicas were not told");
+            }
         }
     }
 
     /// Tells the replica that keeps a session that it is in use, now and then: what it keeps for a session that nobody uses
     /// goes.
     pub(super) fn note_use(&self, keeper: &Peer, session: &Session) {
-        if let Some(replicas) = self.replicas()
-            && self.front.sessions.is_use_to_be_told(&session.id)
-        {
-            let body = Bytes::from_static(PING.as_bytes());
-            replicas.tell_later(vec![keeper.clone()], Letter { body, ..self.letter() });
-        }
+        tell_use(self.front, keeper, session, || self.ping());
+    }
+
+    /// The same, for what may go on for longer.
+    pub(super) fn used_here(&self, keeper: &Peer, session: &Arc<Session>) -> UsedHere {
+        let (front, session) = (self.front.clone(), session.clone());
+        UsedHere { front, keeper: keeper.clone(), session, ping: self.ping() }
     }
 
     /// Has all other replicas hear it.
@@ -129,6 +147,10 @@ impl Arrived<'_> {
         self.front.replicas.as_ref().filter(|_| !self.is_relayed)
     }
 
+    fn ping(&self) -> Letter {
+        Letter { body: Bytes::from_static(PING.as_bytes()), ..self.letter() }
+    }
+
     fn letter(&self) -> Letter {
         let path = match self.scope {
             Scope::All => "/mcp".to_owned(),
@@ -137,6 +159,33 @@ impl Arrived<'_> {
         };
         let (method, headers) = (self.method.clone(), end_to_end(self.headers));
         Letter { method, path, headers, body: self.body.clone() }
+    }
+}
+
+/// A session that another replica keeps, while a call of it runs here.
+pub(super) struct UsedHere {
+    front: Arc<Front>,
+    keeper: Peer,
+    session: Arc<Session>,
+    ping: Letter,
+}
+
+impl UsedHere {
+    /// Has the replica that keeps it know, now and then. Never done.
+    pub(super) async fn tell_on(used: Option<Self>) -> Infallible {
+        let Some(Self { front, keeper, session, ping }) = used else { return pending().await };
+        loop {
+            tell_use(&front, &keeper, &session, || ping.clone());
+            sleep(USE_TOLD_EVERY).await;
+        }
+    }
+}
+
+fn tell_use(front: &Front, keeper: &Peer, session: &Session, ping: impl FnOnce() -> Letter) {
+    let Some(replicas) = &front.replicas else { return };
+    let turn = || replicas.turn_for_use(&session.tenant);
+    if let Some(turn) = front.sessions.tell_use(&session.id, turn) {
+        replicas.tell_later(turn, vec![keeper.clone()], ping());
     }
 }
 
@@ -162,6 +211,13 @@ impl<'a> Asking<'a> {
         let mut servers = self.front.gateway.servers(caller);
         servers.any(|it| matches!(&*it, Server::PerSession(_)) && self.scope.shows(it.id()))
     }
+}
+
+/// It may be taken once the replicas agree again: the session need not be opened anew.
+fn refused() -> CallError {
+    let reason =
+        "the replica that keeps its session does not take what this one sends on".to_owned();
+    CallError::ServerUnavailable { reason, retry_after: REFUSED_RETRY }
 }
 
 /// The answer that will not come.

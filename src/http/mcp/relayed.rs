@@ -11,27 +11,27 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::heard::Heard;
 use super::relay::broken_off;
 use super::rpc::RpcError;
 use super::sse;
 use crate::gateway::{CallError, Executed};
 use crate::replicas::end_to_end;
 
-/// How long a stream may be silent: three times as long as one that lives is.
+/// How long an answer may be silent: three times as long as a stream that lives is.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// An answer that has begun.
 struct Relayed {
     response: reqwest::Response,
     is_stream: bool,
-    /// When it must have ended, if it is one that does.
+    /// When its last event must have begun, if it is one that has a last.
     until: Option<Instant>,
     /// The request that it answers, if it does.
     id: Option<Box<RawValue>>,
     /// Cancelled when streams that last must end.
     closing: CancellationToken,
-    /// Whether what has come so far is whole events.
-    is_whole: bool,
+    heard: Heard,
 }
 
 /// What comes next of an answer.
@@ -41,8 +41,8 @@ enum Next {
     Broken(CallError),
 }
 
-/// Answers with what another replica has answered. `until` is when it must have ended; without it, it lasts until the gateway
-/// ends.
+/// Answers with what another replica has answered. `until` is when all of a stream's events must have begun; without it, it
+/// lasts until the gateway ends. What has begun may go on for as long as more of it comes.
 pub(super) fn pass_back(
     response: reqwest::Response,
     until: Option<Instant>,
@@ -52,8 +52,8 @@ pub(super) fn pass_back(
     let (status, headers) = (response.status(), end_to_end(response.headers()));
     let is_stream =
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
-    let id = id.map(ToOwned::to_owned);
-    let relayed = Relayed { response, is_stream, until, id, closing, is_whole: true };
+    let (heard, id) = (Heard::new(id), id.map(ToOwned::to_owned));
+    let relayed = Relayed { response, is_stream, until, id, closing, heard };
     let body = stream::unfold(Some(relayed), |relayed| async move {
         let mut relayed = relayed?;
         match relayed.next().await {
@@ -71,13 +71,16 @@ pub(super) fn pass_back(
 impl Relayed {
     async fn next(&mut self) -> Next {
         let silent = Instant::now() + SILENCE_MAX;
-        let late = self.until.map_or(silent, |until| until.min(silent));
+        let waits = self.is_stream && self.heard.is_whole;
+        let late = self.until.filter(|_| waits).map_or(silent, |until| until.min(silent));
         tokio::select! {
             biased;
             () = self.closing.cancelled(), if self.until.is_none() => Next::End,
             chunk = self.response.chunk() => match chunk {
                 Ok(Some(chunk)) => {
-                    self.is_whole = chunk.ends_with(b"\n\n");
+                    if self.is_stream {
+                        self.heard.hear(&chunk);
+                    }
                     Next::Chunk(chunk)
                 }
                 Ok(None) => Next::End,
@@ -92,13 +95,12 @@ impl Relayed {
     /// What is said instead of the rest. A client that waits for an answer is told that there will be none, as long as it can
     /// still be told; else it finds its response cut off.
     fn last_word(&self, error: CallError) -> Option<Result<Bytes, io::Error>> {
-        match &self.id {
-            Some(id) if self.is_stream && self.is_whole => {
-                Some(Ok(sse::event(&RpcError::from(error).body(Some(id)))))
-            }
-            None if self.is_stream && self.is_whole => None,
-            _ => Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof))),
+        if !self.is_stream || !self.heard.is_whole {
+            return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
+        // One that has its answer gets no second one.
+        let id = self.id.as_deref().filter(|_| !self.heard.is_answered)?;
+        Some(Ok(sse::event(&RpcError::from(error).body(Some(id)))))
     }
 }
 

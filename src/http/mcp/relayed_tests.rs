@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
 use super::*;
 
@@ -98,6 +98,44 @@ async fn what_is_half_said_is_cut_off_and_not_made_whole() {
         assert_eq!(next(&mut body).await, Some(Ok(half.to_owned())));
         assert_eq!(next(&mut body).await, Some(Err(())));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_begun_in_time_may_go_on_for_as_long_as_more_of_it_comes() {
+    for (kind, begin, more, end) in
+        [("application/json", "{\"a\":\"", "x", "\"}"), (STREAM, "data: {\"a\":\"", "x", "\"}\n\n")]
+    {
+        let until = Instant::now() + Duration::from_secs(1);
+        let (says, mut body, _) = relay(kind, Some(until), Some("7"));
+        says.send(Ok(begin)).await.unwrap();
+        assert_eq!(next(&mut body).await, Some(Ok(begin.to_owned())));
+        for text in [more, more, end] {
+            let mut coming = std::pin::pin!(next(&mut body));
+            assert!(timeout(SILENCE_MAX / 2, &mut coming).await.is_err(), "{kind}");
+            says.send(Ok(text)).await.unwrap();
+            assert_eq!(coming.await, Some(Ok(text.to_owned())), "{kind}");
+        }
+        drop(says);
+        assert_eq!(next(&mut body).await, None);
+
+        // But not for ever.
+        let (says, mut body, _) = relay(kind, Some(until), Some("7"));
+        says.send(Ok(begin)).await.unwrap();
+        next(&mut body).await.unwrap().unwrap();
+        assert_eq!(next(&mut body).await, Some(Err(())));
+    }
+}
+
+#[tokio::test]
+async fn no_second_answer_follows_the_first() {
+    let answer = "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n";
+    let (says, mut body, _) = relay(STREAM, None, Some("7"));
+    for text in [answer, "\n"] {
+        says.send(Ok(text)).await.unwrap();
+        assert_eq!(next(&mut body).await, Some(Ok(text.to_owned())));
+    }
+    says.send(Err("reset")).await.unwrap();
+    assert_eq!(next(&mut body).await, None);
 }
 
 #[tokio::test]

@@ -52,10 +52,12 @@ pub(super) enum Home {
 /// One session.
 pub(super) struct Session {
     pub(super) id: SessionId,
-    tenant: TenantId,
+    pub(super) tenant: TenantId,
     /// What the client can do: a JSON object.
     capabilities: String,
     pub(super) home: Home,
+    /// Until when its token is good, in seconds since 1970.
+    pub(super) expires: u64,
     /// What has changed and not been told yet.
     pub(super) mailbox: Arc<Mailbox>,
     state: Mutex<State>,
@@ -82,9 +84,15 @@ struct State {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, tenant: TenantId, capabilities: String, home: Home) -> Self {
+    pub(super) fn new(
+        id: SessionId,
+        tenant: TenantId,
+        capabilities: String,
+        home: Home,
+        expires: u64,
+    ) -> Self {
         let (state, ended) = (Mutex::new(State::new()), CancellationToken::new());
-        Self { id, tenant, capabilities, home, mailbox: Arc::default(), state, ended }
+        Self { id, tenant, capabilities, home, expires, mailbox: Arc::default(), state, ended }
     }
 
     /// Whether this process opened it.

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Scope;
+use super::ended::Ended;
 use super::session::{Home, Session};
 use crate::backend::client::Client;
 use crate::ids::{SessionId, TenantId};
@@ -26,11 +27,9 @@ const VALID_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// The longest text of a client's capabilities: the token is a header.
 pub(super) const CAPABILITIES_LEN_MAX: usize = 4096;
-/// Sessions that ended before their time and are remembered for it, per shard.
-const ENDED_MAX: usize = 4096;
 const SHARDS: usize = 32;
 /// How often the replica that keeps a session is told that it is used elsewhere.
-const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
+pub(super) const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// Sessions of which that is remembered, per shard.
 const USE_TOLD_MAX: usize = 4096;
 /// How often to look for sessions that were left.
@@ -50,8 +49,8 @@ pub(in crate::http) struct Sessions {
 #[derive(Default)]
 struct Shard {
     live: HashMap<SessionId, Arc<Session>>,
-    /// Until when the token of an ended session would be good.
-    ended: HashMap<SessionId, u64>,
+    /// Those that have ended before their time.
+    ended: Ended,
     /// When another replica was told that its session is in use.
     use_told: HashMap<SessionId, Instant>,
 }
@@ -90,10 +89,10 @@ impl Sessions {
         version: ProtocolVersion,
         capabilities: &RawValue,
     ) -> (Entered<'_>, String) {
-        let id = SessionId::new();
+        let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
         let token = Token {
             id: *id.as_bytes(),
-            expires: now() + VALID_FOR.as_secs(),
+            expires,
             version: version.as_str(),
             server: scope.server(),
             owner: &self.replica,
@@ -103,7 +102,8 @@ impl Sessions {
         let token = serde_json::to_vec(&token).expect("plain data");
         let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
         let capabilities = capabilities.get().to_owned();
-        let session = Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, Home::Here));
+        let session = Session::new(id.clone(), tenant.clone(), capabilities, Home::Here, expires);
+        let session = Arc::new(session);
         self.shard(&id).lock().live.insert(id, session.clone());
         (Entered::new(self, session), token)
     }
@@ -123,18 +123,18 @@ impl Sessions {
         ProtocolVersion::parse(token.version)?;
         let id = SessionId::from_bytes(token.id);
         let mut shard = self.shard(&id).lock();
-        if shard.ended.contains_key(&id) {
+        if shard.ended.contains(&id) {
             return None;
         }
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
             let home = self.home(token.owner, token.address);
-            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home))
+            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home, token.expires))
         });
         let session = session.clone();
         if session.has_ended() {
             shard.live.remove(&id);
-            shard.note_ended(id, token.expires);
+            shard.ended.note(id, session.expires);
             self.tell_ended(&session);
             return None;
         }
@@ -146,14 +146,14 @@ impl Sessions {
         session.end();
         let mut shard = self.shard(&session.id).lock();
         shard.live.remove(&session.id);
-        shard.note_ended(session.id.clone(), now() + VALID_FOR.as_secs());
+        shard.ended.note(session.id.clone(), session.expires);
     }
 
     /// A session has ended elsewhere, whose token would be good until `expires`.
     pub(in crate::http) fn end_by_id(&self, id: &SessionId, expires: u64) {
         let live = {
             let mut shard = self.shard(id).lock();
-            shard.note_ended(id.clone(), expires);
+            shard.ended.note(id.clone(), expires);
             shard.live.remove(id)
         };
         if let Some(session) = live {
@@ -163,26 +163,33 @@ impl Sessions {
 
     /// Has other replicas learn that a session has ended here; gives who says when it is written down.
     pub(super) fn tell_ended(&self, session: &Session) -> Option<oneshot::Receiver<()>> {
-        let expires = (now() + VALID_FOR.as_secs()).saturating_mul(1000);
         let replicas = self.replicas.as_ref()?;
-        Some(replicas.note_ended(session.id.clone(), expires.cast_signed()))
+        // To its last second.
+        let expires = session.expires.saturating_add(1).saturating_mul(1000);
+        Some(replicas.note_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
     }
 
-    /// Whether it is time to tell the replica that keeps a session that it is in use. Then it is told.
-    pub(super) fn is_use_to_be_told(&self, id: &SessionId) -> bool {
+    /// A turn to tell the replica that keeps a session that it is in use, if it is time to. Where there is no turn, it is
+    /// still time afterwards.
+    pub(super) fn tell_use<T>(
+        &self,
+        id: &SessionId,
+        turn: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
         let told = &mut self.shard(id).lock().use_told;
         let is_recent = |at: &Instant| at.elapsed() < USE_TOLD_EVERY;
         if told.get(id).is_some_and(is_recent) {
-            return false;
+            return None;
         }
         if told.len() >= USE_TOLD_MAX {
             told.retain(|_, at| is_recent(at));
         }
-        let has_room = told.len() < USE_TOLD_MAX;
-        if has_room {
-            told.insert(id.clone(), Instant::now());
+        if told.len() >= USE_TOLD_MAX {
+            return None;
         }
-        has_room
+        let turn = turn()?;
+        told.insert(id.clone(), Instant::now());
+        Some(turn)
     }
 
     /// Where a session is that a token names.
@@ -199,8 +206,7 @@ impl Sessions {
         for shard in &self.shards {
             let left: Vec<_> = {
                 let mut shard = shard.lock();
-                let now = now();
-                shard.ended.retain(|_, expires| *expires >= now);
+                shard.ended.forget_before(now());
                 shard.use_told.retain(|_, at| at.elapsed() < USE_TOLD_EVERY);
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
@@ -211,7 +217,7 @@ impl Sessions {
                 let over: Vec<_> = over.cloned().collect();
                 for session in over {
                     shard.live.remove(&session.id);
-                    shard.note_ended(session.id.clone(), now + VALID_FOR.as_secs());
+                    shard.ended.note(session.id.clone(), session.expires);
                     self.tell_ended(&session);
                 }
                 let is_left = |session: &Arc<Session>| {
@@ -233,18 +239,6 @@ impl Sessions {
 
     fn shard(&self, id: &SessionId) -> &Mutex<Shard> {
         &self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
-    }
-}
-
-impl Shard {
-    fn note_ended(&mut self, id: SessionId, expires: u64) {
-        if self.ended.len() >= ENDED_MAX {
-            let earliest = self.ended.iter().min_by_key(|(_, expires)| **expires);
-            if let Some(earliest) = earliest.map(|(id, _)| id.clone()) {
-                self.ended.remove(&earliest);
-            }
-        }
-        self.ended.insert(id, expires);
     }
 }
 

@@ -134,10 +134,15 @@ async fn a_session_ends_where_it_is_kept_and_is_forgotten_elsewhere() {
 async fn a_replica_that_keeps_a_session_is_told_of_its_use_now_and_then() {
     let sessions = sessions();
     let (one, other) = (SessionId::new(), SessionId::new());
-    assert!(sessions.is_use_to_be_told(&one) && sessions.is_use_to_be_told(&other));
-    assert!(!sessions.is_use_to_be_told(&one));
+    let is_told = |id: &SessionId| sessions.tell_use(id, || Some(())).is_some();
+    assert!(is_told(&one) && is_told(&other));
+    assert!(!is_told(&one));
     advance(USE_TOLD_EVERY).await;
-    assert!(sessions.is_use_to_be_told(&one) && !sessions.is_use_to_be_told(&one));
+    assert!(is_told(&one) && !is_told(&one));
+    advance(USE_TOLD_EVERY).await;
+    // When it could not be told, it is the next time.
+    assert_eq!(sessions.tell_use(&one, || None::<()>), None);
+    assert!(is_told(&one));
     advance(USE_TOLD_EVERY).await;
     sessions.sweep();
     assert!(sessions.shards.iter().all(|shard| shard.lock().use_told.is_empty()));
@@ -194,16 +199,17 @@ async fn a_session_that_is_being_used_is_not_idle_however_long_ago_it_was() {
 }
 
 #[tokio::test]
-async fn the_memory_of_ended_sessions_is_bounded_and_drops_the_oldest() {
-    let mut shard = Shard::default();
-    let ids: Vec<_> = (0..ENDED_MAX + 10).map(|_| SessionId::new()).collect();
-    for (expires, id) in (0..).zip(&ids) {
-        shard.note_ended(id.clone(), expires);
-    }
-    assert_eq!(shard.ended.len(), ENDED_MAX);
-    assert!(!shard.ended.contains_key(&ids[9]) && shard.ended.contains_key(&ids[10]));
+async fn an_ended_session_is_remembered_as_long_as_its_token_is_good() {
     let sessions = sessions();
-    sessions.shards[0].lock().ended = shard.ended;
+    let token = open(&sessions);
+    let session = enter(&sessions, &token).unwrap().session.clone();
+    assert!(session.expires.abs_diff(now() + VALID_FOR.as_secs()) <= 1);
+    sessions.end(&session);
     sessions.sweep();
-    assert!(sessions.shards[0].lock().ended.is_empty(), "their tokens are too old by themselves");
+    assert!(enter(&sessions, &token).is_none());
+    let ended = &mut sessions.shard(&session.id).lock().ended;
+    ended.forget_before(session.expires);
+    assert!(ended.contains(&session.id));
+    ended.forget_before(session.expires + 1);
+    assert!(!ended.contains(&session.id));
 }

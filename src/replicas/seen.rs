@@ -1,0 +1,76 @@
+//! The proofs that were taken here, for as long as they would be good: none is taken twice.
+
+use std::collections::HashSet;
+use std::mem;
+
+use parking_lot::Mutex;
+use tokio::time::{Duration, Instant};
+
+/// Proofs that are remembered of one span: more than come. When there are more, they are refused.
+const SEEN_MAX: usize = 1 << 20;
+
+/// Such proofs, those of the last full span and of the present one.
+pub(super) struct Seen {
+    span: Duration,
+    spans: Mutex<Spans>,
+}
+
+struct Spans {
+    began: Instant,
+    now: HashSet<u64>,
+    before: HashSet<u64>,
+}
+
+impl Seen {
+    /// Remembers each for `span` at least, and twice that at most.
+    pub(super) fn new(span: Duration) -> Self {
+        let spans = Spans { began: Instant::now(), now: HashSet::new(), before: HashSet::new() };
+        Self { span, spans: Mutex::new(spans) }
+    }
+
+    /// Remembers a proof by a number that is drawn at random for each. Tells whether it is new and there is room for it.
+    pub(super) fn is_first(&self, number: u64) -> bool {
+        let mut spans = self.spans.lock();
+        if spans.began.elapsed() >= self.span {
+            spans.began = Instant::now();
+            spans.before = mem::take(&mut spans.now);
+        }
+        !spans.before.contains(&number) && spans.now.len() < SEEN_MAX && spans.now.insert(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SPAN: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_number_is_taken_once_for_a_span_at_least_and_not_remembered_for_ever() {
+        let seen = Seen::new(SPAN);
+        for (number, later) in (0..).zip([0, 1, 30, 59]) {
+            // Wherever in a span it comes.
+            advance(SPAN).await;
+            assert!(seen.is_first(10 + number));
+            advance(Duration::from_secs(later)).await;
+            assert!(seen.is_first(number));
+            advance(SPAN - Duration::from_millis(1)).await;
+            assert!(!seen.is_first(number), "{later} s later");
+        }
+        advance(SPAN).await;
+        assert!(seen.is_first(100));
+        advance(SPAN).await;
+        assert!(seen.is_first(101));
+        let spans = seen.spans.lock();
+        assert_eq!((spans.now.len(), spans.before.len()), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn when_there_is_no_room_none_is_taken() {
+        let seen = Seen::new(SPAN);
+        seen.spans.lock().now.extend(0..SEEN_MAX as u64);
+        assert!(!seen.is_first(u64::MAX));
+    }
+}
