@@ -135,3 +135,26 @@ impl Endings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replicas::testing::replica;
+
+    #[tokio::test]
+    async fn endings_that_find_no_room_are_counted() {
+        let (endings, mut waiting) = mpsc::channel(1);
+        let replica = Replicas { endings, ..replica("a key") };
+        let noted = [(); 3].map(|()| replica.note_ended(SessionId::new(), 0));
+        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
+        // Whoever waits for one that is lost does not wait for ever.
+        let [first, second, third] = noted;
+        assert!(second.await.is_err() && third.await.is_err());
+        let _ = waiting.recv().await.unwrap().written.send(());
+        assert!(first.await.is_ok());
+        // At the end nobody takes any more, and none counts as lost.
+        drop(waiting);
+        drop(replica.note_ended(SessionId::new(), 0));
+        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
+    }
+}

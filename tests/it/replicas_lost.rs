@@ -121,7 +121,7 @@ async fn what_has_got_the_owners_address_is_not_the_owner() {
     assert_eq!(pings(), 1);
     // Also as long as a call goes on, however long that is.
     let fake = other.fake("fake");
-    let held = tokio::spawn(Answer::of(session.call(2, "fake__hold", json!({}))));
+    let held = tokio::spawn(session.call(2, "fake__hold", json!({})).send());
     eventually("held", async || fake.calls_of("hold").pop()).await;
     for told in 2..4 {
         pause();

@@ -12,6 +12,7 @@ use super::super::pending::End;
 use super::super::run::{Run, StartError};
 use super::super::wear::worn;
 use super::{Keeper, Left, Serving};
+use crate::config::Transport;
 
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
@@ -80,11 +81,12 @@ impl Keeper {
         // Those that come now wait for the next one.
         self.enter(State::Draining);
         let grace = self.backend.environment.cancel_grace;
+        let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
         let end = tokio::select! {
             _ = timeout(self.backend.longest_call(), old.load.idle()) => End::Stopped,
             end = old.run.ended() => end,
-            // Its calls would not be answered, however long they are waited for.
-            reason = failing(&old.run.ready, grace) => {
+            // Where calls share a process that hangs, none is answered however long it is waited for.
+            reason = failing(&old.run.ready, grace), if is_process => {
                 let end = End::Exited(reason);
                 old.run.give_up(&end);
                 end
