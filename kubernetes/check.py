@@ -13,32 +13,29 @@ def of_kind(kind):
     return [one for one in manifests if one["kind"] == kind]
 
 
-def selectors(node):
-    """Every selector of our pods, wherever it stands."""
+def members(node):
+    """Every member of every mapping, wherever it stands."""
     if isinstance(node, dict):
-        for key, value in node.items():
-            if key == "matchLabels" and "app.kubernetes.io/name" in value:
-                yield value
-            elif key == "selector" and "matchLabels" not in value:
-                yield value
-            else:
-                yield from selectors(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from selectors(item)
+        yield from node.items()
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for item in inner:
+        yield from members(item)
+
+
+def selectors(node):
+    """Every selector of our pods."""
+    for key, value in members(node):
+        if key == "matchLabels" and "app.kubernetes.io/name" in value:
+            yield value
+        elif key == "selector" and "matchLabels" not in value:
+            yield value
 
 
 def ports(node):
     """Every port that is named, not numbered."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in ("port", "targetPort") and isinstance(value, str):
-                yield value
-            else:
-                yield from ports(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from ports(item)
+    for key, value in members(node):
+        if key in ("port", "targetPort") and isinstance(value, str):
+            yield value
 
 
 def same(what, found, expected):
