@@ -180,16 +180,23 @@ fn reap(server: Pid) -> std::io::Result<Option<ExitStatus>> {
 /// the killed may have been about to start others.
 async fn kill_descendants() {
     let give_up = Instant::now() + REAP_TIMEOUT;
-    while Instant::now() < give_up {
-        let descendants = proc_table::descendants_of(getpid());
-        if descendants.is_empty() {
-            return;
-        }
-        for pid in descendants {
+    while has_descendants() && Instant::now() < give_up {
+        for pid in proc_table::descendants_of(getpid()) {
             let _ = kill_process(pid, Signal::KILL);
         }
-        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Whether anything is left below. Whose parent has ended is adopted, so it is enough to look for children; those that
+/// have ended are collected.
+fn has_descendants() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
     }
 }
 

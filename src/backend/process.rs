@@ -32,8 +32,9 @@ const STDERR_TAIL_LINES: usize = 20;
 /// Bytes kept of each of them.
 const STDERR_LINE_LEN_MAX: usize = 1024;
 /// After so much of standard error there is a pause: who floods it waits for itself, and not everybody for the machine.
-const STDERR_BURST: usize = 1 << 20;
-const STDERR_PAUSE: Duration = Duration::from_millis(16);
+/// About what a pipe holds, so that neither side is at work for long at a time.
+const STDERR_BURST: usize = 128 << 10;
+const STDERR_PAUSE: Duration = Duration::from_millis(2);
 
 /// A running server, under its guard. Dropped without [`Process::stop`], it is told to end at once.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +78,8 @@ impl Run {
             metrics: environment.metrics.server(id.as_str()),
         };
         let deadline = Instant::now() + server.start_timeout;
-        let (place, connection) = Place::open(&server.transport, secrets, environment, options)?;
+        let (place, connection) =
+            Place::open(&server.transport, secrets, environment, options).await?;
         let prepare = async {
             let greeting = place.greet(&connection, server, deadline).await?;
             let deadline = match place {
@@ -147,16 +148,20 @@ impl Run {
 }
 
 impl Place {
-    fn open(
+    async fn open(
         transport: &config::Transport,
-        secrets: &config::Secrets,
+        secrets: &Arc<config::Secrets>,
         environment: &Environment,
         mut options: Options,
     ) -> Result<(Self, Arc<Connection>), StartError> {
         match transport {
             config::Transport::Stdio(program) => {
+                let guard = environment.own_program.clone();
+                let (program, secrets) = (program.clone(), secrets.clone());
+                // The thread that starts a process stands still until its program is loaded: no call may wait for that.
+                let spawn = spawn_blocking(move || Process::spawn(&guard, &program, &secrets));
                 let (process, stdin, stdout) =
-                    Process::spawn(&environment.own_program, program, secrets)?;
+                    spawn.await.map_err(|error| SpawnError::System(error.into()))??;
                 options.exit = Some(process.exit());
                 Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
             }

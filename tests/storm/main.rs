@@ -11,7 +11,7 @@
 //! 2. `planted`: the gateway made to use its callers' ids. It fails if **no** mismatch is seen: a storm
 //!    that cannot see the bug proves nothing.
 //!
-//! A third run, `killing`, kills every server each 250 ms while callers use half of their slots, and looks how soon the
+//! A third run, `killing`, kills every server each 250 ms at half of the load that the machine can take, and looks how soon the
 //! calls on them are answered, and whether a neighbour notices (`--kill SECONDS`).
 //!
 //! Everything that is decided by chance comes from the seed: what each call of each worker is like, what
@@ -36,6 +36,7 @@ mod planted;
 mod processes;
 mod report;
 mod round;
+mod stalls;
 mod watchdog;
 mod worker;
 
