@@ -71,7 +71,7 @@ named = set(re.findall(r"\$\{file:/run/secrets/trunkline/([^}]+)\}", text))
 same("keys of the secret", {*secret["stringData"]}, named)
 seconds = sum(int(settings[key].removesuffix("s")) for key in ("drain_delay", "drain_timeout"))
 grace = pod["terminationGracePeriodSeconds"]
-assert grace > seconds + 6, f"terminationGracePeriodSeconds {grace} is too short for {seconds} s and the servers' ends"
+assert grace > seconds + 11, f"terminationGracePeriodSeconds {grace} is too short for {seconds} s and the servers' ends"
 
 metrics = re.findall(r'"(trunkline_\w+)"', open("../src/telemetry/metrics.rs").read())
 metric = autoscaler["spec"]["metrics"][0]["pods"]["metric"]["name"]

@@ -157,6 +157,15 @@ fn nothing_is_put_off() {
     }
 }
 
+#[test]
+fn no_request_names_a_program() {
+    for (file, text) in sources("src/http") {
+        for word in ["Program", "process::"] {
+            assert!(!text.contains(word), "{} says {word}", file.display());
+        }
+    }
+}
+
 fn is_module(name: &str) -> bool {
     MAY_USE.iter().any(|(module, _)| *module == name)
 }

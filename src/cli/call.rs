@@ -6,6 +6,8 @@ use anyhow::{Context, anyhow, bail};
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{StatusCode, Url};
 
+use super::output::print;
+
 /// Where `trunkline serve` listens by default.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The tool ran and says that it failed.
@@ -34,16 +36,16 @@ pub(super) struct Args {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if args.url.scheme() != "http" {
-        bail!("`{}`: this version calls gateways by plain http:// only", args.url);
-    }
+    let is_http = ["http", "https"].contains(&args.url.scheme());
     let mut url = args.url.clone();
-    let Ok(mut path) = url.path_segments_mut() else {
-        bail!("`{}` is not an HTTP address", args.url)
+    let (true, Ok(mut path)) = (is_http, url.path_segments_mut()) else {
+        bail!("`{}` is not the address of a gateway: it begins with http:// or https://", args.url)
     };
     path.pop_if_empty().extend(["v1", "servers", &args.server, "tools", &args.tool]);
     drop(path);
-    let mut request = reqwest::Client::new().post(url).body(args.arguments);
+    // The key is for the gateway, and for no proxy that the environment happens to name.
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let mut request = client.post(url).body(args.arguments);
     if let Some(key) = args.key.filter(|key| !key.is_empty()) {
         request = request.header(AUTHORIZATION, bearer(&key)?);
     }
@@ -62,7 +64,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("{body}");
         return Ok(ExitCode::from(CALL_FAILED));
     }
-    println!("{body}");
+    print(&format!("{body}\n"))?;
     Ok(if tool_failed { ExitCode::from(TOOL_ERROR) } else { ExitCode::SUCCESS })
 }
 

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
@@ -47,7 +48,7 @@ struct Found {
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     logging::init();
     let Loaded { config, origin, own_program } = load_config(args.config, None)?;
-    println!("configuration: {origin}");
+    print(&format!("configuration: {origin}\n"))?;
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
     let mut left_out = String::new();
@@ -87,7 +88,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut reports = checks.join_all().await;
     reports.sort_by(|a, b| a.server.cmp(&b.server));
-    print!("{}{left_out}", render(&reports));
+    print(&format!("{}{left_out}", render(&reports)))?;
     let failed = reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

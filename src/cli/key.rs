@@ -1,13 +1,15 @@
 //! `trunkline key`
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
@@ -94,10 +96,12 @@ async fn create(
         }
     });
     let new = new.await?;
-    println!("{}", new.key.expose());
+    let id = new.record.id;
+    writeln!(std::io::stdout(), "{}", new.key.expose())
+        .with_context(|| format!("the key cannot be shown, so `trunkline key revoke {id}`"))?;
     let until =
         expires.map_or("until it is revoked".to_owned(), |at| format!("until {}", time(at)));
-    eprintln!("key {} of {owner}, valid {until}; it is not shown again", new.record.id);
+    eprintln!("key {id} of {owner}, valid {until}; it is not shown again");
     Ok(())
 }
 
@@ -125,8 +129,7 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
     let keys = keys.await?;
     if json {
         let views: Vec<_> = keys.iter().map(KeyView::of).collect();
-        println!("{:#}", json!({"keys": views}));
-        return Ok(());
+        return print(&format!("{:#}\n", json!({"keys": views})));
     }
     let now = Timestamp::now().as_millisecond();
     let header = ["KEY", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED"];
@@ -142,8 +145,7 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
             optional(key.last_used),
         ]);
     }
-    print!("{}", align(&rows));
-    Ok(())
+    print(&align(&rows))
 }
 
 async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {

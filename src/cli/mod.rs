@@ -6,6 +6,7 @@ mod confine;
 mod guard;
 mod healthcheck;
 mod key;
+mod output;
 mod pin;
 mod policy_args;
 mod secret;

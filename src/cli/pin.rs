@@ -7,6 +7,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::config::Config;
@@ -84,8 +85,7 @@ async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyho
     let (pins, held) = read(&config, server.as_ref()).await?;
     let views = views(&pins, &held);
     if json {
-        println!("{}", in_ascii(&format!("{:#}", json!({"pins": views}))));
-        return Ok(());
+        return print(&in_ascii(&format!("{:#}\n", json!({"pins": views}))));
     }
     let mut rows = vec![["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"].map(str::to_owned)];
     rows.extend(views.iter().map(|view| {
@@ -98,8 +98,7 @@ async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyho
             view.by.map_or("-".to_owned(), printable),
         ]
     }));
-    print!("{}", align(&rows));
-    Ok(())
+    print(&align(&rows))
 }
 
 async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
@@ -116,11 +115,11 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
     for view in views {
         let (name, hash) = (printable(view.tool), &view.hash);
         let Some(diff) = &view.diff else {
-            println!("{name}: {} {hash}", view.state.as_str());
+            print(&format!("{name}: {} {hash}\n", view.state.as_str()))?;
             continue;
         };
         let before = view.approved_hash.as_deref().unwrap_or("(nothing was approved)");
-        print!("--- {name} {before}\n+++ {name} {hash}\n{diff}");
+        print(&format!("--- {name} {before}\n+++ {name} {hash}\n{diff}"))?;
         eprintln!("`trunkline pin approve {server} {hash}` approves it");
     }
     Ok(())

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
@@ -131,12 +132,10 @@ async fn list(
     let shown = servers.into_iter().filter(|id| server.as_ref().is_none_or(|only| only == *id));
     let views: Vec<_> =
         shown.flat_map(|id| secrets::views(id, config.servers.get(id), &records)).collect();
-    if json {
-        println!("{:#}", json!({"secrets": views}));
-    } else {
-        print!("{}", table(&views));
-    }
-    Ok(())
+    print(&match json {
+        true => format!("{:#}\n", json!({"secrets": views})),
+        false => table(&views),
+    })
 }
 
 fn table(views: &[SecretView]) -> String {

@@ -6,6 +6,7 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::output::print;
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::table::align;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
@@ -180,8 +181,7 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
     if args.json {
         let views =
             tenants.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
-        println!("{:#}", json!({"tenants": views.collect::<Vec<_>>()}));
-        return Ok(());
+        return print(&format!("{:#}\n", json!({"tenants": views.collect::<Vec<_>>()})));
     }
     let header = ["TENANT", "RATE", "BURST", "IN FLIGHT", "WEIGHT", "SERVERS", "LIMITS", "FROM"];
     let mut rows = vec![header.map(str::to_owned)];
@@ -191,19 +191,16 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
         let (limits, source) = (policy.limits.len().to_string(), source.as_str().to_owned());
         rows.push([id.to_string(), rate, burst, in_flight, weight, servers, limits, source]);
     }
-    print!("{}", align(&rows));
-    Ok(())
+    print(&align(&rows))
 }
 
 async fn show(tenant: TenantArgs, json: bool) -> anyhow::Result<()> {
     let id = tenant.id;
     let Some((source, policy)) = all(tenant.config).await?.remove(&id) else { bail!(unknown(&id)) };
-    if json {
-        println!("{:#}", json!(TenantView::of(&id, source, &policy)));
-    } else {
-        print!("{}", describe(&id, source, &policy));
-    }
-    Ok(())
+    print(&match json {
+        true => format!("{:#}\n", json!(TenantView::of(&id, source, &policy))),
+        false => describe(&id, source, &policy),
+    })
 }
 
 fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {

@@ -13,6 +13,15 @@ pub(super) struct Section {
     table: Table,
 }
 
+/// Refuses a table that has other keys than these.
+pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Result<(), ConfigError> {
+    let Some((key, node)) = table.iter().find(|(key, _)| !keys.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let expected = keys.join("`, `");
+    Err(node.place.error(format!("unknown key `{path}{key}`, expected one of `{expected}`")))
+}
+
 impl Section {
     /// Takes a table that may have these keys and no others.
     pub(super) fn open(
@@ -22,13 +31,7 @@ impl Section {
     ) -> Result<Self, ConfigError> {
         let (place, table) = into_table(path, node)?;
         let path = if path.is_empty() { String::new() } else { format!("{path}.") };
-        for (key, node) in &table {
-            if !keys.contains(&key.as_str()) {
-                let expected = keys.join("`, `");
-                let problem = format!("unknown key `{path}{key}`, expected one of `{expected}`");
-                return Err(node.place.error(problem));
-            }
-        }
+        refuse_unknown(&path, &table, keys)?;
         Ok(Self { path, place, keys, table })
     }
 

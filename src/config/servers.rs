@@ -8,7 +8,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::error::{ConfigError, Place};
-use super::section::{Section, into_table};
+use super::section::{Section, into_table, refuse_unknown};
 use super::tree::{Node, Table, Value, fill};
 use super::{
     ChildLimits, Program, Recycle, Sandbox, Server, Sharing, Sources, Template, Transport,
@@ -105,6 +105,8 @@ fn server(
         let is_upstream = own_keys == UPSTREAM_KEYS;
         return Err(node.place.error(if is_upstream { problem } else { other }));
     }
+    // Also of those that are taken out by now, to say all that there are.
+    refuse_unknown(&format!("{path}."), &table, &[own_keys, COMMON_KEYS].concat())?;
     let mut common_defaults = defaults.clone();
     common_defaults.retain(|key, _| COMMON_KEYS.contains(&key.as_str()));
     fill(&mut table, &common_defaults);

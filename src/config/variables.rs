@@ -39,12 +39,12 @@ fn is_service_link(name: &str) -> bool {
 fn keys(settings: &Table, path: &str, place: &Place) -> Result<Vec<String>, ConfigError> {
     let mut keys: Vec<String> = path.splitn(4, "__").map(str::to_owned).collect();
     let is_server = keys.len() > 1 && keys[0].eq_ignore_ascii_case("servers");
-    for (depth, key) in keys.iter_mut().enumerate() {
+    for depth in 0..keys.len() {
         match depth {
-            1 if is_server => *key = server_name(settings, key, place)?,
-            // The name of a child's variable.
-            3 => {}
-            _ => key.make_ascii_lowercase(),
+            1 if is_server => keys[1] = server_name(settings, &keys[1], place)?,
+            // The name of a child's variable, of a header, or of what a tenant's limit is for.
+            3 if !is_server || ["env", "headers"].contains(&keys[2].as_str()) => {}
+            _ => keys[depth].make_ascii_lowercase(),
         }
     }
     Ok(keys)
@@ -101,10 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_childs_variable_keeps_its_case() {
+    fn only_what_others_have_named_keeps_its_case() {
         assert_eq!(keys_of(&[], "MAX_BODY").unwrap(), "max_body");
         assert_eq!(keys_of(&[], "AUTH__ANONYMOUS_TENANT").unwrap(), "auth anonymous_tenant");
         assert_eq!(keys_of(&[], "SERVERS__STD__ENV__My__Key").unwrap(), "servers std env My__Key");
+        assert_eq!(keys_of(&[], "SERVERS__A__HEADERS__X_Y").unwrap(), "servers a headers X_Y");
+        assert_eq!(keys_of(&[], "SERVERS__A__RECYCLE__CALLS").unwrap(), "servers a recycle calls");
     }
 
     #[test]

@@ -64,9 +64,9 @@ pub enum CallError {
         /// As asked for.
         tool: String,
     },
-    /// The tool is not what it was when it was approved.
+    /// The tool is not what was approved.
     #[error(
-        "the definition of the tool `{tool}` of server `{server}` has changed since it was approved; \
+        "the tool `{tool}` of server `{server}` is held back: its definition is not one that was approved; \
          it cannot be called until an administrator approves it"
     )]
     ToolHeld {
