@@ -110,9 +110,13 @@ impl Lease {
     pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> Place {
         let link = self.shared.link_number.load(Ordering::SeqCst);
         if link == AWAY {
-            self.be_kept();
             let part = max.div_ceil(self.shared.replicas());
-            return if self.places.take(|_| part).is_ok() { Place::Taken } else { Place::None };
+            if self.places.take(|_| part).is_err() {
+                return Place::None;
+            }
+            // Afterwards: a keeper that comes by in between would see nothing to keep, and forget the lease.
+            self.be_kept();
+            return Place::Taken;
         }
         if link != self.link.load(Ordering::SeqCst) {
             return Place::Unknown;
