@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::endings::{Ending, Notes};
@@ -13,8 +13,8 @@ use crate::store::{Store, StoreError};
 
 /// How often to say so. Who has not for ten seconds is taken for gone.
 const BEAT_EVERY: Duration = Duration::from_secs(2);
-/// How many times, between looks for what can be deleted.
-const BEATS_PER_SWEEP: u32 = 30;
+/// How often to look for what can be deleted.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// What keeps a replica among the others, to be run beside the calls.
 pub struct Membership {
@@ -41,7 +41,8 @@ impl Membership {
     /// Keeps it until `stop`, and then leaves.
     pub async fn run(mut self, stop: CancellationToken) {
         let Self { replicas, store, notes } = &mut self;
-        let keeping = async { tokio::join!(beat_on(store, replicas), notes.write_on()) };
+        let keeping =
+            async { tokio::join!(beat_on(store, replicas), notes.write_on(), sweep_on(store)) };
         stop.run_until_cancelled(keeping).await;
         self.notes.write_last().await;
         // Otherwise the others find out by themselves.
@@ -63,7 +64,7 @@ async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
 async fn beat_on(store: &Store, replicas: &Replicas) {
     let mut beats = interval(BEAT_EVERY);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut is_away, mut beaten) = (false, 0);
+    let mut is_away = false;
     loop {
         beats.tick().await;
         match beat(store, replicas).await {
@@ -74,11 +75,15 @@ async fn beat_on(store: &Store, replicas: &Replicas) {
             }
             Err(_) => {}
         }
-        beaten += 1;
-        if beaten % BEATS_PER_SWEEP == 0 && !is_away {
-            // What is left is deleted the next time.
-            let _ = store.delete_gone_replicas().await;
-            let _ = store.delete_ended_sessions().await;
-        }
+    }
+}
+
+/// Never done. Beside the beats: who has much to delete must not be taken for gone.
+async fn sweep_on(store: &Store) {
+    loop {
+        sleep(SWEEP_EVERY).await;
+        // What is left is deleted the next time.
+        let _ = store.delete_gone_replicas().await;
+        let _ = store.delete_ended_sessions().await;
     }
 }
