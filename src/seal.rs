@@ -41,6 +41,8 @@ pub enum Purpose {
     TenantSecret,
     /// The proof that a request comes from another replica.
     Replica,
+    /// The proof that an answer does.
+    ReplicaAnswer,
 }
 
 impl Sealer {
@@ -116,6 +118,7 @@ fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
         Purpose::RequestState => 2,
         Purpose::TenantSecret => 3,
         Purpose::Replica => 4,
+        Purpose::ReplicaAnswer => 5,
     };
     [&[purpose], context].concat()
 }

@@ -23,14 +23,14 @@ pub(super) async fn prove(
     next: Next,
 ) -> Response<Body> {
     let Some(replicas) = &front.replicas else { return StatusCode::FORBIDDEN.into_response() };
-    let id = HeaderValue::from_str(&replicas.me().id).expect("made of digits and letters");
     let (mut parts, body) = request.into_parts();
     let proof = parts.headers.remove(&PROOF);
     let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
     let opened = match replicas.check(proof, &parts.method, parts.uri.path()) {
         Ok(opened) => opened,
-        Err(refused) => return refuse(refused, id),
+        Err(refused) => return refuse(refused, &replicas.me().id),
     };
+    let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
     let mut response = match body::read(&parts.headers, body, front.max_body, deadline).await {
         Ok(body) if opened.is_of(&body) => {
@@ -38,19 +38,23 @@ pub(super) async fn prove(
             parts.extensions.insert(Relayed);
             next.run(Request::from_parts(parts, Body::from(body))).await
         }
-        Ok(_) => return refuse(Refused::Unproven, id),
+        Ok(_) => return refuse(Refused::Unproven, &replicas.me().id),
         Err(error) => error.into_response(),
     };
-    response.headers_mut().insert(&REPLICA, id);
+    response.headers_mut().insert(&REPLICA, plain(&signature));
     response
 }
 
-fn refuse(refused: Refused, by: HeaderValue) -> Response<Body> {
+fn plain(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("made of letters, digits, `-` and `_`")
+}
+
+fn refuse(refused: Refused, by: &str) -> Response<Body> {
     match refused {
         Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
         // A replica that meant this one learns that it is not gone.
         Refused::Unproven => {
-            let by = [(REFUSED_BY.clone(), by)];
+            let by = [(REFUSED_BY.clone(), plain(by))];
             (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
         }
     }

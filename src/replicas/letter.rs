@@ -17,7 +17,7 @@ use super::{Peer, Replicas};
 
 /// The header that has the proof.
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
-/// The header of an answer that says which replica has seen the proof.
+/// The header of an answer that shows that the replica has opened the proof.
 pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
 /// The header of an answer that says which replica has refused the proof.
 pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
@@ -71,18 +71,19 @@ pub enum SendError {
 impl Replicas {
     /// Sends a request to another replica, and waits for its answer to begin. How long that may take is up to the caller.
     pub async fn send(&self, to: &Peer, letter: &Letter) -> Result<Response, SendError> {
-        let (proof, headers) = self.prove(to, letter);
+        let mut proven = self.prove(to, letter);
+        let headers = std::mem::take(&mut proven.headers);
         let url = format!("http://{}{}", to.address, letter.path);
         let request = self.http.request(letter.method.clone(), url).headers(headers);
-        let request = request.header(&PROOF, proof).body(letter.body.clone());
+        let request = request.header(&PROOF, &proven.proof).body(letter.body.clone());
         let response = request.send().await.map_err(SendError::of)?;
+        let said = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         // Whatever else is at its address now has not opened the proof.
-        let is_by_it = |name| response.headers().get(name).is_some_and(|id| id == to.id.as_str());
-        if is_by_it(&REPLICA) {
+        if said(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
             return Ok(response);
         }
         let status = response.status();
-        if status == StatusCode::FORBIDDEN && is_by_it(&REFUSED_BY) {
+        if status == StatusCode::FORBIDDEN && said(&REFUSED_BY) == Some(&to.id) {
             self.refusals.note(to);
             return Err(SendError::Refused);
         }

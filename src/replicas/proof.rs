@@ -2,7 +2,8 @@
 //!
 //! It is a text that is sealed with the keys that replicas have in common, and names the request: for whom, method, path, body
 //! and time; it is good once. What lets its caller in (key or token, and the session) travels inside: whoever listens on the way, or has got the
-//! address of a replica that is gone, learns nothing that would let it in.
+//! address of a replica that is gone, learns nothing that would let it in. Nor can it answer in that one's stead: an answer carries a seal
+//! of its own, which only who has opened the proof can make.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,7 @@ struct Proof {
 /// A proof of which all but the body is in order. Not to be printed: it has what lets a caller in.
 pub struct Opened {
     body: [u8; 32],
+    number: u64,
     headers: Vec<(String, String)>,
 }
 
@@ -54,32 +56,60 @@ pub enum Refused {
     Unproven,
 }
 
+/// What goes out with a letter.
+pub(super) struct Proven {
+    /// For [`PROOF`](super::PROOF).
+    pub(super) proof: String,
+    /// The letter's headers without those that are in the proof.
+    pub(super) headers: HeaderMap,
+    /// What the answer must know.
+    number: u64,
+}
+
 impl Replicas {
-    /// The proof for a letter, and its headers without those that are in the proof.
-    pub(super) fn prove(&self, to: &Peer, letter: &Letter) -> (String, HeaderMap) {
+    /// Proves where a letter comes from.
+    pub(super) fn prove(&self, to: &Peer, letter: &Letter) -> Proven {
         self.prove_at(to, letter, now())
     }
 
-    fn prove_at(&self, to: &Peer, letter: &Letter, at: u64) -> (String, HeaderMap) {
+    fn prove_at(&self, to: &Peer, letter: &Letter, at: u64) -> Proven {
         let mut plain = letter.headers.clone();
         let mut headers = vec![];
         for name in &SECRET_HEADERS {
-            let values = letter.headers.get_all(name).iter();
-            let values = values.filter_map(|value| value.to_str().ok());
-            headers.extend(values.map(|value| (name.to_string(), value.to_owned())));
+            // Of two, this replica has gone by the first; with others it would be longer than can be opened.
+            let value = letter.headers.get(name).and_then(|value| value.to_str().ok());
+            headers.extend(value.map(|value| (name.to_string(), value.to_owned())));
             plain.remove(name);
         }
+        let number = rand::random();
         let proof = Proof {
             to: to.id.clone(),
             method: letter.method.to_string(),
             path: letter.path.clone(),
             body: Sha256::digest(&letter.body).into(),
             at,
-            number: rand::random(),
+            number,
             headers,
         };
         let proof = serde_json::to_vec(&proof).expect("plain data");
-        (self.sealer.seal(Purpose::Replica, b"", &proof), plain)
+        let proof = self.sealer.seal(Purpose::Replica, b"", &proof);
+        Proven { proof, headers: plain, number }
+    }
+
+    /// What an answer says to be known as that of this replica, which has opened the proof.
+    pub fn sign(&self, opened: &Opened) -> String {
+        self.sealer.seal(
+            Purpose::ReplicaAnswer,
+            &opened.number.to_le_bytes(),
+            self.me.id.as_bytes(),
+        )
+    }
+
+    /// Whether an answer is by the replica that was asked.
+    pub(super) fn is_signed(&self, signature: &str, by: &Peer, proven: &Proven) -> bool {
+        let context = proven.number.to_le_bytes();
+        let id = self.sealer.open(Purpose::ReplicaAnswer, &context, signature);
+        id.is_some_and(|id| id == by.id.as_bytes())
     }
 
     /// Looks at a request's proof, before its body is read.
@@ -97,7 +127,7 @@ impl Replicas {
         if !self.seen.is_first(proof.number) {
             return Err(Refused::Unproven);
         }
-        Ok(Opened { body: proof.body, headers: proof.headers })
+        Ok(Opened { body: proof.body, number: proof.number, headers: proof.headers })
     }
 }
 
