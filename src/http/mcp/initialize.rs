@@ -1,5 +1,6 @@
 //! `initialize`: opens a session of the legacy era.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,10 +14,14 @@ use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::sessions::CAPABILITIES_LEN_MAX;
 use super::{Asking, SESSION_ID};
-use crate::gateway::Caller;
+use crate::gateway::{CallError, Caller};
 use crate::http::Front;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{Era, ProtocolVersion};
+
+const TOO_MANY_OPENED: CallError = CallError::TenantBusy(Cow::Borrowed(
+    "sessions are opened too often; use those that are open, or wait a moment",
+));
 
 pub(super) async fn initialize(
     asking: &Asking<'_>,
@@ -36,7 +41,8 @@ pub(super) async fn initialize(
     let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
         .expect("what was JSON is JSON");
     let sessions = &front.sessions;
-    let (entered, token) = sessions.create(&caller.tenant.id, asking.scope, version, &capabilities);
+    let created = sessions.create(&caller.tenant.id, asking.scope, version, &capabilities);
+    let (entered, token) = created.ok_or(TOO_MANY_OPENED)?;
     // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
     let opening = Opening { front, session: Some(&entered.session) };
     let caller = within(caller, &entered.session);

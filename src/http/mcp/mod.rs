@@ -21,6 +21,7 @@ mod legacy;
 mod listen;
 mod lists;
 mod modern;
+mod openings;
 mod relay;
 mod relayed;
 mod request_state;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::Scope;
 use super::ended::Ended;
+use super::openings::Openings;
 use super::session::{Home, Session};
 use crate::backend::client::Client;
 use crate::ids::{SessionId, TenantId};
@@ -42,6 +43,7 @@ pub(in crate::http) struct Sessions {
     replica: String,
     /// The others, if there may be any.
     replicas: Option<Arc<Replicas>>,
+    openings: Openings,
     /// By the first byte of the id: no lock is shared by all callers.
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -78,17 +80,21 @@ impl Sessions {
             Some(replicas) => replicas.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
         };
-        Self { sealer, replica, replicas, shards: Default::default() }
+        let openings = Openings::new();
+        Self { sealer, replica, replicas, openings, shards: Default::default() }
     }
 
-    /// A new session and its token.
+    /// A new session and its token, unless its tenant opens too many.
     pub(super) fn create(
         &self,
         tenant: &TenantId,
         scope: &Scope,
         version: ProtocolVersion,
         capabilities: &RawValue,
-    ) -> (Entered<'_>, String) {
+    ) -> Option<(Entered<'_>, String)> {
+        if !self.openings.take(tenant) {
+            return None;
+        }
         let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
         let token = Token {
             id: *id.as_bytes(),
@@ -105,7 +111,7 @@ impl Sessions {
         let session = Session::new(id.clone(), tenant.clone(), capabilities, Home::Here, expires);
         let session = Arc::new(session);
         self.shard(&id).lock().live.insert(id, session.clone());
-        (Entered::new(self, session), token)
+        Some((Entered::new(self, session), token))
     }
 
     /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
@@ -203,6 +209,7 @@ impl Sessions {
 
     /// Ends sessions that were left; to be called now and then.
     pub(in crate::http) fn sweep(&self) {
+        self.openings.sweep();
         for shard in &self.shards {
             let left: Vec<_> = {
                 let mut shard = shard.lock();

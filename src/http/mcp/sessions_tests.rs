@@ -23,7 +23,7 @@ fn tenant(id: &str) -> TenantId {
 fn open(sessions: &Sessions) -> String {
     let capabilities = RawValue::from_string("{\"roots\":{}}".into()).unwrap();
     let version = ProtocolVersion::LATEST_LEGACY;
-    sessions.create(&tenant("acme"), &ALL, version, &capabilities).1
+    sessions.create(&tenant("acme"), &ALL, version, &capabilities).unwrap().1
 }
 
 fn enter<'s>(sessions: &'s Sessions, token: &str) -> Option<Entered<'s>> {
