@@ -16,9 +16,9 @@
 //! - [`backend`]: one server: its queue, its process, its shared connection
 //! - [`mcp`], [`jsonrpc`]: the wire formats, pure
 //! - [`std_server`]: the bundled MCP server
-//! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`secrets`]: what tenants give to servers of their own, sealed
 //! - [`replicas`]: other gateways that stand for the same one, and how they are reached
+//! - [`seal`]: texts that clients carry and cannot read or change
 //! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
 //! - [`store`]: tenants, keys, usage, pins and the audit log in a database; the only place with SQL
 //! - [`keys`]: API keys and their hashes

@@ -42,7 +42,7 @@ impl Reload {
     pub async fn run(mut self) {
         loop {
             tokio::select! {
-                // It is looked all the same, so that what is read now is not read again for its own sake.
+                // Looks too, so that the next look does not take what is read now for a change.
                 () = self.asked.notified() => drop(self.watch.look().await),
                 () = sleep(LOOK_EVERY) => if !self.watch.look().await { continue },
             }

@@ -1,4 +1,4 @@
-//! The HTTP front end. Every route is on this page.
+//! The HTTP front end. Every route is on this page, but for those of `/admin/v1` (`admin`).
 
 mod admin;
 mod auth;
@@ -102,7 +102,7 @@ impl Front {
         Self { sessions, replicas: Some(replicas), ..self }
     }
 
-    /// What is before it.
+    /// What is behind it.
     pub fn gateway(&self) -> &Arc<Gateway> {
         &self.gateway
     }

@@ -11,10 +11,10 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-/// From well under a local tool's time to the longest calls that are allowed.
-const SECONDS_BUCKETS: [f64; 15] = [
+/// From well under a local tool's time to the longest deadline that a caller can name.
+const SECONDS_BUCKETS: [f64; 18] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
-    30.0,
+    30.0, 120.0, 600.0, 3600.0,
 ];
 
 /// Declares the metrics struct; each `#[doc]` line becomes the metric's help.
