@@ -52,6 +52,27 @@ async fn a_server_that_asks_to_be_left_alone_is_and_its_callers_wait() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_asked_too_much_has_a_moment_even_if_it_does_not_ask_for_it() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let error = r#"{"jsonrpc":"2.0","id":$id,"error":{"code":-32000,"message":"too many"}}"#;
+    for body in ["", error] {
+        let asks = status(429, json!({}), body);
+        let said = gateway.call_within_ms(500, "web", "status", asks).await;
+        assert_eq!(said.problem(), refused(502, "backend_http").for_now(), "{body}");
+        assert_eq!(said.retry_after(), Some(1));
+        let began = Instant::now();
+        assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+        assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
+    }
+    // With time to wait, the call itself is made again.
+    let said = gateway.call_within_ms(1500, "web", "status", status(429, json!({}), error)).await;
+    assert_eq!((said.status, said.header("trunkline-attempts")), (502, "2"));
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_status_with_an_error_for_the_call_is_that_error() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;
