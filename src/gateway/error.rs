@@ -317,11 +317,12 @@ impl Executed {
     }
 
     /// What an HTTP status says about it. A status of the 400s is a refusal, except those that a server or a
-    /// proxy gives in the midst of the work; "unavailable" is one when it says until when. All others say
-    /// nothing: proxies make them up when a server behind them does not answer.
+    /// proxy gives in the midst of the work, and a redirect sends the request elsewhere, except the one that says
+    /// where the outcome is; "unavailable" is a refusal when it says until when. All others say nothing: proxies
+    /// make them up when a server behind them does not answer.
     pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
-            408 | 409 | 499 => Self::Unknown,
+            303 | 408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,

@@ -25,7 +25,7 @@ async fn a_status_is_told_with_what_it_says_about_the_call() {
         assert_eq!(said.problem(), refused(502, "backend_http"), "{code}");
         assert!(said.detail().contains(&code.to_string()), "{}", said.detail());
     }
-    for code in [408, 500, 502, 503, 504] {
+    for code in [303, 408, 500, 502, 503, 504] {
         let said = gateway.call("web", "status", status(code, json!({}), "no")).await;
         assert_eq!(said.problem(), failed(502, "backend_http"), "{code}");
     }
