@@ -12,6 +12,7 @@ mod admin;
 mod calls;
 mod cancel;
 mod cli;
+mod deadlines;
 mod drain;
 mod edge;
 mod errors;
