@@ -75,7 +75,10 @@ impl From<Failure> for CallError {
                 Self::DeadlineExceeded { executed: Executed::if_written(written) }
             }
             Failure::TooLarge => Self::BackendTooLarge,
-            Failure::Busy => Self::Overloaded,
+            Failure::Busy => Self::ServerUnavailable {
+                reason: "it does not read its input".to_owned(),
+                retry_after: RETRY_SOON,
+            },
             Failure::Mixup => Self::protocol("its answer could not be trusted"),
             Failure::Http { status, retry_after } => Self::BackendHttp {
                 status,
@@ -87,5 +90,17 @@ impl From<Failure> for CallError {
                 Self::ServerUnavailable { reason: reason.to_owned(), retry_after: RETRY_SOON }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_does_not_read_is_not_executed_and_may_be_tried_on_another_copy() {
+        let error = CallError::from(Failure::Busy);
+        assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
+        assert!(error.is_retryable());
     }
 }

@@ -165,6 +165,8 @@ pub enum CallError {
     Repeatedly {
         /// How often it was tried.
         attempts: u32,
+        /// Whether any of the attempts may have run the tool.
+        executed: Executed,
         /// Why it failed the last time.
         last: Box<CallError>,
     },
@@ -212,6 +214,7 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::BackendHttp { executed, .. }
+            | Self::Repeatedly { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed,
             // These codes say that the request itself was refused.
             Self::Backend(error) => match error.code {
@@ -219,7 +222,6 @@ impl CallError {
                 _ => Executed::Unknown,
             },
             Self::BackendTooLarge | Self::InputRequired => Executed::Unknown,
-            Self::Repeatedly { last, .. } => last.executed(),
             _ => Executed::No,
         }
     }
@@ -237,7 +239,9 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
-            Self::Repeatedly { last, .. } => last.is_retryable(),
+            Self::Repeatedly { executed, last, .. } => {
+                *executed == Executed::No && last.is_retryable()
+            }
             // Other refusals would be the same again.
             Self::BackendHttp { status: 429 | 503, executed, .. } => *executed == Executed::No,
             _ => false,
@@ -261,14 +265,6 @@ impl CallError {
         }
     }
 
-    /// The same after so many attempts.
-    pub(super) fn after(self, attempts: u32) -> Self {
-        match attempts {
-            1 => self,
-            _ => Self::Repeatedly { attempts, last: Box::new(self) },
-        }
-    }
-
     /// How many attempts there were.
     pub fn attempts(&self) -> u32 {
         match self {
@@ -277,7 +273,7 @@ impl CallError {
         }
     }
 
-    /// The same, to be taken apart.
+    /// Why it failed the last time, to be taken apart. It does not know of the attempts before.
     pub fn into_last(self) -> Self {
         match self {
             Self::Repeatedly { last, .. } => *last,
@@ -321,11 +317,12 @@ impl Executed {
     }
 
     /// What an HTTP status says about it. A status of the 400s is a refusal, except those that a server or a
-    /// proxy gives in the midst of the work; "unavailable" is one when it says until when. All others say
-    /// nothing: proxies make them up when a server behind them does not answer.
+    /// proxy gives in the midst of the work, and a redirect sends the request elsewhere, except the one that says
+    /// where the outcome is; "unavailable" is a refusal when it says until when. All others say nothing: proxies
+    /// make them up when a server behind them does not answer.
     pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
-            408 | 409 | 499 => Self::Unknown,
+            303 | 408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::{Ask, Call, ToolName};
 pub use self::error::{CallError, Executed};
 use self::record::Record;
-use self::retry::Attempts;
+use self::retry::{Attempts, Tried};
 use self::sending::Sending;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
@@ -191,13 +191,25 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let mut pass =
-            Pass { admission: Arc::new(caller.tenant.limits.enter().await?), standing: None };
+        let admission = Arc::new(caller.tenant.limits.enter().await?);
+        let mut pass = Pass { admission, standing: None, tried: Tried::default() };
+        let outcome = self.at_servers(caller, &call, &mut pass, record).await;
+        outcome.map_err(|last| pass.tried.then(last))
+    }
+
+    /// The call at the server's process, and at the one that takes its place, if one does.
+    async fn at_servers(
+        &self,
+        caller: &Caller,
+        call: &Call,
+        pass: &mut Pass,
+        record: &mut Record<'_>,
+    ) -> Result<Reply, CallError> {
         let mut server = self.backend(caller, &call.server)?;
         loop {
-            match at_server(caller, &call, &server, &mut pass, record).await {
-                // It has not seen the call. If another has its place by now, the call goes there.
-                Err(error) if matches!(error.last(), CallError::ShuttingDown) => {
+            match at_server(caller, call, &server, pass, record).await {
+                // It has not seen this attempt. If another has its place by now, the call goes there.
+                Err(CallError::ShuttingDown) => {
                     server = self.successor(caller, &call.server, &server)?;
                 }
                 outcome => return outcome,
@@ -206,12 +218,13 @@ impl Gateway {
     }
 }
 
-/// What a call has of its tenant's limits: counted once, wherever it goes.
+/// What a call has with it, wherever it goes: it is counted once, and nothing that was tried is forgotten.
 struct Pass {
     /// Shared with the slot that the call has.
     admission: Arc<Admission>,
     /// What was left of the rates.
     standing: Option<Standing>,
+    tried: Tried,
 }
 
 /// One call at one server, as often as it may be tried there.
@@ -242,17 +255,16 @@ async fn at_server(
     }
     let (tool, admission) = (tool.as_deref(), pass.admission.clone());
     let sending = Sending { server, tenant, call, tool, admission };
-    let mut attempts = Attempts::new(server, tool, call.deadline);
+    let mut attempts = Attempts::new(server, tool, call.deadline, &mut pass.tried)?;
     loop {
         match sending.attempt(place, &mut attempts).await {
             Ok(sent) => {
                 let standing = pass.standing.take().unwrap_or_default();
-                let reply = sent.into_reply(call, standing, attempts.count);
-                return reply.map_err(|error| error.after(attempts.count));
+                return sent.into_reply(call, standing, attempts.count());
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,
-                None => return Err(error.after(attempts.count)),
+                None => return Err(error),
             },
         }
         place = line_up();

@@ -18,31 +18,68 @@ const ATTEMPTS_MAX: u32 = 5;
 /// The wait before the second attempt. It doubles with each.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The attempts at one call.
+/// What has become of one call so far, at whichever processes: one may have taken another's place meanwhile.
+#[derive(Default)]
+pub(super) struct Tried {
+    /// How many attempts there were, the one under way included.
+    count: u32,
+    /// Whether one of those that failed may have run the tool.
+    may_have_run: bool,
+}
+
+impl Tried {
+    /// A call's last error, as it is after all that was before.
+    pub(super) fn then(&self, last: CallError) -> CallError {
+        match self.count {
+            0 | 1 => last,
+            attempts => {
+                let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
+                CallError::Repeatedly { attempts, executed, last: Box::new(last) }
+            }
+        }
+    }
+}
+
+/// The attempts at one call that one process has.
 pub(super) struct Attempts<'a> {
     server: &'a Backend,
     /// What is over at this time is over for good.
     deadline: Instant,
     /// Whether doing it twice does no harm.
     is_repeatable: bool,
-    /// How many there were, the one under way included.
-    pub(super) count: u32,
+    /// These and those before.
+    tried: &'a mut Tried,
     /// The copy that failed it last.
     pub(super) avoid: Option<usize>,
 }
 
 impl<'a> Attempts<'a> {
-    /// The first one.
-    pub(super) fn new(server: &'a Backend, tool: Option<&Tool>, deadline: Instant) -> Self {
+    /// The first one. What may have run elsewhere is refused where it must not be repeated.
+    pub(super) fn new(
+        server: &'a Backend,
+        tool: Option<&Tool>,
+        deadline: Instant,
+        tried: &'a mut Tried,
+    ) -> Result<Self, CallError> {
         server.retries().note_call();
         let is_repeatable =
             server.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
-        Self { server, deadline, is_repeatable, count: 1, avoid: None }
+        if tried.may_have_run && !is_repeatable {
+            let reason = "the gateway stopped it".to_owned();
+            return Err(CallError::BackendExited { reason, executed: Executed::Unknown });
+        }
+        tried.count += 1;
+        Ok(Self { server, deadline, is_repeatable, tried, avoid: None })
+    }
+
+    /// How many there were, the one under way included.
+    pub(super) fn count(&self) -> u32 {
+        self.tried.count
     }
 
     /// When the answer to this attempt is no longer of use.
     pub(super) fn deadline(&self) -> Instant {
-        if !self.is_repeatable || self.count == ATTEMPTS_MAX {
+        if !self.is_repeatable || self.tried.count >= ATTEMPTS_MAX {
             return self.deadline;
         }
         let now = Instant::now();
@@ -53,10 +90,10 @@ impl<'a> Attempts<'a> {
 
     /// When to try again after this error, if at all.
     pub(super) fn again(&mut self, error: &CallError) -> Option<Instant> {
-        if self.count == ATTEMPTS_MAX || !self.may_repeat(error) {
+        if self.tried.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
             return None;
         }
-        let pause = PAUSE * (1 << (self.count - 1));
+        let pause = PAUSE * (1 << (self.tried.count - 1));
         let pause = pause.mul_f64(rand::rng().random_range(0.5..=1.0));
         let now = Instant::now();
         // Nobody knows better than the server itself, or whoever keeps it.
@@ -70,7 +107,8 @@ impl<'a> Attempts<'a> {
         if at >= self.deadline || !self.may_spend(error) {
             return None;
         }
-        self.count += 1;
+        self.tried.count += 1;
+        self.tried.may_have_run |= error.executed() == Executed::Unknown;
         self.server.metrics().retries.inc();
         Some(at)
     }

@@ -15,15 +15,12 @@ use crate::backend::queue::Place;
 use crate::backend::tools::Tool;
 use crate::ids::TenantId;
 use crate::limits::{Admission, Standing};
-use crate::mcp::Era;
 use crate::mcp::requests::CallMeta;
 use crate::mcp::results::{ResultHead, ResultKind};
+use crate::mcp::{Era, meta};
 
 /// What a request other than a tool call takes, as long as nothing better is known.
 const TYPICAL: Duration = Duration::from_millis(5);
-
-/// The member of `_meta` that tells a server how many milliseconds a call has left.
-const TIMEOUT_META: &str = "trunkline/timeoutMs";
 
 /// A call on its way to its server.
 pub(super) struct Sending<'a> {
@@ -92,13 +89,14 @@ impl Sending<'_> {
 
     /// What goes with the call; for servers that want to know, also how long they have.
     fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
-        let meta = &self.call.meta;
+        let said = &self.call.meta;
         if !self.server.config().tell_deadline {
-            return Cow::Borrowed(meta);
+            return Cow::Borrowed(said);
         }
         let left = deadline.duration_since(Instant::now()).as_millis();
-        let others = format!("{},\"{TIMEOUT_META}\":{left}", meta.others);
-        Cow::Owned(CallMeta { others, ..meta.clone() })
+        // No caller's member of that name is among the others.
+        let others = format!("{},\"{}\":{left}", said.others, meta::TIMEOUT);
+        Cow::Owned(CallMeta { others, ..said.clone() })
     }
 }
 

@@ -105,6 +105,8 @@ pub mod meta {
     pub const TRACESTATE: &str = "tracestate";
     /// Modern: the `subscriptions/listen` request a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// The gateway's own: how many milliseconds a request has left.
+    pub const TIMEOUT: &str = "trunkline/timeoutMs";
 }
 
 /// Modern: the headers of a request do not say what its body says.

@@ -34,7 +34,7 @@ const KNOWN: &[&str] = &[
     "uri",
 ];
 
-/// What the protocol knows as members of `_meta`; first those of [`OWN_META`].
+/// What the protocol and the gateway know as members of `_meta`; first those of [`OWN_META`].
 const KNOWN_META: &[&str] = &[
     meta::PROTOCOL_VERSION,
     meta::CLIENT_CAPABILITIES,
@@ -42,13 +42,14 @@ const KNOWN_META: &[&str] = &[
     meta::LOG_LEVEL,
     meta::SUBSCRIPTION_ID,
     meta::PROGRESS_TOKEN,
+    meta::TIMEOUT,
     meta::TRACEPARENT,
     meta::TRACESTATE,
     "baggage",
 ];
 
 /// Those of them that are between the gateway and its peer on either side, and written anew for each.
-const OWN_META: &[&str] = KNOWN_META.split_at(6).0;
+const OWN_META: &[&str] = KNOWN_META.split_at(7).0;
 
 /// The longest token that is echoed with every notification.
 const TOKEN_LEN_MAX: usize = 1024;
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_goes_on_and_what_is_ours_does_not() {
-        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c",
+        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c","trunkline/timeoutMs":1,
             "io.modelcontextprotocol/clientCapabilities":{},"traceparent":"00"}}"#;
         let params = Params::parse(Some(raw(json))).unwrap();
         assert_eq!(params.others(&["name"]), r#","x":{"y": 1.0}"#);

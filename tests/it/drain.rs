@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::support::{Setup, eventually, failed};
+use crate::support::{Answer, Setup, eventually, failed};
 
 #[tokio::test]
 async fn connections_without_a_request_do_not_hold_up_the_end() {
@@ -78,6 +78,27 @@ async fn calls_that_still_wait_at_the_end_of_the_drain_were_not_run() {
     assert_eq!(answer.problem(), crate::support::refused(503, "shutting_down").for_now());
     assert_eq!(answer.retry_after(), Some(1));
     assert!(fake.calls_of("raw").is_empty());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_second_attempt_then_may_have_been_run_by_the_first() {
+    let settings = "max_in_flight = 1\nretry = \"safe\"\nattempt_timeout = \"200ms\"";
+    let gateway = Setup::new()
+        .set("drain_timeout = \"300ms\"")
+        .fake_with("fake", &[], settings)
+        .start()
+        .await;
+    let waiting = gateway.spawn_call("fake", "steps", json!({"steps": ["hang"]}));
+    let retries = "trunkline_retries_total{server=\"fake\"}";
+    eventually("its second attempt", async || {
+        (gateway.metrics().await.value(retries) == Some(1.0)).then_some(())
+    })
+    .await;
+    gateway.shut_down();
+    let answer: Answer = waiting.await.unwrap();
+    assert_eq!(answer.problem(), failed(503, "shutting_down"));
+    assert_eq!(answer.header("trunkline-attempts"), "2");
     gateway.stop().await;
 }
 

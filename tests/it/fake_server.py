@@ -88,6 +88,14 @@ def progress(id, steps):
         say([{"method": "notifications/progress", "params": params}])
 
 
+def slowly(id, steps, ms):
+    """Tells how far it is now and then, and answers at last."""
+    for step in range(steps):
+        time.sleep(ms / 1000)
+        progress(id, [step])
+    answer(id, text("done"))
+
+
 def ask(id, question):
     """Puts a question to the client; the call is answered with whatever comes back, as text."""
     asking[json.dumps(question["id"])] = id
@@ -159,6 +167,7 @@ TOOLS = {
     "later": lambda id, args, raw: threading.Timer(
         args["ms"] / 1000, answer, (id, text("later"))
     ).start(),
+    "serial": lambda id, args, raw: (time.sleep(args["ms"] / 1000), answer(id, text("done"))),
     "deaf": lambda id, args, raw: stand_still(),
     "exit": lambda id, args, raw: os._exit(args.get("code", 0)),
     "close": lambda id, args, raw: (os.close(1), stand_still()),
@@ -188,6 +197,9 @@ TOOLS = {
     ),
     "say": lambda id, args, raw: (say(args["messages"]), answer(id, text("said"))),
     "progress": lambda id, args, raw: (progress(id, args["steps"]), answer(id, text("done"))),
+    "slowly": lambda id, args, raw: threading.Thread(
+        target=slowly, args=(id, args["steps"], args["ms"]), daemon=True
+    ).start(),
     "say_and_hold": lambda id, args, raw: (say(args["messages"]), held.append((id, "say_and_hold"))),
     "question": lambda id, args, raw: ask(id, args["question"]),
     "withdraw": lambda id, args, raw: (

@@ -25,7 +25,7 @@ async fn a_status_is_told_with_what_it_says_about_the_call() {
         assert_eq!(said.problem(), refused(502, "backend_http"), "{code}");
         assert!(said.detail().contains(&code.to_string()), "{}", said.detail());
     }
-    for code in [408, 500, 502, 503, 504] {
+    for code in [303, 408, 500, 502, 503, 504] {
         let said = gateway.call("web", "status", status(code, json!({}), "no")).await;
         assert_eq!(said.problem(), failed(502, "backend_http"), "{code}");
     }
@@ -48,6 +48,27 @@ async fn a_server_that_asks_to_be_left_alone_is_and_its_callers_wait() {
         assert!(began.elapsed() > Duration::from_millis(500), "{:?}", began.elapsed());
         gateway.stop().await;
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_asked_too_much_has_a_moment_even_if_it_does_not_ask_for_it() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let error = r#"{"jsonrpc":"2.0","id":$id,"error":{"code":-32000,"message":"too many"}}"#;
+    for body in ["", error] {
+        let asks = status(429, json!({}), body);
+        let said = gateway.call_within_ms(500, "web", "status", asks).await;
+        assert_eq!(said.problem(), refused(502, "backend_http").for_now(), "{body}");
+        assert_eq!(said.retry_after(), Some(1));
+        let began = Instant::now();
+        assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+        assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
+    }
+    // With time to wait, the call itself is made again.
+    let said = gateway.call_within_ms(1500, "web", "status", status(429, json!({}), error)).await;
+    assert_eq!((said.status, said.header("trunkline-attempts")), (502, "2"));
+    gateway.stop().await;
     server.stop().await;
 }
 

@@ -64,6 +64,41 @@ async fn waiting_in_line_is_no_attempt() {
 }
 
 #[tokio::test]
+async fn once_an_attempt_may_have_run_the_call_may_have() {
+    let gateway = start(&format!("{SAFE}max_in_flight = 1\n")).await;
+    let steps = json!({"steps": ["hang"]});
+    // The first attempt hangs and keeps the only slot; the second is not even written.
+    let answer = gateway.call_within_ms(1500, "fake", "steps", &steps).await;
+    assert_eq!(answer.problem(), failed(504, "deadline_exceeded"));
+    assert_eq!(attempts(&answer), "2");
+    assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_mcp_client_is_told_so_too() {
+    let gateway = start(&format!("{SAFE}max_in_flight = 1\n")).await;
+    let call = gateway.mcp("/mcp/fake").call("steps", json!({"steps": ["hang"]}));
+    let error = call.header("trunkline-timeout-ms", "1500").send().await.error();
+    let data = json!({"code": "deadline_exceeded", "retryable": false, "executed": "unknown", "attempts": 2});
+    assert_eq!((&error["code"], &error["data"]), (&json!(504), &data));
+    assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_ran_the_call_and_does_not_come_back_may_have_done_it() {
+    let settings = format!("{SAFE}start_timeout = \"2s\"\n");
+    let setup = Setup::new().fake_with("fake", &["mute_after=1"], &settings);
+    let gateway = setup.start().await;
+    let answer = gateway.call("fake", "steps", json!({"steps": ["exit"]})).await;
+    assert_eq!(answer.problem(), failed(503, "server_unavailable"));
+    assert_ne!(attempts(&answer), "1");
+    assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_that_was_never_written_is_tried_again_on_another_copy() {
     let gateway = start("max_in_flight = 8").await;
     let fake = gateway.fake("fake");

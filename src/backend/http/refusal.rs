@@ -25,8 +25,11 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// A server that wants to be left alone for longer is asked again all the same: one refusal, whoever's call it was, does
 /// not keep all tenants waiting for long. If the server still means it, the next call finds out.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// For how long a server is left alone that is asked too much and does not say for how long.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// A status that is no success. Modern servers say more in the body: that is an answer like any other.
+/// A status that is no success. Modern servers say more in the body: that is an answer like any other, unless the server
+/// wants to be left alone. Then it has refused the request, and whoever asks next has to know.
 pub(super) async fn refused(
     link: &Link,
     id: u64,
@@ -34,8 +37,15 @@ pub(super) async fn refused(
     has_session: bool,
 ) -> Result<(), NoAnswer> {
     let status = response.status().as_u16();
-    let retry_after = retry_after(response.headers());
+    let retry_after = match (status, retry_after(response.headers())) {
+        (429, None) => Some(PAUSE),
+        (_, said) => said,
+    };
     let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
+    if let (429 | 503, Some(retry_after)) = (status, retry_after) {
+        link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
+        return Err(NoAnswer::Http { status, retry_after: Some(retry_after) });
+    }
     let error_code = error_of(&body, id);
     if has_session && knows_no_session(status, &body, error_code.is_some()) {
         return Err(link.session_is_gone());
@@ -47,9 +57,6 @@ pub(super) async fn refused(
         }
         take(link, body, Answers::To(id));
         return Ok(());
-    }
-    if let (429 | 503, Some(retry_after)) = (status, retry_after) {
-        link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
     }
     Err(NoAnswer::Http { status, retry_after })
 }
@@ -134,6 +141,31 @@ mod tests {
             assert_eq!(no_answer, NoAnswer::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
             assert_eq!(*link.connection.paused_until().borrow(), Some(until));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_asked_too_much_is_left_alone_whatever_else_it_says() {
+        let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"too many"}}"#;
+        let second = Duration::from_secs(1);
+        for (status, asked, body, wait) in [
+            (429, None, "", Some(second)),
+            (429, None, error, Some(second)),
+            (429, Some("3"), error, Some(3 * second)),
+            (503, Some("3"), error, Some(3 * second)),
+            // A proxy's, for all that is known.
+            (503, None, "", None),
+        ] {
+            let link = Link::to_nowhere();
+            let mut response = axum::http::Response::builder().status(status);
+            if let Some(asked) = asked {
+                response = response.header(RETRY_AFTER, asked);
+            }
+            let response = Response::from(response.body(body).unwrap());
+            let no_answer = refused(&link, 1, response, false).await.unwrap_err();
+            assert_eq!(no_answer, NoAnswer::Http { status, retry_after: wait });
+            let until = wait.map(|wait| Instant::now() + wait);
+            assert_eq!(*link.connection.paused_until().borrow(), until);
         }
     }
 

@@ -127,7 +127,9 @@ impl From<&Malformed<'_>> for RpcError {
 
 impl From<CallError> for RpcError {
     fn from(error: CallError) -> Self {
-        let attempts = error.attempts();
+        // Of all attempts; what follows is about the last.
+        let (attempts, executed) = (error.attempts(), error.executed());
+        let is_retryable = error.is_retryable();
         let error = error.into_last();
         let code = match &error {
             // What the server said is passed on as it is.
@@ -147,8 +149,8 @@ impl From<CallError> for RpcError {
         };
         let mut data = json!({
             "code": error.code(),
-            "retryable": error.is_retryable(),
-            "executed": error.executed().as_str(),
+            "retryable": is_retryable,
+            "executed": executed.as_str(),
         });
         if attempts > 1 {
             data["attempts"] = json!(attempts);
