@@ -69,6 +69,14 @@ async fn a_tenant_is_added_changed_and_removed() {
     succeeds(&setup, &["tenant", "set", "acme", "--no-rate"]).await;
     expected["rate"] = Value::Null;
     assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--no-max-in-flight"]).await;
+    expected["max_in_flight"] = Value::Null;
+    assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--weight", "3"]).await;
+    assert_eq!(shown(&setup, &show).await, expected, "it is not lifted to be limited again");
+    succeeds(&setup, &["tenant", "add", "other", "--no-max-in-flight"]).await;
+    let other = shown(&setup, &["tenant", "show", "other", "--json"]).await;
+    assert_eq!(other["max_in_flight"], Value::Null);
 
     let table = succeeds(&setup, &["tenant", "show", "acme"]).await;
     assert!(table.contains("tenant     acme\n") && table.contains("search/query  5/s"), "{table}");
@@ -129,6 +137,7 @@ async fn a_mistake_is_named_and_changes_nothing() {
         ("tenant add new --weight 101", "from 1 to 100"),
         ("tenant add new --weight heavy", "from 1 to 100"),
         ("tenant add new --burst 0", "from 1 to 1000000"),
+        ("tenant add new --max-in-flight 1 --no-max-in-flight", "cannot be used with"),
         ("tenant add new --limit std:burst=1", "the limit for `std`: `burst`"),
         ("tenant add new --rate fast", "is not a rate"),
         ("tenant add new --limit std:speed=1", "is none of"),
