@@ -8,7 +8,7 @@ use trunkline::keys::ApiKey;
 use trunkline::store::{KeyOwner, Store};
 
 use crate::store::tenant;
-use crate::support::{Setup, TRUNKLINE, trunkline};
+use crate::support::{Setup, TRUNKLINE, trunkline, trunkline_with};
 
 fn setup() -> Setup {
     let setup = Setup::new().set("[tenants.of-file]\nrate = \"9/s\"\nservers = [\"std\"]");
@@ -217,8 +217,18 @@ async fn a_key_is_printed_once_and_alone() {
     let table = succeeds(&setup, &["key", "list", "acme"]).await;
     assert_eq!(rows(&table)[1][..3], [key.id().as_str(), "ci", "active"]);
     assert!(!table.contains(text), "{table}");
-    let actor = &store.audit(1, None).await.unwrap()[0].actor;
-    assert!(actor.starts_with("cli:") && actor.len() > 4, "{actor}");
+}
+
+#[tokio::test]
+async fn the_audit_log_has_who_really_ran_a_command() {
+    let setup = setup();
+    let env = [("USER", "mallory"), ("LOGNAME", "mallory")];
+    let output = trunkline_with(&setup, &["tenant", "add", "acme"], &env).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let who = tokio::process::Command::new("id").arg("-un").output().await.unwrap();
+    let who = String::from_utf8(who.stdout).unwrap();
+    let actor = setup.store().await.audit(1, None).await.unwrap()[0].actor.clone();
+    assert_eq!(actor, format!("cli:{}", who.trim()));
 }
 
 #[tokio::test]
