@@ -5,7 +5,7 @@
 //! Resources are counted: the first who watches one makes the gateway subscribe at the server, the last who leaves
 //! makes it unsubscribe. The server's supervisor does that, and does it again after each restart.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -147,17 +147,27 @@ impl Changes {
         self.resources_may_have_changed();
     }
 
-    /// The resources that are watched now.
+    /// The resources that are watched now, but for those that the server has refused.
     pub(super) fn watched(&self) -> BTreeSet<String> {
-        self.table.lock().watched.keys().cloned().collect()
+        let table = self.table.lock();
+        let is_refused = |it: &Watched| matches!(&*it.answer.borrow(), Some(Err(_)));
+        let watched = table.watched.iter().filter(|(_, watched)| !is_refused(watched));
+        watched.map(|(uri, _)| uri.clone()).collect()
     }
 
-    /// Those of them to which the server has not said anything yet.
-    pub(super) fn unsettled(&self) -> Vec<String> {
+    /// Those of them to which the server has not said anything yet, by the tenants that wait for it.
+    pub(super) fn unsettled(&self) -> BTreeMap<TenantId, BTreeSet<String>> {
         let table = self.table.lock();
-        let unsettled =
-            table.watched.iter().filter(|(_, watched)| watched.answer.borrow().is_none());
-        unsettled.map(|(uri, _)| uri.clone()).collect()
+        let is_unsettled = |uri: &&String| {
+            table.watched.get(*uri).is_some_and(|watched| watched.answer.borrow().is_none())
+        };
+        let mut unsettled: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for entry in table.listeners.values() {
+            for uri in entry.resources.iter().filter(is_unsettled) {
+                unsettled.entry(entry.tenant.clone()).or_default().insert(uri.clone());
+            }
+        }
+        unsettled
     }
 
     /// Told when [`Changes::watched`] has become another.

@@ -5,37 +5,38 @@
 //! of the old one as soon as the server has acknowledged it. Lists have a request of their own, so that a
 //! resource that the server refuses cannot silence them.
 
+mod listening;
+mod turns;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use self::listening::Listening;
+use self::turns::Turns;
 use super::Ready;
 use super::changes::Changes;
 use super::connection::Failure;
-use super::during::{Event, Listener};
 use super::pending::Answer;
-use crate::ids::{CallId, TenantId};
+use crate::ids::TenantId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use crate::mcp::{Era, method};
 
 /// How long a server may take to agree to a subscription.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Subscriptions that a server is asked for at once.
+/// Questions about resources that a server is asked at once; and of them, those that end a subscription.
 const ASKED_MAX: usize = 16;
+const LEFT_MAX: usize = 4;
 /// The pause before listening again, when a server ended the subscription.
 /// It grows each time.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN_MAX: Duration = Duration::from_secs(300);
-/// A subscription has no deadline of its own; this one is further off than any server lives.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The pause before a change of what is watched is passed on, for every hundred resources: changes often
 /// come together, and each tells the server of all of them.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
@@ -59,9 +60,9 @@ async fn refuse_all(changes: &Changes) {
     let mut moved = changes.moved();
     loop {
         moved.borrow_and_update();
-        for uri in changes.unsettled() {
+        for uri in changes.unsettled().values().flatten() {
             changes.settle(
-                &uri,
+                uri,
                 Err(error(METHOD_NOT_FOUND, "this server does not tell when a resource changes")),
             );
         }
@@ -69,45 +70,64 @@ async fn refuse_all(changes: &Changes) {
     }
 }
 
-/// Asks for many resources at once: one that the server does not answer holds up nobody else's.
+/// Asks for many resources at once: one that the server does not answer holds up nobody else's, and many of one tenant's
+/// hold up its own alone.
 async fn keep_legacy(changes: &Changes, ready: &Ready) {
-    let ask = |method, uri: String| async move {
+    // Without a tenant nobody wants it any more.
+    let ask = |uri: String, tenant: Option<TenantId>| async move {
+        let method = match &tenant {
+            Some(_) => method::RESOURCES_SUBSCRIBE,
+            None => method::RESOURCES_UNSUBSCRIBE,
+        };
         let request = |id| ready.dialect.about_resource(id, method, &uri);
         let answer = ready.connection.request(Instant::now() + SUBSCRIBE_TIMEOUT, request).await;
-        (uri, method == method::RESOURCES_SUBSCRIBE, read(answer))
+        (uri, tenant, read(answer))
     };
     let mut moved = changes.moved();
-    // Whether each is subscribed to, as far as the server has said; `None` while it is asked.
-    let mut known: BTreeMap<String, Option<bool>> = BTreeMap::new();
+    // What the server has been asked about.
+    let mut known: BTreeMap<String, Known> = BTreeMap::new();
     let mut asked = FuturesUnordered::new();
+    let mut turns = Turns::default();
+    let mut leaving = 0;
     loop {
         moved.borrow_and_update();
         let watched = changes.watched();
-        let left = known.iter().filter(|(uri, is)| **is == Some(true) && !watched.contains(*uri));
+        let left = known.iter().filter(|(uri, is)| **is == Known::On && !watched.contains(*uri));
         let left: Vec<String> = left.map(|(uri, _)| uri.clone()).collect();
-        for uri in left.into_iter().take(ASKED_MAX.saturating_sub(asked.len())) {
-            known.insert(uri.clone(), None);
-            asked.push(ask(method::RESOURCES_UNSUBSCRIBE, uri));
+        for uri in left.into_iter().take(LEFT_MAX - leaving) {
+            known.insert(uri.clone(), Known::Asked);
+            asked.push(ask(uri, None));
+            leaving += 1;
         }
-        for uri in changes.unsettled() {
-            match known.get(&uri) {
-                Some(Some(true)) => changes.settle(&uri, Ok(())),
-                Some(None) => {}
-                Some(Some(false)) | None if asked.len() < ASKED_MAX => {
-                    known.insert(uri.clone(), None);
-                    asked.push(ask(method::RESOURCES_SUBSCRIBE, uri));
+        let mut waiting = changes.unsettled();
+        for uris in waiting.values_mut() {
+            uris.retain(|uri| match known.get(uri) {
+                Some(Known::On) => {
+                    changes.settle(uri, Ok(()));
+                    false
                 }
-                Some(Some(false)) | None => {}
-            }
+                Some(Known::Asked) => false,
+                None => true,
+            });
+        }
+        while asked.len() < ASKED_MAX
+            && let Some((tenant, uri)) = turns.next(&mut waiting)
+        {
+            known.insert(uri.clone(), Known::Asked);
+            asked.push(ask(uri, Some(tenant)));
         }
         tokio::select! {
-            Some((uri, is_subscription, answer)) = asked.next() => {
-                match is_subscription && answer.is_ok() {
-                    true => known.insert(uri.clone(), Some(true)),
+            Some((uri, tenant, answer)) = asked.next() => {
+                match tenant.is_some() && answer.is_ok() {
+                    true => known.insert(uri.clone(), Known::On),
                     false => known.remove(&uri),
                 };
-                if is_subscription {
-                    changes.settle(&uri, answer);
+                match tenant {
+                    Some(tenant) => {
+                        turns.end(&tenant);
+                        changes.settle(&uri, answer);
+                    }
+                    None => leaving -= 1,
                 }
             }
             () = wait_for_change(&mut moved, 0) => {}
@@ -115,51 +135,62 @@ async fn keep_legacy(changes: &Changes, ready: &Ready) {
     }
 }
 
-/// One request listens to all resources. If the server refuses it, one of those that were added is to blame.
+/// What a legacy server has said of a resource.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Nothing yet.
+    Asked,
+    /// That it will tell.
+    On,
+}
+
+/// One request listens to all resources. If the server refuses it, one of those that were added is to blame: they are
+/// added one by one then, each tenant's in its turn.
 async fn keep_modern(changes: &Changes, ready: &Ready) {
     let mut moved = changes.moved();
     let mut listening: Option<Listening> = None;
     let mut pause = LISTEN_AGAIN_AFTER;
     // What the request asked for, and what the server agreed to.
     let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
+    let mut turns = Turns::default();
+    let mut one_by_one = false;
     loop {
         moved.borrow_and_update();
         let wanted = changes.watched();
+        if wanted.is_subset(&asked_for) {
+            one_by_one = false;
+        }
         if wanted.is_empty() {
             listening = None;
             asked_for.clear();
         } else if wanted != asked_for {
+            let attempt = match one_by_one {
+                true => one_more(&wanted, &asked_for, changes.unsettled(), &mut turns),
+                false => wanted.clone(),
+            };
             // The old request goes when the new one is acknowledged: nothing is missed between them.
-            let mut attempts = vec![wanted.clone()];
-            while let Some(attempt) = attempts.pop() {
-                let filter = json!({"resourceSubscriptions": attempt});
-                match Listening::begin(ready, &filter).await {
-                    Ok((new, acknowledged)) => {
-                        listening = Some(new);
-                        honoured = acknowledged.unwrap_or_else(|| attempt.clone());
-                        asked_for = attempt;
-                    }
-                    Err(refused) => {
-                        let added: Vec<_> = attempt.difference(&asked_for).cloned().collect();
-                        match &added[..] {
-                            [guilty] => changes.settle(guilty, Err(refused)),
-                            // One of several: each is tried on top of what is listened to already.
-                            several => attempts.extend(
-                                several
-                                    .iter()
-                                    .map(|uri| asked_for.iter().chain([uri]).cloned().collect()),
-                            ),
-                        }
-                    }
+            match Listening::begin(ready, &json!({"resourceSubscriptions": attempt})).await {
+                Ok((new, acknowledged)) => {
+                    listening = Some(new);
+                    honoured = acknowledged.unwrap_or_else(|| attempt.clone());
+                    asked_for = attempt;
                 }
-                for attempt in &mut attempts {
-                    attempt.extend(asked_for.iter().cloned());
+                Err(refused) => {
+                    let added: Vec<_> = attempt.difference(&asked_for).collect();
+                    match added[..] {
+                        [] => {}
+                        [guilty] => changes.settle(guilty, Err(refused)),
+                        _ => one_by_one = true,
+                    }
                 }
             }
         }
-        for uri in changes.unsettled().iter().filter(|uri| asked_for.contains(*uri)) {
+        for uri in changes.unsettled().values().flatten().filter(|uri| asked_for.contains(*uri)) {
             let not_honoured = || error(INTERNAL_ERROR, "the server does not watch this resource");
             changes.settle(uri, if honoured.contains(uri) { Ok(()) } else { Err(not_honoured()) });
+        }
+        if one_by_one {
+            continue;
         }
         tokio::select! {
             () = wait_for_change(&mut moved, wanted.len()) => {}
@@ -173,6 +204,21 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
             }
         }
     }
+}
+
+/// What is listened to already, as far as it is still wanted, and one resource more.
+fn one_more(
+    wanted: &BTreeSet<String>,
+    asked_for: &BTreeSet<String>,
+    mut waiting: BTreeMap<TenantId, BTreeSet<String>>,
+    turns: &mut Turns,
+) -> BTreeSet<String> {
+    let mut attempt: BTreeSet<_> = wanted.intersection(asked_for).cloned().collect();
+    if let Some((tenant, uri)) = turns.next(&mut waiting) {
+        turns.end(&tenant);
+        attempt.insert(uri);
+    }
+    attempt
 }
 
 /// A legacy server tells of its lists unasked.
@@ -207,78 +253,6 @@ fn list_filter(ready: &Ready) -> Value {
         }
     }
     filter
-}
-
-/// A `subscriptions/listen` that the server has accepted. Dropping it cancels it.
-struct Listening {
-    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
-}
-
-impl Listening {
-    /// Listens; also gives the resources that the server agreed to tell of, if it said.
-    async fn begin(
-        ready: &Ready,
-        filter: &Value,
-    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
-        let failed = |_| error(INTERNAL_ERROR, "the server could not be asked");
-        let deadline = Instant::now() + LISTEN_TIMEOUT;
-        let connection = &ready.connection;
-        let ticket = connection
-            .register(TenantId::gateway(), CallId::new(), deadline, None)
-            .map_err(failed)?;
-        let (listener, mut events) = Listener::new(None);
-        ticket.listen(listener);
-        ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
-        let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
-        let event = tokio::select! {
-            // An answer may follow at once: first what came first.
-            biased;
-            // One that never acknowledges may tell all the same.
-            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
-            answer = &mut answer => return Err(refusal(answer)),
-        };
-        let acknowledged = match event {
-            // Nobody is left who could acknowledge: there is an answer.
-            Some(None) => return Err(refusal(answer.await)),
-            Some(event) => event,
-            None => None,
-        };
-        let resources = acknowledged.and_then(|event| match event {
-            Event::Acknowledged(params) => acknowledged_resources(&params),
-            _ => None,
-        });
-        Ok((Self { answer }, resources))
-    }
-
-    /// Done when the server has ended it.
-    async fn ended(listening: &mut Option<Self>) {
-        match listening {
-            Some(listening) => drop((&mut listening.answer).await),
-            None => std::future::pending().await,
-        }
-    }
-}
-
-fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
-    #[derive(Deserialize)]
-    struct Acknowledged {
-        notifications: Notifications,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Notifications {
-        resource_subscriptions: Option<BTreeSet<String>>,
-    }
-    let acknowledged: Acknowledged = serde_json::from_slice(params).ok()?;
-    acknowledged.notifications.resource_subscriptions
-}
-
-/// What was answered instead of being acknowledged.
-fn refusal(answer: Result<Answer, Failure>) -> ErrorObject {
-    match read(answer) {
-        Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
-        Err(refused) => refused,
-    }
 }
 
 fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {

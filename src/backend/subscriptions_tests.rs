@@ -240,11 +240,11 @@ async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
     let error = json!({"code": 5, "message": "no"});
     let both = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
     scene.peer.send(json!({"id": both, "error": error})).await;
+    let alone = scene.listens(json!({"resourceSubscriptions": ["bad", "good"]})).await;
+    scene.peer.send(json!({"id": alone, "error": error})).await;
     let new = scene.listens(json!({"resourceSubscriptions": ["fine", "good"]})).await;
     scene.acknowledge(&new, json!({"resourceSubscriptions": ["fine", "good"]})).await;
     scene.cancels(&id).await;
-    let again = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
-    scene.peer.send(json!({"id": again, "error": error})).await;
     assert!(matches!(bad.await.unwrap(), Err(WatchError::Refused(error)) if error.code == 5));
     fine.await.unwrap().unwrap();
     scene.listener.unwatch("fine");
@@ -271,6 +271,72 @@ async fn one_resource_that_a_legacy_server_does_not_answer_holds_up_no_other() {
     scene.answer(&id, json!({})).await;
     good.await.unwrap().unwrap();
     assert!(!hanging.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_resources_are_never_answered_holds_up_its_own_alone() {
+    let mut scene = legacy();
+    scene.listener.watch_all((0..1000).map(|n| format!("hanging-{n:03}"))).unwrap();
+    let mut hanging = 0;
+    while let Ok(message) = timeout(Duration::from_secs(1), scene.peer.receive()).await {
+        assert_eq!(message["method"], "resources/subscribe");
+        hanging += 1;
+    }
+    assert_eq!(hanging, 4);
+    let other = TenantId::parse("b").unwrap();
+    let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
+    let began = Instant::now();
+    for uri in ["x", "y", "z"] {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (watched, ()) = tokio::join!(other.watch(uri, deadline), async {
+            let id = scene.asked("resources/subscribe", uri).await;
+            scene.answer(&id, json!({})).await;
+        });
+        watched.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_and_not_answered_holds_up_nobody_who_comes() {
+    let mut scene = legacy();
+    let uris: Vec<String> = (0..20).map(|n| format!("left-{n:02}")).collect();
+    scene.listener.watch_all(uris.clone()).unwrap();
+    for _ in &uris {
+        let id = scene.peer.receive().await["id"].clone();
+        scene.answer(&id, json!({})).await;
+    }
+    assert!(scene.listener.settled(Instant::now() + Duration::from_secs(1)).await.is_empty());
+    uris.iter().for_each(|uri| scene.listener.unwatch(uri));
+    for _ in 0..LEFT_MAX {
+        assert_eq!(scene.peer.receive().await["method"], "resources/unsubscribe");
+    }
+    let came = scene.watch("new");
+    let id = scene.asked("resources/subscribe", "new").await;
+    scene.answer(&id, json!({})).await;
+    came.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_holds_up_its_own_alone() {
+    let mut scene = open(ProtocolVersion::LATEST, json!({"resources": {"subscribe": true}}));
+    let bad: Vec<String> = (0..100).map(|n| format!("bad-{n:02}")).collect();
+    scene.listener.watch_all(bad.clone()).unwrap();
+    let refused = json!({"code": 5, "message": "no"});
+    let all = scene.listens(json!({"resourceSubscriptions": bad})).await;
+    scene.peer.send(json!({"id": all, "error": refused})).await;
+    let first = scene.listens(json!({"resourceSubscriptions": ["bad-00"]})).await;
+    let other = TenantId::parse("b").unwrap();
+    let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
+    let watching = tokio::spawn(async move {
+        let watched = other.watch("x", Instant::now() + Duration::from_secs(60)).await;
+        (watched, other)
+    });
+    tokio::task::yield_now().await;
+    scene.peer.send(json!({"id": first, "error": refused})).await;
+    let id = scene.listens(json!({"resourceSubscriptions": ["x"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["x"]})).await;
+    watching.await.unwrap().0.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

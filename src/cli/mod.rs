@@ -19,6 +19,7 @@ use ::std::path::PathBuf;
 use ::std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::ids::{InvalidId, TenantId};
@@ -151,10 +152,11 @@ async fn known_tenants(config: &Config, store: &Store) -> anyhow::Result<Known> 
     Ok(known(&config.tenants, store.tenants().await?, anonymous))
 }
 
-/// Whoever runs this command, for the audit log.
+/// Whoever runs this command, for the audit log: by what the system knows, since anybody can set `USER`.
 fn actor() -> Actor {
-    let user = ::std::env::var("USER").or_else(|_| ::std::env::var("LOGNAME"));
-    Actor::cli(&user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string()))
+    let uid = Uid::current();
+    let user = User::from_uid(uid).ok().flatten();
+    Actor::cli(&user.map_or_else(|| uid.to_string(), |user| user.name))
 }
 
 fn parse_tenant(text: &str) -> Result<TenantId, InvalidId> {

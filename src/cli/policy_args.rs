@@ -14,6 +14,9 @@ pub(super) struct PolicyArgs {
     /// Calls in flight [default: 256]
     #[arg(long, value_name = "N", value_parser = number::<IN_FLIGHT_MAX>)]
     max_in_flight: Option<u32>,
+    /// Do not limit calls in flight
+    #[arg(long, conflicts_with = "max_in_flight")]
+    no_max_in_flight: bool,
     /// Its part of a server where there is not enough for all, 1 to 100 [default: 1]
     #[arg(long, value_name = "N", value_parser = number::<WEIGHT_MAX>)]
     weight: Option<u32>,
@@ -45,7 +48,10 @@ impl PolicyArgs {
         let limit = &mut policy.limit;
         limit.rate = self.rate.or(limit.rate);
         limit.burst = self.burst.or(limit.burst);
-        limit.max_in_flight = self.max_in_flight.or(limit.max_in_flight);
+        limit.max_in_flight = match self.no_max_in_flight {
+            true => None,
+            false => self.max_in_flight.or(limit.max_in_flight),
+        };
         policy.weight = self.weight.unwrap_or(policy.weight);
         if let Some(servers) = self.servers {
             policy.servers = servers;

@@ -82,8 +82,13 @@ pub enum CallError {
         limit: usize,
     },
     /// The tenant has as much as it may have.
-    #[error("{0}")]
-    TenantBusy(Cow<'static, str>),
+    #[error("{detail}")]
+    TenantBusy {
+        /// Of what.
+        detail: Cow<'static, str>,
+        /// Its rates, of which nothing was taken.
+        standing: Standing,
+    },
     /// The tenant has made as many calls as it may for now.
     #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
     RateLimited {
@@ -160,13 +165,15 @@ pub enum CallError {
     /// The tool asks back, and this caller cannot answer.
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
-    /// It failed again and again.
-    #[error("{last} (after {attempts} attempts)")]
-    Repeatedly {
+    /// It was taken from the tenant's rates, and tried once or more.
+    #[error("{last}{}", in_words(*attempts))]
+    Attempted {
         /// How often it was tried.
         attempts: u32,
         /// Whether any of the attempts may have run the tool.
         executed: Executed,
+        /// The tenant's rates.
+        standing: Standing,
         /// Why it failed the last time.
         last: Box<CallError>,
     },
@@ -191,7 +198,7 @@ impl CallError {
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::ToolHeld { .. } => "tool_held",
             Self::PayloadTooLarge { .. } => "payload_too_large",
-            Self::TenantBusy(_) => "tenant_busy",
+            Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
@@ -204,7 +211,7 @@ impl CallError {
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
-            Self::Repeatedly { last, .. } => last.code(),
+            Self::Attempted { last, .. } => last.code(),
         }
     }
 
@@ -214,7 +221,7 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::BackendHttp { executed, .. }
-            | Self::Repeatedly { executed, .. }
+            | Self::Attempted { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed,
             // These codes say that the request itself was refused.
             Self::Backend(error) => match error.code {
@@ -230,7 +237,7 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::AuthUnavailable
-            | Self::TenantBusy(_)
+            | Self::TenantBusy { .. }
             | Self::RateLimited { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
@@ -239,7 +246,7 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
-            Self::Repeatedly { executed, last, .. } => {
+            Self::Attempted { executed, last, .. } => {
                 *executed == Executed::No && last.is_retryable()
             }
             // Other refusals would be the same again.
@@ -256,19 +263,39 @@ impl CallError {
             }
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::AuthUnavailable
-            | Self::TenantBusy(_)
+            | Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ShuttingDown => Some(RETRY_SOON),
-            Self::Repeatedly { last, .. } => last.retry_after(),
+            Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
         }
+    }
+
+    /// The tenant has as much as it may have of something else than calls.
+    pub fn busy(detail: &'static str) -> Self {
+        Self::TenantBusy { detail: Cow::Borrowed(detail), standing: Standing::default() }
+    }
+
+    /// Where the tenant stands with its rates, if that is known.
+    pub fn standing(&self) -> Option<&Standing> {
+        match self {
+            Self::TenantBusy { standing, .. }
+            | Self::RateLimited { standing, .. }
+            | Self::Attempted { standing, .. } => Some(standing),
+            _ => None,
+        }
+    }
+
+    /// Whether the tenant's own limits refused the call, which has cost nobody anything.
+    pub fn is_own_limit(&self) -> bool {
+        matches!(self, Self::TenantBusy { .. } | Self::RateLimited { .. })
     }
 
     /// How many attempts there were.
     pub fn attempts(&self) -> u32 {
         match self {
-            Self::Repeatedly { attempts, .. } => *attempts,
+            Self::Attempted { attempts, .. } => *attempts,
             _ => 1,
         }
     }
@@ -276,7 +303,7 @@ impl CallError {
     /// Why it failed the last time, to be taken apart. It does not know of the attempts before.
     pub fn into_last(self) -> Self {
         match self {
-            Self::Repeatedly { last, .. } => *last,
+            Self::Attempted { last, .. } => *last,
             _ => self,
         }
     }
@@ -284,7 +311,7 @@ impl CallError {
     /// Why it failed the last time.
     pub fn last(&self) -> &Self {
         match self {
-            Self::Repeatedly { last, .. } => last,
+            Self::Attempted { last, .. } => last,
             _ => self,
         }
     }
@@ -301,6 +328,10 @@ impl CallError {
             Err(_) => Self::protocol("its error has no code or message"),
         }
     }
+}
+
+fn in_words(attempts: u32) -> String {
+    if attempts == 1 { String::new() } else { format!(" (after {attempts} attempts)") }
 }
 
 impl Executed {

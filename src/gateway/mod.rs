@@ -194,7 +194,7 @@ impl Gateway {
         let admission = Arc::new(caller.tenant.limits.enter().await?);
         let mut pass = Pass { admission, standing: None, tried: Tried::default() };
         let outcome = self.at_servers(caller, &call, &mut pass, record).await;
-        outcome.map_err(|last| pass.tried.then(last))
+        outcome.map_err(|last| pass.tried.then(last, pass.standing))
     }
 
     /// The call at the server's process, and at the one that takes its place, if one does.
@@ -259,8 +259,7 @@ async fn at_server(
     loop {
         match sending.attempt(place, &mut attempts).await {
             Ok(sent) => {
-                let standing = pass.standing.take().unwrap_or_default();
-                return sent.into_reply(call, standing, attempts.count());
+                return sent.into_reply(call, &mut pass.standing, attempts.count());
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,

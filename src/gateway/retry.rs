@@ -12,6 +12,7 @@ use super::{CallError, Executed};
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, State};
 use crate::config::Retry;
+use crate::limits::Standing;
 
 /// Attempts at one call, the first included.
 const ATTEMPTS_MAX: u32 = 5;
@@ -28,15 +29,15 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    /// A call's last error, as it is after all that was before.
-    pub(super) fn then(&self, last: CallError) -> CallError {
-        match self.count {
-            0 | 1 => last,
-            attempts => {
-                let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
-                CallError::Repeatedly { attempts, executed, last: Box::new(last) }
-            }
+    /// A call's last error, as it is after all that was before, and what was left of the tenant's rates.
+    pub(super) fn then(&self, last: CallError, standing: Option<Standing>) -> CallError {
+        let standing = standing.unwrap_or_default();
+        if self.count <= 1 && standing.is_empty() {
+            return last;
         }
+        let attempts = self.count.max(1);
+        let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
+        CallError::Attempted { attempts, executed, standing, last: Box::new(last) }
     }
 }
 

@@ -133,6 +133,9 @@ async fn by_token(front: &Front, token: &str) -> Result<Caller, CallError> {
             _ => unknown(front),
         }
     })?;
+    if front.directory.is_stale() {
+        return Err(CallError::AuthUnavailable);
+    }
     let tenant = front.directory.tenant(&verified.tenant).ok_or(CallError::Forbidden(
         "the token is valid, and the tenant that it names is not known here",
     ))?;

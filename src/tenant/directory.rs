@@ -26,7 +26,8 @@ use crate::limits::Shared;
 use crate::policy::Policy;
 use crate::store::{KeyState, Store, StoreError};
 
-/// How long keys are believed without a word from the store: revoked ones among them would still be let in.
+/// How long keys and tenants are believed without a word from the store: revoked and removed ones among them would still be
+/// let in.
 const STALE_MAX: Duration = Duration::from_secs(60 * 60);
 /// How often all is read again, though nothing is said to have changed.
 const CONFIRM_EVERY: Duration = Duration::from_secs(60);
@@ -244,13 +245,18 @@ impl Directory {
     /// Whose key it is. Unknown, wrong, revoked and expired ones go the same way.
     pub async fn holder(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
         let hash = self.store.hasher().hash(key);
-        if self.confirmed.borrow().elapsed() > STALE_MAX {
+        if self.is_stale() {
             return Err(KeyError::Unavailable);
         }
         match self.known(key.id(), &hash) {
             Some(key) => Ok(key),
             None => self.ask_store(key.id(), hash).await,
         }
+    }
+
+    /// Whether nothing was heard from the store for so long that nobody is let in by what is remembered.
+    pub fn is_stale(&self) -> bool {
+        self.confirmed.borrow().elapsed() > STALE_MAX
     }
 
     fn known(&self, id: KeyId, hash: &KeyHash) -> Option<Arc<Key>> {

@@ -1,19 +1,27 @@
 //! Callers with a token of an identity provider.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::{advance, pause, resume};
 
 use crate::support::{
-    AUDIENCE, Answer, Api, Gateway, ISSUER, Provider, Setup, SigningKey, claims, now_s, refused,
+    AUDIENCE, Answer, Api, Gateway, ISSUER, Postgres, Provider, Setup, SigningKey, claims,
+    eventually, now_s, refused,
 };
 
 async fn gateway(provider: &Provider) -> Gateway {
+    setup(provider).start().await
+}
+
+fn setup(provider: &Provider) -> Setup {
     let oauth = format!(
         "[auth.oauth]\nissuer = {ISSUER:?}\naudience = {AUDIENCE:?}\njwks_url = {:?}\n\
          tenant_claim = \"tenant\"",
         provider.url()
     );
     let setup = Setup::new().without_anonymous().set(&oauth).std();
-    setup.with_tenant("acme", "servers = [\"std/echo\"]").start().await
+    setup.with_tenant("acme", "servers = [\"std/echo\"]")
 }
 
 async fn echo(api: &Api) -> Answer {
@@ -66,5 +74,34 @@ async fn without_the_providers_keys_nobody_is_told_that_a_token_is_wrong() {
     assert_eq!(answer.problem(), refused(503, "auth_unavailable").for_now());
     assert!(answer.retry_after().is_some());
     assert_eq!(echo(&gateway.as_tenant("acme").await).await.status, 200);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn after_an_hour_without_the_store_neither_tokens_nor_keys_let_anybody_in() {
+    let Some(postgres) = Postgres::start() else { return };
+    let key = SigningKey::ec("a");
+    let provider = Provider::start(&[&key]).await;
+    let gateway = setup(&provider).with_store(&postgres.database().await).start().await;
+    let callers = [gateway.with_key(&key.token(&claims(|_| ()))), gateway.as_tenant("acme").await];
+    for caller in &callers {
+        assert_eq!(echo(caller).await.status, 200);
+    }
+    postgres.down();
+    for caller in &callers {
+        assert_eq!(echo(caller).await.status, 200);
+    }
+    // For timers, not for the network.
+    pause();
+    advance(Duration::from_secs(60 * 60 + 60)).await;
+    resume();
+    for caller in &callers {
+        let refusal = echo(caller).await;
+        assert_eq!(refusal.problem(), refused(503, "auth_unavailable").for_now());
+    }
+    postgres.up();
+    for caller in &callers {
+        eventually("let in again", async || (echo(caller).await.status == 200).then_some(())).await;
+    }
     gateway.stop().await;
 }

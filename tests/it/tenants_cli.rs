@@ -8,7 +8,7 @@ use trunkline::keys::ApiKey;
 use trunkline::store::{KeyOwner, Store};
 
 use crate::store::tenant;
-use crate::support::{Setup, TRUNKLINE, trunkline};
+use crate::support::{Setup, TRUNKLINE, trunkline, trunkline_with};
 
 fn setup() -> Setup {
     let setup = Setup::new().set("[tenants.of-file]\nrate = \"9/s\"\nservers = [\"std\"]");
@@ -69,6 +69,14 @@ async fn a_tenant_is_added_changed_and_removed() {
     succeeds(&setup, &["tenant", "set", "acme", "--no-rate"]).await;
     expected["rate"] = Value::Null;
     assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--no-max-in-flight"]).await;
+    expected["max_in_flight"] = Value::Null;
+    assert_eq!(shown(&setup, &show).await, expected);
+    succeeds(&setup, &["tenant", "set", "acme", "--weight", "3"]).await;
+    assert_eq!(shown(&setup, &show).await, expected, "it is not lifted to be limited again");
+    succeeds(&setup, &["tenant", "add", "other", "--no-max-in-flight"]).await;
+    let other = shown(&setup, &["tenant", "show", "other", "--json"]).await;
+    assert_eq!(other["max_in_flight"], Value::Null);
 
     let table = succeeds(&setup, &["tenant", "show", "acme"]).await;
     assert!(table.contains("tenant     acme\n") && table.contains("search/query  5/s"), "{table}");
@@ -129,6 +137,7 @@ async fn a_mistake_is_named_and_changes_nothing() {
         ("tenant add new --weight 101", "from 1 to 100"),
         ("tenant add new --weight heavy", "from 1 to 100"),
         ("tenant add new --burst 0", "from 1 to 1000000"),
+        ("tenant add new --max-in-flight 1 --no-max-in-flight", "cannot be used with"),
         ("tenant add new --limit std:burst=1", "the limit for `std`: `burst`"),
         ("tenant add new --rate fast", "is not a rate"),
         ("tenant add new --limit std:speed=1", "is none of"),
@@ -208,8 +217,18 @@ async fn a_key_is_printed_once_and_alone() {
     let table = succeeds(&setup, &["key", "list", "acme"]).await;
     assert_eq!(rows(&table)[1][..3], [key.id().as_str(), "ci", "active"]);
     assert!(!table.contains(text), "{table}");
-    let actor = &store.audit(1, None).await.unwrap()[0].actor;
-    assert!(actor.starts_with("cli:") && actor.len() > 4, "{actor}");
+}
+
+#[tokio::test]
+async fn the_audit_log_has_who_really_ran_a_command() {
+    let setup = setup();
+    let env = [("USER", "mallory"), ("LOGNAME", "mallory")];
+    let output = trunkline_with(&setup, &["tenant", "add", "acme"], &env).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let who = tokio::process::Command::new("id").arg("-un").output().await.unwrap();
+    let who = String::from_utf8(who.stdout).unwrap();
+    let actor = setup.store().await.audit(1, None).await.unwrap()[0].actor.clone();
+    assert_eq!(actor, format!("cli:{}", who.trim()));
 }
 
 #[tokio::test]

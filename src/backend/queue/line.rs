@@ -257,9 +257,11 @@ impl<W> Line<W> {
         }
     }
 
-    /// Whether calls of a tenant want a slot.
-    pub(super) fn is_waiting(&self, number: u32) -> bool {
-        self.tenants.get(&number).is_some_and(|waiting| !waiting.calls.is_empty())
+    /// The tenant whose calls want a slot, if there is but one.
+    pub(super) fn only_waiting(&self) -> Option<&Share> {
+        let mut numbers = self.empty_handed.values().chain(self.others.values());
+        let (number, None) = (numbers.next()?, numbers.next()) else { return None };
+        Some(&self.tenants.get(number)?.share)
     }
 
     /// Tenants whose calls want a slot.

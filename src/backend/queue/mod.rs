@@ -8,7 +8,8 @@
 //! A server may have a rate ([`gate`]) or be paused: what comes too early waits in the same lines.
 //!
 //! Where tenants share a server, no tenant may hold all of its slots, however long its calls take: a quarter of them
-//! is a reserve that only tenants have which hold none ([`slots`]).
+//! is a reserve that only tenants have which hold none ([`slots`]). They share it as long as two of them have asked for
+//! slots lately, wait for some or hold some.
 //!
 //! What tenants use counts only while somebody waits: what nobody else wanted is free.
 
@@ -192,7 +193,6 @@ impl<'a> Place<'a> {
         if inner.slots.has_waiting() {
             return None;
         }
-        let is_shared = inner.shares.is_shared();
         // Counted first: of two calls of a tenant that holds none, only one may have the reserve.
         let held = loop {
             match self.share.hold() {
@@ -200,7 +200,8 @@ impl<'a> Place<'a> {
                 None => self.share = inner.shares.add(&self.share.tenant),
             }
         };
-        let Some(slot) = inner.slots.take_at_once(held, is_shared) else {
+        let others_came = || inner.shares.others_came(&self.share);
+        let Some(slot) = inner.slots.take_at_once(held, others_came) else {
             self.share.let_go();
             return None;
         };

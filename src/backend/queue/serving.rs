@@ -104,9 +104,10 @@ impl Inner {
 
     /// A slot that is free, and who may have it.
     fn next_slot(&self, line: &Line<oneshot::Sender<Grant>>) -> Option<(Slot, Among)> {
-        // Whoever asked lately and does not wait is another than those who do, however long ago they asked.
-        let another = self.shares.last_asker().is_some_and(|number| !line.is_waiting(number));
-        let is_shared = another || line.tenants_waiting() > 1 || self.shares.is_shared();
+        let is_shared = match line.only_waiting() {
+            Some(share) => self.slots.taken() > share.held() || self.shares.others_came(share),
+            None => true,
+        };
         let free = self.slots.free();
         match (free.open, free.reserved) {
             (true, _) if is_shared => Some((Slot::Open, Among::Below(self.slots.limit()))),

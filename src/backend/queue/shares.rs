@@ -160,20 +160,18 @@ impl Shares {
         share.used.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Whether more than one tenant has asked for a slot lately.
-    pub(super) fn is_shared(&self) -> bool {
-        let until = self.shared_until.load(Ordering::Acquire);
+    /// Whether a tenant other than this one has asked for a slot lately. This one has, or waits for one.
+    pub(super) fn others_came(&self, share: &Share) -> bool {
+        let last = self.last.load(Ordering::Acquire);
+        let mut until = self.shared_until.load(Ordering::Acquire);
+        if (last >> 32) as u32 != share.number {
+            // It came after those who wait, however long ago they came.
+            until = until.max((last as u32).saturating_add(LATELY_TICKS));
+        }
         until != 0 && self.now() < until
     }
 
-    /// Who asked last, if that was lately.
-    pub(super) fn last_asker(&self) -> Option<u32> {
-        let last = self.last.load(Ordering::Acquire);
-        let is_recent = self.now() < (last as u32).saturating_add(LATELY_TICKS);
-        (last != 0 && is_recent).then_some((last >> 32) as u32)
-    }
-
-    /// When to look again whether it still is.
+    /// When to look again whether others still are there.
     pub(super) fn look_again_at(&self) -> Instant {
         let until = self.began + TICK * self.shared_until.load(Ordering::Acquire);
         let now = Instant::now();

@@ -63,25 +63,44 @@ impl Slots {
         open_of(self.size())
     }
 
-    /// A slot for a tenant that holds so many others, if nobody waits.
-    pub(super) fn take_at_once(&self, held: u32, is_shared: bool) -> Option<Slot> {
+    /// A slot for a tenant that holds so many others, if nobody waits. `others_came` says whether other tenants want
+    /// slots too, as far as is not seen here.
+    pub(super) fn take_at_once(&self, held: u32, others_came: impl Fn() -> bool) -> Option<Slot> {
         let mut slot = None;
         let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            slot = if state >= ONE_WAITS { None } else { self.choose(state, held, is_shared) };
+            slot = if state >= ONE_WAITS { None } else { self.choose(state, held, &others_came) };
             slot.map(|slot| state - slot.one())
         });
         taken.ok().and(slot)
     }
 
-    fn choose(&self, state: u64, held: u32, is_shared: bool) -> Option<Slot> {
+    fn choose(&self, state: u64, held: u32, others_came: impl Fn() -> bool) -> Option<Slot> {
         let free = Free::of(state);
-        if free.open && (!is_shared || held < self.limit()) {
-            Some(Slot::Open)
-        } else if free.reserved && (!is_shared || held == 0) {
-            Some(Slot::Reserved)
-        } else {
-            None
+        // Nearly always: what the tenant may have whoever else is there.
+        if free.open && held < self.limit() {
+            return Some(Slot::Open);
         }
+        if free.reserved && held == 0 {
+            return Some(Slot::Reserved);
+        }
+        let slot = match (free.open, free.reserved) {
+            (true, _) => Slot::Open,
+            (false, true) => Slot::Reserved,
+            (false, false) => return None,
+        };
+        let is_shared = self.taken_in(state) > held || others_came();
+        (!is_shared).then_some(slot)
+    }
+
+    /// How many are taken. Whoever holds fewer is not alone.
+    pub(super) fn taken(&self) -> u32 {
+        self.taken_in(self.state.load(Ordering::Acquire))
+    }
+
+    fn taken_in(&self, state: u64) -> u32 {
+        let (open, reserved) = (state & MASK, (state >> BITS) & MASK);
+        // While it is resized this may be wrong for a moment, and somebody waits who need not, or the other way round.
+        (u64::from(self.size()) + 2 * NONE).saturating_sub(open + reserved) as u32
     }
 
     /// From now on nobody takes a slot.
@@ -176,36 +195,36 @@ mod tests {
     fn nobody_takes_a_free_slot_while_somebody_waits_for_it() {
         let slots = Slots::new(2);
         slots.wait();
-        assert_eq!(slots.take_at_once(0, false), None);
+        assert_eq!(slots.take_at_once(0, || false), None);
         slots.give_up();
-        assert_eq!(slots.take_at_once(0, false), Some(Slot::Open));
-        assert_eq!(slots.take_at_once(0, false), Some(Slot::Reserved));
-        assert_eq!(slots.take_at_once(0, false), None);
+        assert_eq!(slots.take_at_once(0, || false), Some(Slot::Open));
+        assert_eq!(slots.take_at_once(0, || false), Some(Slot::Reserved));
+        assert_eq!(slots.take_at_once(0, || false), None);
     }
 
     #[test]
     fn slots_that_are_too_many_go_when_they_come_back() {
         let slots = Slots::new(8);
-        let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, false)).collect();
+        let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, || false)).collect();
         assert_eq!(taken.len(), 8);
         slots.resize(2);
         while taken.len() > 1 {
-            assert_eq!(slots.take_at_once(0, false), None, "{} are taken", taken.len());
+            assert_eq!(slots.take_at_once(0, || false), None, "{} are taken", taken.len());
             slots.take_back(taken.pop().unwrap());
         }
-        assert!(slots.take_at_once(0, false).is_some());
-        assert_eq!(slots.take_at_once(0, false), None);
+        assert!(slots.take_at_once(0, || false).is_some());
+        assert_eq!(slots.take_at_once(0, || false), None);
     }
 
     #[test]
     fn too_few_of_one_kind_are_not_made_up_for_by_the_other() {
         let slots = Slots::new(8);
-        let taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, false)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, || false)).collect();
         let (reserved, open): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|&slot| slot == Slot::Reserved);
         open.into_iter().for_each(|slot| _ = slots.take_back(slot));
         slots.resize(reserved.len());
-        assert_eq!(slots.take_at_once(0, false), None);
+        assert_eq!(slots.take_at_once(0, || false), None);
         slots.resize(usize::MAX);
         slots.resize(0);
         reserved.into_iter().for_each(|slot| _ = slots.take_back(slot));
@@ -216,8 +235,8 @@ mod tests {
     fn nobody_takes_a_slot_while_there_is_a_pause() {
         let slots = Slots::new(1);
         slots.pause();
-        assert_eq!((slots.take_at_once(0, false), slots.has_waiting()), (None, true));
+        assert_eq!((slots.take_at_once(0, || false), slots.has_waiting()), (None, true));
         slots.resume();
-        assert_eq!(slots.take_at_once(0, false), Some(Slot::Open));
+        assert_eq!(slots.take_at_once(0, || false), Some(Slot::Open));
     }
 }

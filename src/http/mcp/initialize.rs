@@ -1,6 +1,5 @@
 //! `initialize`: opens a session of the legacy era.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -19,9 +18,8 @@ use crate::http::Front;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{Era, ProtocolVersion};
 
-const TOO_MANY_OPENED: CallError = CallError::TenantBusy(Cow::Borrowed(
-    "sessions are opened too often; use those that are open, or wait a moment",
-));
+const TOO_MANY_OPENED: &str =
+    "sessions are opened too often; use those that are open, or wait a moment";
 
 pub(super) async fn initialize(
     asking: &Asking<'_>,
@@ -42,7 +40,7 @@ pub(super) async fn initialize(
         .expect("what was JSON is JSON");
     let sessions = &front.sessions;
     let created = sessions.create(&caller.tenant.id, asking.scope, version, &capabilities);
-    let (entered, token) = created.ok_or(TOO_MANY_OPENED)?;
+    let (entered, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
     // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
     let opening = Opening { front, session: Some(&entered.session) };
     let caller = within(caller, &entered.session);

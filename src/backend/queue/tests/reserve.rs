@@ -85,7 +85,7 @@ async fn the_reserve_is_given_to_those_who_wait_when_the_others_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_that_wait_share_the_server_even_if_nobody_came_lately() {
+async fn two_that_wait_or_hold_share_the_server_even_if_nobody_came_lately() {
     let (queue, held) = hogged(8).await;
     let mut quiet = vec![enter(&queue, "quiet").await.unwrap()];
     let [hogs, mut quiets] = [waiting(&queue, "hog", 0).await, waiting(&queue, "quiet", 0).await];
@@ -93,14 +93,40 @@ async fn two_that_wait_share_the_server_even_if_nobody_came_lately() {
     assert!(!hogs.is_finished() && !quiets.is_finished());
     assert!(enter(&queue, "newcomer").await.is_ok());
     sleep(60 * SECOND).await;
-    // When one gives up, the other is alone: nobody else has come lately.
+    // When one gives up, it still holds a slot: the other is not alone.
     quiets.abort();
     assert!((&mut quiets).await.is_err());
+    sleep(60 * SECOND).await;
+    assert!(!hogs.is_finished());
     let began = Instant::now();
+    quiet.clear();
     let _permit = hogs.await.unwrap().unwrap();
     assert_eq!(began.elapsed(), Duration::ZERO);
-    quiet.clear();
     drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reserve_is_kept_as_long_as_another_holds_slots_however_silent() {
+    let (queue, held) = hogged(64).await;
+    sleep(11 * SECOND).await;
+    // It may have one at once, and none beside it: the hog has not gone.
+    let began = Instant::now();
+    let mut second = vec![enter(&queue, "second").await.unwrap()];
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    while let Ok(permit) = enter_within(&queue, "second", 60 * SECOND).await {
+        second.push(permit);
+    }
+    assert_eq!((held.len(), second.len()), (48, 1));
+    let began = Instant::now();
+    let third = enter(&queue, "third").await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // When they have gone it may have all.
+    drop((third, held));
+    sleep(11 * SECOND).await;
+    while let Ok(permit) = enter_within(&queue, "second", MS).await {
+        second.push(permit);
+    }
+    assert_eq!(second.len(), 64);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,93 @@
+//! `subscriptions/listen` at a modern server.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use super::super::Ready;
+use super::super::connection::Failure;
+use super::super::during::{Event, Listener};
+use super::super::pending::Answer;
+use super::{SUBSCRIBE_TIMEOUT, error, read};
+use crate::ids::{CallId, TenantId};
+use crate::jsonrpc::INTERNAL_ERROR;
+use crate::jsonrpc::envelope::ErrorObject;
+
+/// A subscription has no deadline of its own; this one is further off than any server lives.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A `subscriptions/listen` that the server has accepted. Dropping it cancels it.
+pub(super) struct Listening {
+    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
+}
+
+impl Listening {
+    /// Listens; also gives the resources that the server agreed to tell of, if it said.
+    pub(super) async fn begin(
+        ready: &Ready,
+        filter: &Value,
+    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
+        let failed = |_| error(INTERNAL_ERROR, "the server could not be asked");
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        let connection = &ready.connection;
+        let ticket = connection
+            .register(TenantId::gateway(), CallId::new(), deadline, None)
+            .map_err(failed)?;
+        let (listener, mut events) = Listener::new(None);
+        ticket.listen(listener);
+        ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
+        let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
+        let event = tokio::select! {
+            // An answer may follow at once: first what came first.
+            biased;
+            // One that never acknowledges may tell all the same.
+            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
+            answer = &mut answer => return Err(refusal(answer)),
+        };
+        let acknowledged = match event {
+            // Nobody is left who could acknowledge: there is an answer.
+            Some(None) => return Err(refusal(answer.await)),
+            Some(event) => event,
+            None => None,
+        };
+        let resources = acknowledged.and_then(|event| match event {
+            Event::Acknowledged(params) => acknowledged_resources(&params),
+            _ => None,
+        });
+        Ok((Self { answer }, resources))
+    }
+
+    /// Done when the server has ended it.
+    pub(super) async fn ended(listening: &mut Option<Self>) {
+        match listening {
+            Some(listening) => drop((&mut listening.answer).await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
+    #[derive(Deserialize)]
+    struct Acknowledged {
+        notifications: Notifications,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Notifications {
+        resource_subscriptions: Option<BTreeSet<String>>,
+    }
+    let acknowledged: Acknowledged = serde_json::from_slice(params).ok()?;
+    acknowledged.notifications.resource_subscriptions
+}
+
+/// What was answered instead of being acknowledged.
+fn refusal(answer: Result<Answer, Failure>) -> ErrorObject {
+    match read(answer) {
+        Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
+        Err(refused) => refused,
+    }
+}
