@@ -15,6 +15,7 @@
 
 pub mod adaptive;
 mod answer;
+mod answering;
 pub mod changes;
 pub mod client;
 pub mod confine;
