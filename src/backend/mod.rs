@@ -302,6 +302,11 @@ impl Backend {
     pub fn retries(&self) -> &RetryBudget {
         &self.retries
     }
+    /// Since when it takes no calls, and why, if it should.
+    pub fn down(&self) -> Option<pool::Down> {
+        self.pool.down()
+    }
+
 
     /// A turn to start a copy. Connecting to a server elsewhere needs none.
     async fn turn_to_start(&self) -> Option<SemaphorePermit<'_>> {

@@ -9,6 +9,7 @@ use super::super::State;
 use super::super::health::failing;
 use super::super::lifecycle::Next;
 use super::super::pending::End;
+use super::super::process::StderrTail;
 use super::super::run::{Run, StartError};
 use super::super::wear::worn;
 use super::{Keeper, Left, Serving};
@@ -35,15 +36,19 @@ impl Keeper {
         if self.backend.config.exclusive {
             return self.replace_exclusively(old).await;
         }
+        let stderr = StderrTail::default();
+        let show_stderr = || self.backend.pool.show_stderr(self.number, stderr.clone());
         let (successor, left) = {
-            let mut start = std::pin::pin!(self.start());
+            let mut start = std::pin::pin!(self.start(stderr.clone()));
             tokio::select! {
                 successor = &mut start => (successor, None),
                 // It may fail meanwhile: then the other copies are called, or its successor is waited for.
                 left = self.until_it_leaves(&old) => {
-                    if !matches!(left, Left::Stopped) {
+                    if let Some(reason) = left.failure() {
+                        self.backend.pool.note_failure(self.number, reason);
                         self.enter(State::Starting);
                     }
+                        show_stderr();
                     (start.await, Some(left))
                 }
             }
@@ -60,6 +65,7 @@ impl Keeper {
                 let successor = Serving::new(&self.backend, run);
                 self.enter_ready(successor.run.ready.clone(), &successor.load);
                 self.let_go(old, left).await;
+                show_stderr();
                 Ok(successor)
             }
             (Err(error), None) => {
@@ -99,7 +105,8 @@ impl Keeper {
         }
         self.enter(State::Starting);
         old.run.stop(&end).await;
-        match self.start().await {
+        let stderr = self.show_new_stderr();
+        match self.start(stderr).await {
             Ok(run) => Ok(Serving::new(&self.backend, run)),
             Err(_) if self.stop.is_cancelled() => Err(None),
             Err(error) => Err(Some(self.not_started(&error))),
@@ -109,7 +116,7 @@ impl Keeper {
     fn note_kept(&self, error: StartError) {
         let server = &self.backend.id;
         tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
-        self.note_trouble(&error.reason, &error.detail, error.stderr);
+        self.note_trouble(&error.detail, error.stderr);
     }
 
     /// The old run goes, whether it was well to the end or not.
@@ -125,7 +132,7 @@ impl Keeper {
     pub(super) fn leave(&self, serving: Serving, reason: &str) {
         let server = &self.backend.id;
         tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
-        self.note_trouble(reason, reason, vec![]);
+        self.note_trouble(reason, vec![]);
         self.drain(serving);
     }
 
