@@ -21,12 +21,12 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 impl Keeper {
     /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up.
     pub(super) async fn worn(&self, serving: &Serving) -> String {
-        let Serving { run, load, since, stays_until, .. } = serving;
+        let Serving { run, load, since, lifetime, stays_until, .. } = serving;
         if let Some(until) = stays_until {
             sleep_until(*until).await;
         }
         self.leaving.wait().await;
-        worn(&self.backend.config.recycle, run, load, *since).await
+        worn(&self.backend.config.recycle, run, load, *since, *lifetime).await
     }
 
     /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
@@ -47,8 +47,8 @@ impl Keeper {
                     if let Some(reason) = left.failure() {
                         self.backend.pool.note_failure(self.number, reason);
                         self.enter(State::Starting);
-                    }
                         show_stderr();
+                    }
                     (start.await, Some(left))
                 }
             }
@@ -64,8 +64,8 @@ impl Keeper {
             (Ok(run), left) => {
                 let successor = Serving::new(&self.backend, run);
                 self.enter_ready(successor.run.ready.clone(), &successor.load);
-                self.let_go(old, left).await;
                 show_stderr();
+                self.let_go(old, left).await;
                 Ok(successor)
             }
             (Err(error), None) => {

@@ -1,6 +1,7 @@
 //! A run that takes calls, and why it no longer does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 use super::super::pending::End;
 use super::super::pool::Load;
 use super::super::run::Run;
+use super::super::wear::lifetime;
 use super::super::{Backend, Ready};
 
 /// A run that takes calls.
@@ -17,6 +19,8 @@ pub(super) struct Serving {
     pub(super) ready: ArcSwap<Ready>,
     pub(super) load: Arc<Load>,
     pub(super) since: Instant,
+    /// How old it gets, if that is bounded.
+    pub(super) lifetime: Option<Duration>,
     /// It is not replaced as planned before this time.
     pub(super) stays_until: Option<Instant>,
 }
@@ -25,7 +29,8 @@ impl Serving {
     pub(super) fn new(backend: &Backend, run: Run) -> Self {
         let ready = ArcSwap::new(run.ready.clone());
         let load = Load::new(backend.config.max_in_flight, backend.config.adaptive);
-        Self { run, ready, load, since: Instant::now(), stays_until: None }
+        let lifetime = lifetime(&backend.config.recycle);
+        Self { run, ready, load, since: Instant::now(), lifetime, stays_until: None }
     }
 }
 
