@@ -96,4 +96,5 @@ mod tenant_limits;
 mod tenants_cli;
 mod tools;
 mod usage;
+mod visible;
 mod web;
