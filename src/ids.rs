@@ -101,6 +101,11 @@ impl SessionId {
         Self(Uuid::new_v4())
     }
 
+    /// Enough of the id to tell it from others, too little to guess it by.
+    pub fn short(&self) -> String {
+        self.to_string()[..8].to_owned()
+    }
+
     /// The id in 16 bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()

@@ -62,6 +62,16 @@ pub enum Server {
     PerSession(Box<PerSession>),
 }
 
+/// A process that not everybody shares, as the operator sees it.
+pub struct Own {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Which of that tenant's sessions has it, if it is for one.
+    pub session: Option<SessionId>,
+    /// The process.
+    pub backend: Arc<Backend>,
+}
+
 /// Where a tenant hears of changes at a server.
 pub struct Source {
     /// What to subscribe to. It stays the same, whatever becomes of the process.
@@ -87,6 +97,23 @@ impl Server {
             Self::Shared(backend) => Some(backend.clone()),
             Self::PerTenant(processes) => processes.existing(tenant),
             Self::PerSession(_) => None,
+        }
+    }
+
+    /// The process that a session has for itself, if there is one now.
+    pub fn of_session(&self, session: &SessionId) -> Option<Arc<Backend>> {
+        match self {
+            Self::Shared(_) | Self::PerTenant(_) => None,
+            Self::PerSession(processes) => processes.existing(session),
+        }
+    }
+
+    /// The processes that not everybody shares.
+    pub fn own(&self) -> Vec<Own> {
+        match self {
+            Self::Shared(_) => vec![],
+            Self::PerTenant(processes) => processes.all(),
+            Self::PerSession(processes) => processes.all(),
         }
     }
 
@@ -191,11 +218,7 @@ impl Registry {
 
     /// The processes that were started for a session.
     pub fn of_session(&self, session: &SessionId) -> Vec<Arc<Backend>> {
-        let own = self.servers().into_iter().filter_map(|server| match &*server {
-            Server::Shared(_) | Server::PerTenant(_) => None,
-            Server::PerSession(processes) => processes.existing(session),
-        });
-        own.collect()
+        self.servers().iter().filter_map(|server| server.of_session(session)).collect()
     }
 
     /// Ends whatever was started for a session.

@@ -4,6 +4,9 @@
 //! was given up, its grace has ended, and nothing at all has been heard meanwhile. Many servers do one thing after the
 //! other, and neither read nor answer meanwhile: while one may be at a call that came earlier and that somebody still
 //! waits for, it is left alone. That ends with that call's own deadline.
+//!
+//! Pings and prints are no answers to calls: one that gives such signs and leaves its calls unanswered is given a while
+//! longer, and not for ever.
 
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ const BLOCKED_MAX: Duration = Duration::from_secs(10);
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// How long it may take to give one.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one may leave all calls unanswered after the grace of one has ended, whatever else it says.
+const STUCK_MAX: Duration = Duration::from_secs(30);
 
 /// Done when the server is not alive; says what is wrong, in words that callers may see.
 pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
@@ -27,6 +32,7 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
     let pulse = connection.pulse();
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stuck_seen = None;
     loop {
         let is_overdue = tokio::select! {
             _ = look.tick() => false,
@@ -35,6 +41,13 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
         let blocked = pulse.blocked_since().filter(|since| since.elapsed() >= BLOCKED_MAX);
         if blocked.is_some_and(|since| !connection.pending().is_busy_since_before(since)) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
+        }
+        match connection.pending().stuck_since() {
+            None => stuck_seen = None,
+            Some(since) if stuck_seen.get_or_insert_with(Instant::now).elapsed() >= STUCK_MAX => {
+                return format!("it has answered no call for {} s", since.elapsed().as_secs());
+            }
+            Some(_) => {}
         }
         let silent = pulse.silent_for();
         let is_idle = connection.in_flight() == 0 && silent >= PING_AFTER;

@@ -136,8 +136,79 @@ async fn a_server_that_is_only_slow_with_one_call_is_not_even_asked() {
     for _ in 0..20 {
         watched.peer.send(json!({"method": "notifications/message", "params": {}})).await;
         assert!(timeout(GRACE / 2, watched.peer.receive()).await.is_err(), "it was asked");
+        // Others are answered meanwhile.
+        let other = watched.call(1, Duration::from_secs(1)).await;
+        let request = watched.peer.receive().await;
+        watched.peer.answer(&request["id"], json!({})).await;
+        assert!(other.await.unwrap().is_ok());
     }
     assert!(!busy.is_finished() && !watched.verdict.is_finished());
+}
+
+/// Prints, and answers pings and nothing else, until the time is over or it is given up. Tells after how long that was.
+async fn answer_pings_only(watched: &mut Watched, time: Duration) -> Option<u64> {
+    let until = Instant::now() + time;
+    while Instant::now() < until && !watched.verdict.is_finished() {
+        watched.peer.send(json!({"method": "notifications/message", "params": {}})).await;
+        if let Ok(message) = timeout(Duration::from_secs(1), watched.peer.receive()).await
+            && message["method"] == "ping"
+        {
+            watched.peer.answer(&message["id"], json!({})).await;
+        }
+    }
+    watched.verdict.is_finished().then(|| watched.began.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_pings_and_no_calls_is_given_a_while_and_has_failed() {
+    let mut watched = watch(PIPE_LEN);
+    let call = watched.call(1, Duration::from_secs(1)).await;
+    // Others that wait are no reason to leave it alone.
+    sleep(MOMENT).await;
+    let other = watched.call(1, Duration::from_secs(1000)).await;
+    let after = answer_pings_only(&mut watched, Duration::from_secs(100)).await;
+    let due = 1 + GRACE.as_secs() + STUCK_MAX.as_secs();
+    assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
+    let verdict = (&mut watched.verdict).await.unwrap();
+    assert!(verdict.starts_with("it has answered no call for 3"), "{verdict}");
+    assert!(call.await.unwrap().is_err() && !other.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_answer_in_a_while_is_enough_and_so_is_progress() {
+    let mut watched = watch(PIPE_LEN);
+    let late = watched.call(1, Duration::from_secs(1)).await;
+    let long = watched.call(1, Duration::from_secs(1000)).await;
+    watched.peer.receive().await;
+    let request = watched.peer.receive().await;
+    assert!(late.await.unwrap().is_err());
+    for _ in 0..5 {
+        assert_eq!(answer_pings_only(&mut watched, STUCK_MAX - MOMENT).await, None);
+        let progress = json!({"progressToken": request["id"], "progress": 1});
+        watched.peer.send(json!({"method": "notifications/progress", "params": progress})).await;
+        let again = watched.call(1, Duration::from_secs(1)).await;
+        assert_eq!(answer_pings_only(&mut watched, STUCK_MAX - MOMENT).await, None);
+        assert!(again.await.unwrap().is_err());
+        let other = watched.call(1, Duration::from_secs(10)).await;
+        let request = watched.peer.receive().await;
+        watched.peer.answer(&request["id"], json!({})).await;
+        assert!(other.await.unwrap().is_ok());
+    }
+    assert!(!long.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_may_be_at_an_earlier_call_that_somebody_waits_for_is_not_stuck() {
+    let mut watched = watch(PIPE_LEN);
+    let long = watched.call(1, Duration::from_secs(200)).await;
+    sleep(MOMENT).await;
+    let late = watched.call(1, Duration::from_secs(1)).await;
+    assert_eq!(answer_pings_only(&mut watched, Duration::from_secs(190)).await, None);
+    assert!(late.await.unwrap().is_err() && !long.is_finished());
+    // The deadline of the first ends that.
+    let after = answer_pings_only(&mut watched, Duration::from_secs(100)).await;
+    let due = 200 + STUCK_MAX.as_secs();
+    assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
 }
 
 #[tokio::test(start_paused = true)]

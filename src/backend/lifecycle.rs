@@ -10,6 +10,9 @@
 //!
 //!  any of them ──stop──▶ Stopped
 //! ```
+//!
+//! Callers wait for what is Starting. Nobody waits for a start after one that failed, nor in quarantine: what is in Backoff
+//! or Quarantined then stays there while it is started, and callers are refused until it is Ready.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -98,12 +101,15 @@ pub struct Lifecycle {
     starts: VecDeque<Instant>,
     failures: u32,
     in_quarantine: bool,
+    /// Whether the last start came to nothing.
+    has_not_started: bool,
 }
 
 impl Lifecycle {
     /// Nothing has happened yet.
     pub fn new(budget: Budget) -> Self {
-        Self { budget, starts: VecDeque::new(), failures: 0, in_quarantine: false }
+        let (starts, failures) = (VecDeque::new(), 0);
+        Self { budget, starts, failures, in_quarantine: false, has_not_started: false }
     }
 
     /// It is being started.
@@ -114,12 +120,19 @@ impl Lifecycle {
         self.starts.push_back(now);
     }
 
+    /// Whether callers wait for the start that comes next, or is under way. One that may take as long as the last, which
+    /// failed, is not worth it.
+    pub fn is_awaited(&self) -> bool {
+        !self.in_quarantine && !self.has_not_started
+    }
+
     /// It has failed.
     pub fn after(&mut self, failed: Failed, now: Instant) -> Next {
         if matches!(failed, Failed::After(up) if up >= self.budget.healthy_after) {
             self.failures = 0;
             self.in_quarantine = false;
         }
+        self.has_not_started = !matches!(failed, Failed::After(_));
         self.failures += 1;
         let wait = match self.failures {
             1 => AT_ONCE,
@@ -213,6 +226,22 @@ mod tests {
         lifecycle.note_start(now);
         let next = lifecycle.after(Failed::ToStart, now + seconds(60));
         assert!(matches!(next, Next::Backoff(_)), "{next:?}");
+    }
+
+    #[test]
+    fn callers_wait_for_a_start_unless_the_last_one_failed_or_it_is_in_quarantine() {
+        let mut lifecycle = Lifecycle::new(Budget::default());
+        let now = Instant::now();
+        assert!(lifecycle.is_awaited(), "the first");
+        lifecycle.after(Failed::ToStart, now);
+        assert!(!lifecycle.is_awaited(), "the last one failed");
+        lifecycle.after(Failed::After(seconds(1)), now + seconds(20));
+        assert!(lifecycle.is_awaited(), "the last one started");
+        lifecycle.after(Failed::ForGood, now + seconds(40));
+        lifecycle.after(Failed::After(seconds(1)), now + seconds(80));
+        assert!(!lifecycle.is_awaited(), "it is in quarantine still");
+        lifecycle.after(Failed::After(seconds(60)), now + seconds(200));
+        assert!(lifecycle.is_awaited(), "it was healthy");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 pub mod adaptive;
 mod answer;
+mod answering;
 pub mod changes;
 pub mod client;
 pub mod confine;
@@ -75,7 +76,7 @@ use self::visits::{Visit, Visits};
 use crate::config::{self, Secrets, Transport};
 use crate::ids::ServerId;
 use crate::mcp::Era;
-use crate::telemetry::metrics::ServerMetrics;
+use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -104,6 +105,8 @@ pub struct Backend {
     settled: AtomicBool,
     retries: RetryBudget,
     metrics: ServerMetrics,
+    /// Of those that are not shared there are many; one of them does not speak for all.
+    up: Option<UpMetrics>,
 }
 
 impl Backend {
@@ -147,6 +150,8 @@ impl Backend {
             settled: AtomicBool::new(config.start == config::Start::Lazy),
             retries: RetryBudget::default(),
             metrics: environment.metrics.server(id.as_str()),
+            up: (config.sharing == config::Sharing::Shared)
+                .then(|| environment.metrics.up(id.as_str())),
             id,
             config,
             environment,
@@ -298,6 +303,11 @@ impl Backend {
         self.pool.views()
     }
 
+    /// Since when it takes no calls, and why, if it should.
+    pub fn down(&self) -> Option<pool::Down> {
+        self.pool.down()
+    }
+
     /// What may be tried again.
     pub fn retries(&self) -> &RetryBudget {
         &self.retries
@@ -334,16 +344,15 @@ impl Backend {
 
     /// Shows how much of the server can be called. Another of its name speaks for itself.
     fn note_up(&self) {
-        // Of those that are not shared there are many; one of them does not speak for all.
-        if self.config.sharing != config::Sharing::Shared {
-            return;
-        }
+        let Some(metrics) = &self.up else { return };
         let is_active = self.service.is_active();
         let shown = |count: usize| if is_active { count as i64 } else { 0 };
         let is_up = matches!(*self.state.borrow(), State::Ready(_));
-        self.metrics.up.set(shown(usize::from(is_up)));
-        self.metrics.slots.set(shown(self.pool.slots()));
-        self.metrics.instances.set(shown(self.pool.ready_len()));
+        metrics.up.set(shown(usize::from(is_up)));
+        metrics.slots.set(shown(self.pool.slots()));
+        metrics.instances.set(shown(self.pool.ready_len()));
+        let down = if is_up || !is_active { None } else { self.pool.down() };
+        metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
     }
 
     /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.

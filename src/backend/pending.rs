@@ -23,6 +23,7 @@ use tokio::time::Instant;
 pub use super::answer::{
     Answer, Completion, Delivery, End, NoAnswer, Owner, Patience, Progress, Refused,
 };
+use super::answering::Answering;
 use super::during::{Event, Listener};
 use super::queue::Permit;
 use crate::ids::TenantId;
@@ -45,6 +46,7 @@ struct Table {
     unanswered: usize,
     /// When the last of them was written.
     overdue: Option<Instant>,
+    answering: Answering,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
@@ -67,6 +69,8 @@ struct Slot {
     patience: Option<Patience>,
     /// When it was given to the writer, if it was.
     written: Option<Instant>,
+    /// What the server had given of [`Answering`] by then.
+    signs: u64,
     /// `None` once abandoned.
     waiter: Option<oneshot::Sender<Delivery>>,
     /// Who hears what the server says meanwhile.
@@ -97,7 +101,8 @@ impl Pending {
         }
         let waiter = Some(waiter);
         let (patience, listener) = (None, None);
-        let slot = Slot { owner, deadline, patience, written: None, waiter, listener, permit };
+        let slot =
+            Slot { owner, deadline, patience, written: None, signs: 0, waiter, listener, permit };
         table.slots.insert(id, slot);
         Ok(())
     }
@@ -124,9 +129,15 @@ impl Pending {
     /// Passes on what the server says about call `id`. Nobody hears of a call that is over.
     pub fn hear(&self, id: u64, event: Event) {
         let mut table = self.table.lock();
-        let Some(slot) = table.slots.get_mut(&id) else { return };
-        if let (Event::Progress(_), Some(Patience { step, until })) = (&event, slot.patience) {
-            slot.deadline = slot.deadline.max((Instant::now() + step).min(until));
+        let Table { slots, answering, .. } = &mut *table;
+        let Some(slot) = slots.get_mut(&id) else { return };
+        if matches!(event, Event::Progress(_)) {
+            if let Some(Patience { step, until }) = slot.patience {
+                slot.deadline = slot.deadline.max((Instant::now() + step).min(until));
+            }
+            if slot.permit.is_some() && slot.waiter.is_some() {
+                answering.note_sign();
+            }
         }
         if let Some(listener) = &slot.listener {
             listener.hear(event);
@@ -161,11 +172,13 @@ impl Pending {
     /// are those whose caller has gone or whose deadline has passed.
     pub fn claim<T>(&self, batch: &mut Vec<T>, id: impl Fn(&T) -> Option<u64>, now: Instant) {
         let mut table = self.table.lock();
+        let signs = table.answering.signs();
         batch.retain(|frame| {
             let Some(id) = id(frame) else { return true };
             match table.slots.get_mut(&id) {
                 Some(slot) if slot.deadline > now => {
                     slot.written = Some(now);
+                    slot.signs = signs;
                     true
                 }
                 _ => false,
@@ -192,7 +205,14 @@ impl Pending {
 
     /// Hands an outcome to whoever waits for `id`.
     pub fn complete(&self, id: u64, outcome: Result<Answer, NoAnswer>) -> Completion {
-        let slot = self.table.lock().slots.remove(&id);
+        let slot = {
+            let mut table = self.table.lock();
+            let slot = table.slots.remove(&id);
+            if slot.as_ref().is_some_and(|slot| slot.permit.is_some()) {
+                table.answering.note_sign();
+            }
+            slot
+        };
         let Some(slot) = slot else { return Completion::NoSlot };
         match slot.waiter.map(|waiter| waiter.send(Delivery { owner: slot.owner, outcome })) {
             Some(Ok(())) => Completion::Delivered,
@@ -204,6 +224,7 @@ impl Pending {
     pub fn answered_late(&self) {
         let mut table = self.table.lock();
         table.unanswered = table.unanswered.saturating_sub(1);
+        table.answering.note_sign();
     }
 
     /// The caller no longer waits. Tells how far the call had come; if it was written, its slot stays
@@ -241,6 +262,9 @@ impl Pending {
                 unanswered += 1;
                 table.unanswered += 1;
                 table.overdue = slot.written;
+                if let Some(written) = slot.written {
+                    table.answering.note_overdue(written, slot.signs);
+                }
             }
             expired.push(slot);
         }
@@ -257,6 +281,13 @@ impl Pending {
     /// The same for a time: whether there is one that was written earlier.
     pub fn is_busy_since_before(&self, time: Instant) -> bool {
         self.table.lock().has_live_before(time)
+    }
+
+    /// When the first of the calls was written that are overdue, if the server has answered none since then, and cannot
+    /// be at an earlier one that somebody still waits for.
+    pub fn stuck_since(&self) -> Option<Instant> {
+        let table = self.table.lock();
+        table.answering.stuck_since().filter(|since| !table.has_live_before(*since))
     }
 
     /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The

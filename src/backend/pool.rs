@@ -1,14 +1,19 @@
 //! The copies of one server: where each of them stands, which of them are ready, and how busy they are.
 
+mod load;
+mod member;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::adaptive::Adaptive;
+pub use self::load::Load;
+use self::member::Member;
+pub use self::member::{Down, Trouble, View};
+use super::process::StderrTail;
 use super::{Ready, State};
 
 /// All copies.
@@ -16,17 +21,9 @@ pub struct Pool {
     members: Mutex<Vec<Member>>,
     /// Those that take calls, for everyone who has one.
     ready: ArcSwap<Vec<Arc<Copy>>>,
+    /// Counts how often one of several was chosen.
+    turns: AtomicU64,
     freed: Arc<Freed>,
-}
-
-/// One copy, whether it runs or not.
-#[derive(Clone)]
-struct Member {
-    state: State,
-    since: Timestamp,
-    starts: u64,
-    copy: Option<Arc<Copy>>,
-    trouble: Option<Trouble>,
 }
 
 /// A copy that takes calls.
@@ -37,43 +34,6 @@ pub struct Copy {
     pub ready: Arc<Ready>,
     /// How busy it is.
     pub load: Arc<Load>,
-}
-
-/// How busy one run of a copy is.
-pub struct Load {
-    in_flight: AtomicU32,
-    limit: AtomicU32,
-    begun: AtomicU64,
-    idle: Notify,
-    /// Finds out the limit, where that is asked for.
-    adaptive: Option<Adaptive>,
-}
-
-/// What went wrong last.
-#[derive(Clone, Debug)]
-pub struct Trouble {
-    /// When.
-    pub at: Timestamp,
-    /// In words that callers may see.
-    pub reason: Arc<str>,
-    /// The whole story, for the operator.
-    pub detail: Arc<str>,
-    /// What the copy last wrote to standard error; for the operator too.
-    pub stderr: Arc<[String]>,
-}
-
-/// One copy, as the operator sees it.
-pub struct View {
-    /// Where it stands.
-    pub state: State,
-    /// Since when.
-    pub since: Timestamp,
-    /// How often it was started.
-    pub starts: u64,
-    /// Calls on it now, and how many there may be.
-    pub in_flight: Option<(u32, u32)>,
-    /// What went wrong last.
-    pub trouble: Option<Trouble>,
 }
 
 /// Tells those who wait for a place on any copy.
@@ -89,63 +49,6 @@ pub struct Lease {
     freed: Arc<Freed>,
 }
 
-impl Load {
-    /// Nothing to do yet, and so much at once; or what turns out to be of use up to that.
-    pub fn new(limit: u32, is_adaptive: bool) -> Arc<Self> {
-        Arc::new(Self {
-            in_flight: AtomicU32::new(0),
-            limit: AtomicU32::new(limit),
-            begun: AtomicU64::new(0),
-            idle: Notify::new(),
-            adaptive: is_adaptive.then(|| Adaptive::new(limit)),
-        })
-    }
-
-    pub(super) fn adaptive(&self) -> Option<&Adaptive> {
-        self.adaptive.as_ref()
-    }
-
-    /// Calls on it now.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::SeqCst)
-    }
-
-    /// Calls it may have at once.
-    pub fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Changes how many it may have.
-    pub(super) fn set_limit(&self, limit: u32) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// Calls it ever had.
-    pub fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    /// Done when it has no call.
-    pub async fn idle(&self) {
-        loop {
-            let idle = self.idle.notified();
-            if self.in_flight() == 0 {
-                return;
-            }
-            idle.await;
-        }
-    }
-
-    fn take(&self) -> bool {
-        let below = |taken| (taken < self.limit()).then_some(taken + 1);
-        let taken = self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below);
-        if taken.is_ok() {
-            self.begun.fetch_add(1, Ordering::Relaxed);
-        }
-        taken.is_ok()
-    }
-}
-
 impl Lease {
     /// Where the place is.
     pub fn copy(&self) -> &Copy {
@@ -155,10 +58,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let load = &self.copy.load;
-        if load.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
-            load.idle.notify_waiters();
-        }
+        self.copy.load.give_back();
         // In one order with what those do who begin to wait: they either see the place or are seen.
         if self.freed.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.places.notify_waiters();
@@ -169,17 +69,17 @@ impl Drop for Lease {
 impl Pool {
     /// So many copies, none of which runs.
     pub fn new(copies: usize, initial: &State) -> Self {
-        let state = initial.clone();
-        let starts = u64::from(matches!(state, State::Starting));
-        let member = Member { state, since: Timestamp::now(), starts, copy: None, trouble: None };
+        let member = || Member::new(initial.clone());
         Self {
-            members: Mutex::new(vec![member; copies]),
+            members: Mutex::new((0..copies).map(|_| member()).collect()),
             ready: ArcSwap::default(),
+            turns: AtomicU64::new(0),
             freed: Arc::default(),
         }
     }
 
-    /// A place on the copy that has the fewest calls, other than `avoid` if there is a choice.
+    /// A place on the copy that has the fewest calls, other than `avoid` if there is a choice. Of several that have as few
+    /// it is the turn of the one that was not chosen for longest: one that is new does not have to catch up.
     pub fn take(&self, avoid: Option<usize>) -> Option<Lease> {
         let ready = self.ready.load();
         loop {
@@ -187,11 +87,14 @@ impl Pool {
                 copy.load.in_flight() < copy.load.limit() && !copy.ready.connection.is_closed()
             };
             let least = |copy: &&Arc<Copy>| {
-                (Some(copy.number) == avoid, copy.load.in_flight(), copy.load.begun())
+                (Some(copy.number) == avoid, copy.load.in_flight(), copy.load.turn())
             };
             let copy = ready.iter().filter(has_place).min_by_key(least)?;
             // Somebody else may have had the last one.
             if copy.load.take() {
+                if ready.len() > 1 {
+                    copy.load.set_turn(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
+                }
                 return Some(Lease { copy: copy.clone(), freed: self.freed.clone() });
             }
         }
@@ -230,13 +133,7 @@ impl Pool {
     /// Notes where a copy stands now; `copy` if it takes calls. Gives where the server as a whole does.
     pub(super) fn enter(&self, number: usize, state: State, copy: Option<Arc<Copy>>) -> State {
         let mut members = self.members.lock();
-        let member = &mut members[number];
-        if !member.state.is_like(&state) {
-            member.since = Timestamp::now();
-            member.starts += u64::from(matches!(state, State::Starting));
-        }
-        member.state = state;
-        member.copy = copy;
+        members[number].enter(state, copy);
         let ready = members.iter().filter_map(|member| member.copy.clone()).collect();
         self.ready.store(Arc::new(ready));
         let whole = together(members.iter().map(|member| &member.state));
@@ -250,21 +147,39 @@ impl Pool {
         self.freed.places.notify_waiters();
     }
 
+    /// A copy has failed, in words that callers may see. Followed by where it stands.
+    pub(super) fn note_failure(&self, number: usize, reason: &str) {
+        self.members.lock()[number].note_failure(reason.into());
+    }
+
+    /// A copy is being started.
+    pub(super) fn note_start(&self, number: usize) {
+        self.members.lock()[number].note_start();
+    }
+
     /// Notes what went wrong with a copy.
     pub(super) fn note_trouble(&self, number: usize, trouble: Trouble) {
-        self.members.lock()[number].trouble = Some(trouble);
+        self.members.lock()[number].note_trouble(trouble);
+    }
+
+    /// Operators see this of a copy from now on.
+    pub(super) fn show_stderr(&self, number: usize, stderr: StderrTail) {
+        self.members.lock()[number].show_stderr(stderr);
+    }
+
+    /// Since when no copy takes calls, and what happened last. Nothing, if one does, or if none was to yet.
+    pub fn down(&self) -> Option<Down> {
+        let members = self.members.lock();
+        if members.iter().any(|member| matches!(member.state, State::Ready(_))) {
+            return None;
+        }
+        // As long as one of them served, the server did.
+        members.iter().filter_map(Member::down).max_by_key(|down| down.since).cloned()
     }
 
     /// All copies, as the operator sees them.
     pub fn views(&self) -> Vec<View> {
-        let view = |member: &Member| View {
-            state: member.state.clone(),
-            since: member.since,
-            starts: member.starts,
-            in_flight: member.copy.as_ref().map(|it| (it.load.in_flight(), it.load.limit())),
-            trouble: member.trouble.clone(),
-        };
-        self.members.lock().iter().map(view).collect()
+        self.members.lock().iter().map(Member::view).collect()
     }
 }
 

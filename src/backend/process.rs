@@ -77,11 +77,13 @@ pub enum SpawnError {
 }
 
 impl Process {
-    /// Starts a server. `guard` is this executable, which is run again to watch over it.
+    /// Starts a server. `guard` is this executable, which is run again to watch over it. What it last writes to standard
+    /// error is kept in `stderr`.
     pub fn spawn(
         guard: &Path,
         server: &config::Program,
         secrets: &config::Secrets,
+        stderr: StderrTail,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let filled = server.env.iter().map(|(name, value)| Ok((name, value.fill(secrets)?)));
         let env: BTreeMap<_, _> = filled.collect::<Result<_, config::MissingSecret>>()?;
@@ -117,7 +119,7 @@ impl Process {
             command.current_dir(dir);
         }
         let mut child = command.spawn()?;
-        let (Some(pid), Some(stdin), Some(stdout), Some(stderr)) =
+        let (Some(pid), Some(stdin), Some(stdout), Some(errors)) =
             (child.id(), child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
             unreachable!("it was just started, with all three piped");
@@ -128,13 +130,12 @@ impl Process {
             let _ = kill_process(pid, Signal::TERM);
             std::io::Error::from(error)
         })?;
-        let tail = StderrTail::default();
-        tokio::spawn(tail.clone().drain(stderr));
+        tokio::spawn(stderr.clone().drain(errors));
         let (exited, exit) = watch::channel(None);
         tokio::spawn(
             async move { exited.send(Some(collect(child, pid, profile.directory).await)) },
         );
-        Ok((Self { guard, guard_pid: pid, exit, stderr: tail }, stdin, stdout))
+        Ok((Self { guard, guard_pid: pid, exit, stderr }, stdin, stdout))
     }
 
     /// Where the end of the server is told: how it ended, in words, once it and everything it started

@@ -11,7 +11,7 @@ use super::client::Audience;
 use super::connection::{Connection, Failure, Options};
 use super::handshake::{Greeting, HandshakeError, greet};
 use super::pending::End;
-use super::process::{Process, SpawnError, exited};
+use super::process::{Process, SpawnError, StderrTail, exited};
 use super::tools::{ListError, ToolSet};
 use super::{About, Environment, Ready, http};
 use crate::config;
@@ -32,6 +32,23 @@ pub struct Run {
     place: Place,
     /// What calls need.
     pub ready: Arc<Ready>,
+}
+
+/// One start among others.
+pub struct Launch {
+    /// Which run of the server it makes.
+    pub generation: u64,
+    /// Who hears what the server says beyond its answers.
+    pub audience: Audience,
+    /// Keeps what a process last writes to standard error; for the operator only.
+    pub stderr: StderrTail,
+}
+
+impl Launch {
+    /// The only one.
+    pub fn only(audience: Audience) -> Self {
+        Self { generation: 1, audience, stderr: StderrTail::default() }
+    }
 }
 
 /// Where a server runs.
@@ -62,11 +79,11 @@ impl Run {
         id: &ServerId,
         server: &config::Server,
         secrets: &Arc<config::Secrets>,
-        generation: u64,
         environment: &Environment,
-        audience: Audience,
+        launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
+        let Launch { generation, audience, stderr } = launch;
         let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,
@@ -79,7 +96,7 @@ impl Run {
         };
         let deadline = Instant::now() + server.start_timeout;
         let (place, connection) =
-            Place::open(&server.transport, secrets, environment, options).await?;
+            Place::open(&server.transport, secrets, environment, options, stderr).await?;
         let prepare = async {
             let greeting = place.greet(&connection, server, deadline).await?;
             let deadline = match place {
@@ -153,13 +170,15 @@ impl Place {
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         mut options: Options,
+        stderr: StderrTail,
     ) -> Result<(Self, Arc<Connection>), StartError> {
         match transport {
             config::Transport::Stdio(program) => {
                 let guard = environment.own_program.clone();
                 let (program, secrets) = (program.clone(), secrets.clone());
                 // The thread that starts a process stands still until its program is loaded: no call may wait for that.
-                let spawn = spawn_blocking(move || Process::spawn(&guard, &program, &secrets));
+                let spawn =
+                    spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
                 let (process, stdin, stdout) =
                     spawn.await.map_err(|error| SpawnError::System(error.into()))??;
                 options.exit = Some(process.exit());

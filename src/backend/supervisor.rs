@@ -2,25 +2,27 @@
 //! has served its time ([`replacing`]). What [`super::lifecycle`] decides is done here.
 
 mod replacing;
+mod serving;
 mod tools_kept;
 
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::serving::{Left, Serving};
 use super::handshake::describe;
 use super::health::failing;
 use super::lifecycle::{Failed, Lifecycle, Next};
 use super::measured::adapt;
 use super::pending::End;
 use super::pool::{Load, Trouble};
-use super::run::{Run, StartError};
+use super::process::StderrTail;
+use super::run::{Launch, Run, StartError};
 use super::speaker::keep_subscribed_to_one;
 use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
@@ -53,37 +55,6 @@ struct Keeper {
     halt: CancellationToken,
     /// Its runs that take no more calls and still have some.
     leaving: TaskTracker,
-}
-
-/// A run that takes calls.
-struct Serving {
-    run: Run,
-    /// As it is now: its tools may change.
-    ready: ArcSwap<Ready>,
-    load: Arc<Load>,
-    since: Instant,
-    /// It is not replaced as planned before this time.
-    stays_until: Option<Instant>,
-}
-
-impl Serving {
-    fn new(backend: &Backend, run: Run) -> Self {
-        let ready = ArcSwap::new(run.ready.clone());
-        let load = Load::new(backend.config.max_in_flight, backend.config.adaptive);
-        Self { run, ready, load, since: Instant::now(), stays_until: None }
-    }
-}
-
-/// Why a copy no longer serves.
-enum Left {
-    /// It was told to stop.
-    Stopped,
-    /// It ended, or had to be ended.
-    Failed(End),
-    /// It takes no more calls; those it has may go on.
-    Lost(String),
-    /// It is well, and has served its time.
-    Worn(String),
 }
 
 impl Keeper {
@@ -119,10 +90,13 @@ impl Keeper {
             }
         }
         loop {
-            self.enter(State::Starting);
+            if self.lifecycle.is_awaited() {
+                self.enter(State::Starting);
+            }
             self.lifecycle.note_start(Instant::now());
             self.generation += 1;
-            let next = match self.start().await {
+            let stderr = self.show_new_stderr();
+            let next = match self.start(stderr).await {
                 Ok(run) => {
                     self.note_ready(&run.ready);
                     self.serve(run).await
@@ -145,22 +119,23 @@ impl Keeper {
     }
 
     /// Starts one run, when there are not too many that start.
-    async fn start(&self) -> Result<Run, StartError> {
+    async fn start(&self, stderr: StderrTail) -> Result<Run, StartError> {
         let backend = &self.backend;
         let mut turn = tokio::select! {
             turn = backend.turn_to_start() => turn,
             () = self.stop.cancelled() => return Err(StartError::stopped()),
         };
+        backend.pool.note_start(self.number);
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
+        let audience = backend.audience.clone();
         let start = Run::start(
             &backend.id,
             &backend.config,
             &backend.secrets,
-            self.generation,
             &backend.environment,
-            backend.audience.clone(),
+            Launch { generation: self.generation, audience, stderr },
             &self.stop,
         );
         tokio::pin!(start);
@@ -181,7 +156,7 @@ impl Keeper {
     fn not_started(&mut self, error: &StartError) -> Next {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(%server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
-        self.note_trouble(&error.reason, &error.detail, error.stderr.clone());
+        self.note_trouble(&error.detail, error.stderr.clone());
         let failed = if error.is_permanent { Failed::ForGood } else { Failed::ToStart };
         self.fail(failed, &error.reason)
     }
@@ -288,7 +263,7 @@ impl Keeper {
         let (server, reason) = (&self.backend.id, end.reason());
         let stderr = run.stop(end).await;
         tracing::warn!(%server, copy = self.number, generation = self.generation, %reason, ?stderr, "server `{server}` ended");
-        self.note_trouble(reason, reason, stderr);
+        self.note_trouble(reason, stderr);
     }
 
     fn note_ready(&self, ready: &Ready) {
@@ -311,6 +286,7 @@ impl Keeper {
     /// Refuses calls from now on, or has them wait if it will not be long; gives the time to start again.
     fn fail(&mut self, failed: Failed, reason: &str) -> Next {
         let next = self.lifecycle.after(failed, Instant::now());
+        self.backend.pool.note_failure(self.number, reason);
         let reason = reason.into();
         self.enter(match next {
             Next::Restart(_) => State::Starting,
@@ -320,9 +296,16 @@ impl Keeper {
         next
     }
 
-    fn note_trouble(&self, reason: &str, detail: &str, stderr: Vec<String>) {
-        let (reason, detail, stderr) = (reason.into(), detail.into(), stderr.into());
-        let trouble = Trouble { at: Timestamp::now(), reason, detail, stderr };
+    fn note_trouble(&self, detail: &str, stderr: Vec<String>) {
+        let (detail, stderr) = (detail.into(), stderr.into());
+        let trouble = Trouble { at: Timestamp::now(), detail, stderr };
         self.backend.pool.note_trouble(self.number, trouble);
+    }
+
+    /// What a process that is about to be started writes there, operators see from the beginning.
+    fn show_new_stderr(&self) -> StderrTail {
+        let stderr = StderrTail::default();
+        self.backend.pool.show_stderr(self.number, stderr.clone());
+        stderr
     }
 }

@@ -15,7 +15,7 @@ use crate::backend::Environment;
 use crate::backend::client::Audience;
 use crate::backend::confine::{Kernel, Plan, plan};
 use crate::backend::pending::End;
-use crate::backend::run::{Run, StartError};
+use crate::backend::run::{Launch, Run, StartError};
 use crate::config::Transport;
 use crate::ids::ServerId;
 use crate::secrets::wanted;
@@ -67,10 +67,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         checks.spawn(async move {
             let began = Instant::now();
             let never = CancellationToken::new();
-            let audience = Audience::new(server.clone(), None);
+            let launch = Launch::only(Audience::new(server.clone(), None));
             let secrets = Arc::default();
-            let run =
-                Run::start(&server, &config, &secrets, 1, &environment, audience, &never).await;
+            let run = Run::start(&server, &config, &secrets, &environment, launch, &never).await;
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {

@@ -161,10 +161,11 @@ pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
         .route("/.well-known/oauth-protected-resource/mcp/{server}", get(oauth::metadata))
         .route("/v1/usage", get(admin::own_usage))
         .route("/healthz", get(ops::healthz))
-        .route("/readyz", get(ops::readyz))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method);
     let ops = if with_ops { ops_routes() } else { Router::new() };
+    // Where operators' pages are, theirs says more.
+    let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // What is for operators no page of another site may read.
     let pages = callers.clone().layer(cors::layer()).merge(ops.clone());
     Routes::new(callers.merge(ops).with_state(front.clone()))
@@ -189,6 +190,7 @@ pub fn replicas_router(front: Arc<Front>) -> Routes {
 fn ops_routes() -> Router<Arc<Front>> {
     Router::new()
         .route("/metrics", get(ops::metrics))
+        .route("/readyz", get(ops::readyz_by_server))
         .merge(admin::routes())
         .method_not_allowed_fallback(error::no_such_method)
 }

@@ -1,172 +1,41 @@
 //! What there is to call: `GET /v1/servers` and below.
 
+mod view;
+
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Response, header};
+use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+pub(super) use self::view::ServerView;
+use self::view::Viewer;
 use super::Front;
 use super::auth::Authenticated;
+use super::mcp::SESSION_ID;
 use crate::backend::tools::Tool;
-use crate::backend::{Backend, Ready, State as ServerState, pool};
+use crate::backend::{Backend, Ready};
 use crate::gateway::{CallError, Caller};
-use crate::registry::{Registry, Server};
-
-/// One server as callers see it.
-#[derive(Default, Serialize)]
-pub(super) struct ServerView {
-    id: String,
-    #[serde(flatten)]
-    state: StateView,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    protocol_version: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    era: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tools: Option<usize>,
-    /// Of a pinned server, how many more are held back; for those who see everything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<usize>,
-    /// Copies that are ready, and copies that there should be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ready: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    instances: Option<usize>,
-    /// Every copy, for those who see everything.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    copies: Vec<CopyView>,
-    /// What takes its place as soon as it is ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replacement: Option<StateView>,
-}
-
-/// One copy of a server, as the operator sees it.
-#[derive(Serialize)]
-struct CopyView {
-    state: &'static str,
-    since: Timestamp,
-    starts: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_flight: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_failure: Option<FailureView>,
-}
-
-/// What went wrong last.
-#[derive(Serialize)]
-struct FailureView {
-    at: Timestamp,
-    detail: String,
-    stderr: Vec<String>,
-}
-
-impl CopyView {
-    fn of(copy: &pool::View) -> Self {
-        let last_failure = copy.trouble.as_ref().map(|trouble| FailureView {
-            at: trouble.at,
-            detail: trouble.detail.to_string(),
-            stderr: trouble.stderr.to_vec(),
-        });
-        Self {
-            state: copy.state.as_str(),
-            since: copy.since,
-            starts: copy.starts,
-            in_flight: copy.in_flight.map(|(now, _)| now),
-            limit: copy.in_flight.map(|(_, limit)| limit),
-            last_failure,
-        }
-    }
-}
-
-/// Where a server stands.
-#[derive(Default, Serialize)]
-struct StateView {
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<Timestamp>,
-}
-
-impl ServerView {
-    /// As a caller sees it, or as those do who see everything.
-    pub(super) fn of(registry: &Registry, server: &Server, caller: Option<&Caller>) -> Self {
-        let id = server.id();
-        let running = match caller {
-            Some(caller) => server.running(&caller.tenant.id),
-            None => server.shared().cloned(),
-        };
-        let Some(backend) = running else {
-            let is_of_tenants = matches!(server, Server::PerTenant(_));
-            let state = if is_of_tenants { "per_tenant" } else { "per_session" };
-            let state = StateView { state, ..StateView::default() };
-            return Self { id: id.to_string(), state, ..Self::default() };
-        };
-        let (state, copies) = (backend.state(), backend.copies());
-        let is_ready = |copy: &&pool::View| matches!(copy.state, ServerState::Ready(_));
-        let alike = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
-        let view = Self {
-            id: id.to_string(),
-            state: StateView { since: alike.map(|copy| copy.since).min(), ..StateView::of(&state) },
-            ready: Some(copies.iter().filter(is_ready).count()),
-            instances: Some(copies.len()),
-            copies: match caller {
-                Some(_) => vec![],
-                None => copies.iter().map(CopyView::of).collect(),
-            },
-            replacement: registry.replacement(id).as_ref().map(StateView::of),
-            ..Self::default()
-        };
-        let ServerState::Ready(ready) = state else { return view };
-        let version = ready.dialect.version();
-        Self {
-            protocol_version: Some(version.as_str()),
-            era: Some(version.era().to_string()),
-            tools: Some(match caller {
-                Some(caller) => granted(caller, id.as_str(), &ready).count(),
-                None => ready.tools.iter().count(),
-            }),
-            held: (caller.is_none() && server.config().pin).then(|| ready.tools.held_len()),
-            ..view
-        }
-    }
-}
-
-impl StateView {
-    fn of(state: &ServerState) -> Self {
-        let reason = match state {
-            ServerState::Backoff { reason, .. } | ServerState::Quarantined { reason, .. } => {
-                Some(reason.to_string())
-            }
-            _ => None,
-        };
-        Self { state: state.as_str(), reason, since: None }
-    }
-}
 
 /// Every server the caller may use.
 pub(super) async fn list_servers(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
+    headers: HeaderMap,
 ) -> Result<Response<Body>, CallError> {
     #[derive(Serialize)]
     struct List {
         servers: Vec<ServerView>,
     }
-    let registry = front.gateway.registry();
+    let (registry, viewer) = (front.gateway.registry(), viewer(&front, &caller, &headers));
     let servers = front.gateway.servers(&caller);
-    Ok(json(&List {
-        servers: servers.map(|server| ServerView::of(registry, &server, Some(&caller))).collect(),
-    }))
+    let servers = servers.map(|server| ServerView::for_caller(registry, &server, &viewer));
+    Ok(json(&List { servers: servers.collect() }))
 }
 
 /// One server.
@@ -174,9 +43,18 @@ pub(super) async fn show_server(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
 ) -> Result<Response<Body>, CallError> {
     let server = front.gateway.server(&caller, &named(path)?)?;
-    Ok(json(&ServerView::of(front.gateway.registry(), &server, Some(&caller))))
+    let (registry, viewer) = (front.gateway.registry(), viewer(&front, &caller, &headers));
+    Ok(json(&ServerView::for_caller(registry, &server, &viewer)))
+}
+
+/// Who looks. Whoever shows the session that it calls in sees the processes that are its own.
+fn viewer<'a>(front: &Front, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
+    let token = headers.get(SESSION_ID).and_then(|token| token.to_str().ok());
+    let session = token.and_then(|token| front.sessions.named(&caller.tenant.id, token));
+    Viewer { caller, session }
 }
 
 /// One server's tools, as the server defines them.

@@ -101,6 +101,9 @@ impl Registry {
         id: &ServerId,
         config: &config::Server,
     ) -> Arc<Server> {
+        if config.sharing != Sharing::Shared {
+            self.inner.environment.metrics.forget_up(id.as_str());
+        }
         Arc::new(match config.sharing {
             Sharing::Shared => {
                 Server::Shared(self.start_backend(changing, id, config, Service::active()))

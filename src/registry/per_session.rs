@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Own;
 use crate::backend::client::Client;
 use crate::backend::{Backend, Environment};
 use crate::config::{self, Start};
@@ -140,6 +141,16 @@ impl PerSession {
     /// The session's process, if it is running.
     pub(super) fn existing(&self, session: &SessionId) -> Option<Arc<Backend>> {
         self.processes.lock().get(session).map(|process| process.backend.clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<Own> {
+        let processes = self.processes.lock();
+        let own = processes.iter().map(|(session, process)| Own {
+            tenant: process.tenant.clone(),
+            session: Some(session.clone()),
+            backend: process.backend.clone(),
+        });
+        own.collect()
     }
 
     pub(super) fn end(&self, session: &SessionId) {

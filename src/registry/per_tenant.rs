@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use self::running::Running;
 use self::table::{Process, Table};
 use super::lease::Lease;
-use super::{NoProcess, Source};
+use super::{NoProcess, Own, Source};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
@@ -140,6 +140,16 @@ impl PerTenant {
     pub(super) fn existing(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
         let table = self.table.lock();
         table.processes.get(tenant).map(|process| process.backend.clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<Own> {
+        let table = self.table.lock();
+        let own = table.processes.iter().map(|(tenant, process)| Own {
+            tenant: tenant.clone(),
+            session: None,
+            backend: process.backend.clone(),
+        });
+        own.collect()
     }
 
     /// Where the tenant hears of changes, now and when its process is another.

@@ -59,15 +59,17 @@ metrics! {
     total_seconds: HistogramVec = "trunkline_call_seconds" ["server", "tool"];
     /// Calls that are waiting for their server or being answered by it.
     in_flight: IntGaugeVec = "trunkline_calls_in_flight" ["server"];
-    /// Whether the server is ready for calls.
+    /// Whether the server is ready for calls; only of servers that everybody shares.
     up: IntGaugeVec = "trunkline_server_up" ["server"];
+    /// Since when no copy of the server is ready, in seconds since 1970, however often it was started meanwhile; 0 if one is, or none was to be yet. Only of servers that everybody shares.
+    down_since: IntGaugeVec = "trunkline_server_down_since_timestamp_seconds" ["server"];
     /// Tools of a pinned server that are held back, since they are not as they were approved.
     held_tools: IntGaugeVec = "trunkline_held_tools" ["server"];
     /// Starts of the server after the first.
     restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
-    /// Copies of the server that are ready for calls.
+    /// Copies of the server that are ready for calls; only of servers that everybody shares.
     instances: IntGaugeVec = "trunkline_server_instances" ["server"];
-    /// Calls that the ready copies of the server take at once; what adaptive limits have come to.
+    /// Calls that the ready copies of the server take at once; what adaptive limits have come to. Only of servers that everybody shares.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
     /// Second and further attempts at calls.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
@@ -104,14 +106,8 @@ pub struct ServerMetrics {
     pub queue_seconds: Histogram,
     /// Calls now.
     pub in_flight: IntGauge,
-    /// 1 when ready.
-    pub up: IntGauge,
     /// Starts after the first.
     pub restarts: IntCounter,
-    /// Copies that are ready.
-    pub instances: IntGauge,
-    /// Calls they take at once.
-    pub slots: IntGauge,
     /// Attempts after the first.
     pub retries: IntCounter,
     /// Calls given up.
@@ -128,6 +124,19 @@ pub struct ServerMetrics {
     pub refused_requests: IntCounter,
     /// Answers withheld.
     pub identity_alarms: IntCounter,
+}
+
+/// How much of one server can be called, where everybody shares it.
+#[derive(Clone, Debug)]
+pub struct UpMetrics {
+    /// 1 when ready.
+    pub up: IntGauge,
+    /// Since when it is not.
+    pub down_since: IntGauge,
+    /// Copies that are ready.
+    pub instances: IntGauge,
+    /// Calls they take at once.
+    pub slots: IntGauge,
 }
 
 /// The metrics of limits that replicas share.
@@ -181,10 +190,7 @@ impl Metrics {
         ServerMetrics {
             queue_seconds: self.queue_seconds.with_label_values(&[server]),
             in_flight: self.in_flight.with_label_values(&[server]),
-            up: self.up.with_label_values(&[server]),
             restarts: self.restarts.with_label_values(&[server]),
-            instances: self.instances.with_label_values(&[server]),
-            slots: self.slots.with_label_values(&[server]),
             retries: self.retries.with_label_values(&[server]),
             cancelled: self.cancelled.with_label_values(&[server]),
             late_answers: self.late_answers.with_label_values(&[server]),
@@ -193,6 +199,24 @@ impl Metrics {
             too_long_lines: dropped("too_long"),
             refused_requests: self.refused_requests.with_label_values(&[server]),
             identity_alarms: self.identity_alarms.with_label_values(&[server]),
+        }
+    }
+
+    /// The handles for one that everybody shares; it is shown from then on.
+    pub fn up(&self, server: &str) -> UpMetrics {
+        UpMetrics {
+            up: self.up.with_label_values(&[server]),
+            down_since: self.down_since.with_label_values(&[server]),
+            instances: self.instances.with_label_values(&[server]),
+            slots: self.slots.with_label_values(&[server]),
+        }
+    }
+
+    /// From now on that is not shown of one that nobody shares any more.
+    pub fn forget_up(&self, server: &str) {
+        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
+            // It was not there, unless it was shared once.
+            let _ = gauge.remove_label_values(&[server]);
         }
     }
 

@@ -8,6 +8,7 @@ Options are KEY=VALUE arguments:
   cursor=loop        the last page leads back to the first
   start=WHAT         fail (exit code 3, after a word on standard error), slow (1 s late), mute
   mute_after=N       as with start=mute, but the first N starts
+  mute_while=PATH    as with start=mute, as long as there is such a file
   stubborn=yes       neither the end of its input nor SIGTERM ends it
   capabilities=JSON  what it says it can do, instead of tools alone
   subscribe=refuse   no resource can be subscribed to; those whose names end in `hang` are never answered
@@ -309,6 +310,8 @@ def main():
     if OPTIONS.get("start") == "slow":
         time.sleep(1)
     if OPTIONS.get("start") == "mute" or starts >= int(OPTIONS.get("mute_after", starts + 1)):
+        stand_still()
+    if os.path.exists(OPTIONS.get("mute_while", "")):
         stand_still()
     if "stubborn" in OPTIONS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

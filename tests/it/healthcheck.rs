@@ -75,6 +75,14 @@ async fn a_gateway_is_not_ready_before_its_servers_have_been_tried() {
 }
 
 #[tokio::test]
+async fn a_gateway_whose_servers_fail_is_ready() {
+    let setup = Setup::new().std().fake_with("failing", &["start=fail"], "");
+    let gateway = setup.start().await;
+    assert_eq!(healthcheck(&Setup::new(), &["--url", &gateway.url("")], &[]).await, ready());
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_gateway_that_was_told_to_end_is_not_ready_though_it_serves() {
     let mut gateway = Setup::new().set("drain_delay = \"10s\"").std().serve().await;
     gateway.signal(Signal::TERM);

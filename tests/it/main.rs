@@ -99,4 +99,5 @@ mod tenants_cli;
 mod tools;
 mod upstreams;
 mod usage;
+mod visible;
 mod web;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{RawHttp, Setup, eventually, failed, refused};
+use crate::support::{Api, RawHttp, Setup, eventually, failed, refused};
 
 #[tokio::test]
 async fn the_gateway_is_ready_when_every_server_has_been_tried() {
@@ -21,6 +21,39 @@ async fn the_gateway_is_ready_when_every_server_has_been_tried() {
     assert_eq!(gateway.server("slow").await.json()["state"], "ready");
     assert_ne!(gateway.server("failing").await.json()["state"], "ready");
     assert_eq!(gateway.server("lazy").await.json()["state"], "idle");
+    gateway.stop().await;
+}
+
+/// `std` and two servers of which one does not start.
+fn with_one_failing() -> Setup {
+    let setup = Setup::new().std().fake_with("failing", &["start=fail"], "");
+    setup.fake_with("lazy", &[], "start = \"lazy\"")
+}
+
+#[tokio::test]
+async fn operators_see_which_servers_are_not_ready() {
+    let gateway = with_one_failing().start().await;
+    let down_since = gateway.server("failing").await.json()["down_since"].clone();
+    let second = &down_since.as_str().unwrap()[..19];
+    let answer = gateway.readyz().await;
+    let (status, text) = (answer.status, answer.text());
+    assert_eq!((status, text.lines().next(), text.lines().count()), (200, Some("ready"), 2));
+    let line = text.lines().nth(1).unwrap();
+    let state = line.strip_prefix("failing: ").unwrap();
+    assert!(state.starts_with("backoff") || state.starts_with("quarantined"), "{text}");
+    let why = format!(", down since {second}Z: it ended with exit code 3");
+    assert!(line.ends_with(&why), "{line} does not end with {why}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn callers_see_how_many_servers_are_not_ready_where_operators_have_a_port_of_their_own() {
+    let gateway = with_one_failing().set("ops_listen = \"127.0.0.1:0\"").start().await;
+    let answer = gateway.readyz().await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ready\n1 of 2 servers is not\n"));
+    let operator = Api::new(gateway.ops_addr.unwrap(), None);
+    let text = operator.readyz().await.text();
+    assert!(text.starts_with("ready\nfailing: "), "{text}");
     gateway.stop().await;
 }
 
@@ -59,6 +92,7 @@ async fn metrics_count_what_happened() {
         ("trunkline_call_seconds_bucket{server=\"fake\",tool=\"later\",le=\"+Inf\"}", 1.0),
         ("trunkline_calls_in_flight{server=\"std\"}", 0.0),
         ("trunkline_server_up{server=\"std\"}", 1.0),
+        ("trunkline_server_down_since_timestamp_seconds{server=\"std\"}", 0.0),
         ("trunkline_server_restarts_total{server=\"std\"}", 0.0),
         ("trunkline_cancelled_calls_total{server=\"fake\"}", 1.0),
         ("trunkline_cancelled_calls_total{server=\"std\"}", 0.0),

@@ -49,6 +49,20 @@ async fn calls_are_spread_evenly_over_the_copies() {
 }
 
 #[tokio::test]
+async fn a_copy_that_is_new_does_not_take_all_calls_until_it_has_had_as_many() {
+    let gateway = start("instances = 4").await;
+    has_ready(&gateway, 4).await;
+    calls_by_process(&gateway, 20).await;
+    let fake = gateway.fake("fake");
+    kill(fake.pids()[0], Signal::KILL);
+    eventually("another", async || (fake.pids().len() == 5).then_some(())).await;
+    has_ready(&gateway, 4).await;
+    let by_process = calls_by_process(&gateway, 40).await;
+    assert_eq!(by_process.values().copied().collect::<Vec<_>>(), [10; 4]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn the_least_busy_copy_takes_the_call_and_none_takes_more_than_its_bound() {
     let gateway = start("instances = 2\nmax_in_flight = 2").await;
     has_ready(&gateway, 2).await;

@@ -1,10 +1,14 @@
 //! Servers that end, and are started again.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use trunkline::backend::lifecycle::Budget;
 
 use crate::support::{Answer, Setup, eventually, in_time, is_alive, kill, refused};
 
@@ -135,6 +139,44 @@ async fn a_server_that_keeps_failing_is_put_in_quarantine() {
     let metrics = gateway.metrics().await;
     assert_eq!(metrics.value("trunkline_server_restarts_total{server=\"fake\"}"), Some(4.0));
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_probe_in_quarantine_and_it_heals_when_the_cause_is_gone() {
+    let setup = Setup::new();
+    let cause = setup.dir.path().join("cause");
+    fs::write(&cause, "").unwrap();
+    let mute = format!("mute_while={}", cause.display());
+    let setup = setup.fake_with("fake", &[&mute], "start_timeout = \"3s\"");
+    let probe_every = Duration::from_millis(100);
+    let budget = Budget { starts: 1, probe_every, ..Budget::default() };
+    let tenants = setup.start_within(budget, &["local"]).await;
+    let (api, fake) = (tenants.first(), tenants.fake("fake"));
+    let mut down_since = None;
+    for probe in 2..=3 {
+        eventually("a probe", async || (fake.pids().len() == probe).then_some(())).await;
+        let began = Instant::now();
+        let answer = api.call("fake", "raw", "{}").await;
+        assert!(began.elapsed() < Duration::from_secs(1), "it took {:?}", began.elapsed());
+        assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
+        assert_eq!(answer.retry_after(), Some(1));
+        let server = api.server("fake").await.json();
+        assert_eq!(server["state"], "quarantined", "{server}");
+        let reason = server["reason"].as_str().unwrap();
+        assert_eq!(answer.detail(), format!("the server is not running: {reason}"));
+        // However often it was tried.
+        let first = down_since.get_or_insert(server["down_since"].clone());
+        assert!(first.is_string() && *first == server["down_since"], "{server}");
+        assert_eq!(fake.pids().len(), probe, "all of this was during one probe");
+    }
+    fs::remove_file(cause).unwrap();
+    eventually("healed", async || {
+        (api.call("fake", "raw", "{}").await.status == 200).then_some(())
+    })
+    .await;
+    let server = api.server("fake").await.json();
+    assert!(server["reason"].is_null() && server["down_since"].is_null(), "{server}");
+    tenants.stop().await;
 }
 
 #[tokio::test]

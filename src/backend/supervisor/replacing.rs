@@ -9,6 +9,7 @@ use super::super::State;
 use super::super::health::failing;
 use super::super::lifecycle::Next;
 use super::super::pending::End;
+use super::super::process::StderrTail;
 use super::super::run::{Run, StartError};
 use super::super::wear::worn;
 use super::{Keeper, Left, Serving};
@@ -20,12 +21,12 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 impl Keeper {
     /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up.
     pub(super) async fn worn(&self, serving: &Serving) -> String {
-        let Serving { run, load, since, stays_until, .. } = serving;
+        let Serving { run, load, since, lifetime, stays_until, .. } = serving;
         if let Some(until) = stays_until {
             sleep_until(*until).await;
         }
         self.leaving.wait().await;
-        worn(&self.backend.config.recycle, run, load, *since).await
+        worn(&self.backend.config.recycle, run, load, *since, *lifetime).await
     }
 
     /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
@@ -35,14 +36,18 @@ impl Keeper {
         if self.backend.config.exclusive {
             return self.replace_exclusively(old).await;
         }
+        let stderr = StderrTail::default();
+        let show_stderr = || self.backend.pool.show_stderr(self.number, stderr.clone());
         let (successor, left) = {
-            let mut start = std::pin::pin!(self.start());
+            let mut start = std::pin::pin!(self.start(stderr.clone()));
             tokio::select! {
                 successor = &mut start => (successor, None),
                 // It may fail meanwhile: then the other copies are called, or its successor is waited for.
                 left = self.until_it_leaves(&old) => {
-                    if !matches!(left, Left::Stopped) {
+                    if let Some(reason) = left.failure() {
+                        self.backend.pool.note_failure(self.number, reason);
                         self.enter(State::Starting);
+                        show_stderr();
                     }
                     (start.await, Some(left))
                 }
@@ -59,6 +64,7 @@ impl Keeper {
             (Ok(run), left) => {
                 let successor = Serving::new(&self.backend, run);
                 self.enter_ready(successor.run.ready.clone(), &successor.load);
+                show_stderr();
                 self.let_go(old, left).await;
                 Ok(successor)
             }
@@ -99,7 +105,8 @@ impl Keeper {
         }
         self.enter(State::Starting);
         old.run.stop(&end).await;
-        match self.start().await {
+        let stderr = self.show_new_stderr();
+        match self.start(stderr).await {
             Ok(run) => Ok(Serving::new(&self.backend, run)),
             Err(_) if self.stop.is_cancelled() => Err(None),
             Err(error) => Err(Some(self.not_started(&error))),
@@ -109,7 +116,7 @@ impl Keeper {
     fn note_kept(&self, error: StartError) {
         let server = &self.backend.id;
         tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
-        self.note_trouble(&error.reason, &error.detail, error.stderr);
+        self.note_trouble(&error.detail, error.stderr);
     }
 
     /// The old run goes, whether it was well to the end or not.
@@ -125,7 +132,7 @@ impl Keeper {
     pub(super) fn leave(&self, serving: Serving, reason: &str) {
         let server = &self.backend.id;
         tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
-        self.note_trouble(reason, reason, vec![]);
+        self.note_trouble(reason, vec![]);
         self.drain(serving);
     }
 

@@ -182,7 +182,7 @@ pub(super) async fn servers(State(front): State<Arc<Front>>, _: Administrator) -
     let registry = front.gateway.registry();
     let servers = registry.servers();
     let servers: Vec<_> =
-        servers.iter().map(|server| ServerView::of(registry, server, None)).collect();
+        servers.iter().map(|server| ServerView::for_operator(registry, server)).collect();
     Ok(answer(StatusCode::OK, &json!({"servers": servers})))
 }
 

@@ -59,7 +59,7 @@ use crate::mcp::params::{Params, text_of};
 use crate::mcp::{Era, ProtocolVersion, meta, method};
 
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-const SESSION_ID: &str = "mcp-session-id";
+pub(super) const SESSION_ID: &str = "mcp-session-id";
 const JSON: &str = "application/json";
 /// The longest id that is echoed. A longer one is no id but an attack on our memory.
 const ID_LEN_MAX: usize = 1024;

@@ -147,6 +147,16 @@ impl Sessions {
         Some(Entered::new(self, session))
     }
 
+    /// The session that a token names, whatever its endpoint, if it is this tenant's and not over. To look at it is not to
+    /// use it.
+    pub(in crate::http) fn named(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
+        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
+        let token: Token<'_> = serde_json::from_slice(&token).ok()?;
+        let id = SessionId::from_bytes(token.id);
+        let is_over = token.expires < now() || self.shard(&id).lock().ended.contains(&id);
+        (!is_over).then_some(id)
+    }
+
     /// Ends a session. Its token is worth nothing from now on.
     pub(super) fn end(&self, session: &Session) {
         session.end();

@@ -1,11 +1,13 @@
 //! One gateway, several front ends: each takes its callers for another tenant.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
+use trunkline::backend::lifecycle::Budget;
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, Front};
 use trunkline::ids::TenantId;
@@ -13,11 +15,11 @@ use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenant::Directory;
 
-use super::{Fake, Mcp, Setup, TRUNKLINE, in_time, processes};
+use super::{Api, Fake, Mcp, Setup, TRUNKLINE, in_time, processes};
 
 /// A test ends with [`Tenants::stop`].
 pub struct Tenants {
-    urls: Vec<String>,
+    addrs: Vec<SocketAddr>,
     setup: Setup,
     serving: TaskTracker,
     servers: TaskTracker,
@@ -28,23 +30,30 @@ pub struct Tenants {
 impl Setup {
     /// Starts one gateway that is shared by these tenants.
     pub async fn start_for(self, tenants: &[&str]) -> Tenants {
+        self.start_within(Budget::default(), tenants).await
+    }
+
+    /// The same where servers may be started so often.
+    pub async fn start_within(self, budget: Budget, tenants: &[&str]) -> Tenants {
         let mut config = self.config();
         let store = self.store().await;
         let metrics = Metrics::new();
-        let environment = Environment::new(TRUNKLINE.into(), config.max_response, metrics.clone());
+        let mut environment =
+            Environment::new(TRUNKLINE.into(), config.max_response, metrics.clone());
+        environment.budget = budget;
         let (servers, stop_servers) = (TaskTracker::new(), CancellationToken::new());
         let vault = Arc::default();
         let registry =
             Registry::start(&config.servers, &environment, &vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics));
         let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
-        let mut urls = vec![];
+        let mut addrs = vec![];
         for tenant in tenants {
             config.auth.anonymous_tenant = Some(TenantId::parse(tenant).unwrap());
             let directory = Directory::open(store.clone(), &config, None).await.unwrap();
             let front = Front::new(gateway.clone(), Arc::new(directory), None, &config);
             let listener = TcpListener::bind(config.listen).await.unwrap();
-            urls.push(format!("http://{}", listener.local_addr().unwrap()));
+            addrs.push(listener.local_addr().unwrap());
             serving.spawn(http::server::serve(
                 listener,
                 http::router(Arc::new(front), false),
@@ -53,15 +62,20 @@ impl Setup {
                 stop_serving.clone(),
             ));
         }
-        Tenants { urls, setup: self, serving, servers, stop_serving, stop_servers }
+        Tenants { addrs, setup: self, serving, servers, stop_serving, stop_servers }
     }
 }
 
 impl Tenants {
     /// A client of each tenant at one endpoint.
     pub fn mcp<const N: usize>(&self, path: &str) -> [Mcp; N] {
-        let clients = self.urls.iter().map(|url| Mcp::new(format!("{url}{path}")));
+        let clients = self.addrs.iter().map(|addr| Mcp::new(format!("http://{addr}{path}")));
         clients.collect::<Vec<_>>().try_into().ok().expect("as many as there are tenants")
+    }
+
+    /// The gateway as the first of them sees it.
+    pub fn first(&self) -> Api {
+        Api::new(self.addrs[0], None)
     }
 
     /// What a server has seen of all of them.
