@@ -15,12 +15,9 @@ use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
-use crate::backend::{Backend, CALL_MAX, CANCEL_GRACE, State};
+use crate::backend::{Backend, CANCEL_GRACE, State};
 use crate::config::{self, Sharing, Start};
 use crate::ids::ServerId;
-
-/// How long calls may have a server that is not there any more: longer than the longest deadline they may ask for.
-const LAST_CALLS: Duration = CALL_MAX.saturating_add(Duration::from_secs(60));
 
 /// What is on its way.
 #[derive(Default)]
@@ -229,6 +226,7 @@ fn goes_beside(before: &config::Server, after: &config::Server) -> bool {
 
 /// How long the calls of a server that takes no more may still take.
 pub(super) fn time_for_last_calls(config: &config::Server, is_waited_for: bool) -> Duration {
-    let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
-    if config.exclusive || is_waited_for { usual } else { LAST_CALLS }
+    let is_short = config.exclusive || is_waited_for;
+    let calls = if is_short { config.usual_call() } else { config.longest_call() };
+    calls + CANCEL_GRACE
 }
