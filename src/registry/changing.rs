@@ -15,7 +15,7 @@ use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
-use crate::backend::{Backend, CANCEL_GRACE, State};
+use crate::backend::{Backend, CANCEL_GRACE};
 use crate::config::{self, Sharing, Start};
 use crate::ids::ServerId;
 
@@ -128,17 +128,8 @@ impl Registry {
         changing.successors.insert(id.clone(), next.clone());
         let registry = self.clone();
         self.inner.tasks.spawn(async move {
-            if let State::Backoff { reason, .. } | State::Quarantined { reason, .. } =
-                next.first_settled().await
-            {
-                let server = next.id();
-                tracing::warn!(
-                    %server, %reason,
-                    "server `{server}` does not start as it is configured now; as it was, it goes on serving"
-                );
-            }
-            // Stopped: something else is wanted by now, or the gateway ends.
-            if next.first_ready().await.is_some() {
+            // Else something else is wanted by now, or the gateway ends.
+            if next.can_replace(&old).await {
                 registry.install(&next);
             }
         });
