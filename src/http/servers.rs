@@ -114,6 +114,7 @@ impl ServerView {
         let (state, copies) = (backend.state(), backend.copies());
         let is_ready = |copy: &&pool::View| matches!(copy.state, ServerState::Ready(_));
         let alike = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
+        let replacement = registry.replacement(server, caller.map(|caller| &caller.tenant.id));
         let view = Self {
             id: id.to_string(),
             state: StateView { since: alike.map(|copy| copy.since).min(), ..StateView::of(&state) },
@@ -123,7 +124,7 @@ impl ServerView {
                 Some(_) => vec![],
                 None => copies.iter().map(CopyView::of).collect(),
             },
-            replacement: registry.replacement(id).as_ref().map(StateView::of),
+            replacement: replacement.as_ref().map(StateView::of),
             ..Self::default()
         };
         let ServerState::Ready(ready) = state else { return view };

@@ -53,7 +53,11 @@ pub struct PerSession {
     stop: CancellationToken,
     /// Cancelled, under the lock of the processes, when no more are started.
     retired: CancellationToken,
+    /// Cancelled when what had its name before is gone, where that must be.
+    free: CancellationToken,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
+    /// The tasks of all of them.
+    running: TaskTracker,
 }
 
 struct Process {
@@ -69,10 +73,14 @@ impl PerSession {
         environment: Environment,
         tasks: TaskTracker,
         stop: CancellationToken,
+        free: CancellationToken,
     ) -> Self {
         let (retired, processes) = (CancellationToken::new(), Arc::default());
         let environment = environment.with_own_starts();
-        Self { id, config, environment, tasks, stop, retired, processes }
+        let running = TaskTracker::new();
+        // Done whenever there is none; more may come all the same.
+        running.close();
+        Self { id, config, environment, tasks, stop, retired, free, processes, running }
     }
 
     /// The same with another configuration. The processes that there are stay as they are until their sessions end.
@@ -84,7 +92,9 @@ impl PerSession {
             tasks: self.tasks.clone(),
             stop: self.stop.clone(),
             retired: CancellationToken::new(),
+            free: self.free.clone(),
             processes: self.processes.clone(),
+            running: self.running.clone(),
         }
     }
 
@@ -95,6 +105,17 @@ impl PerSession {
         for process in processes.values() {
             process.backend.retire(within);
         }
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.retired.is_cancelled() && self.running.is_empty()
+    }
+
+    /// Done when nothing is left of it.
+    pub(super) async fn gone(&self) {
+        self.retired.cancelled().await;
+        self.running.wait().await;
     }
 
     pub(super) fn id(&self) -> &ServerId {
@@ -128,8 +149,14 @@ impl PerSession {
         let (id, environment) = (self.id.clone(), self.environment.clone());
         let backend = Backend::new(id, config, environment, Arc::default(), client);
         let stop = self.stop.child_token();
-        let running = run(backend.clone(), owner.clone(), stop.clone(), self.processes.clone());
-        self.tasks.spawn(running);
+        let running = Running {
+            backend: backend.clone(),
+            owner: owner.clone(),
+            stop: stop.clone(),
+            free: self.free.clone(),
+            processes: self.processes.clone(),
+        };
+        self.tasks.spawn(self.running.track_future(running.run()));
         owner.client.follow(backend.changes());
         let tenant = owner.tenant.clone();
         let process = Process { tenant, backend: backend.clone(), stop };
@@ -149,35 +176,50 @@ impl PerSession {
     }
 }
 
-/// Keeps a session's process until its session has ended, or has been left idle: then it ends with its
-/// process, since what the server remembered of it is gone. The process counts against the limit until it is gone.
-async fn run(
+/// The life of a session's process.
+struct Running {
     backend: Arc<Backend>,
     owner: Owner,
     stop: CancellationToken,
+    free: CancellationToken,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
-) {
-    let left_idle = async {
-        let idle_timeout = backend.config().idle_timeout;
+}
+
+impl Running {
+    /// Keeps it until its session has ended, or has been left idle: then it ends with its process, since what the server
+    /// remembered of it is gone. The process counts against the limit until it is gone.
+    async fn run(self) {
+        let supervised = async {
+            tokio::select! {
+                () = self.free.cancelled() => {}
+                () = self.stop.cancelled() => {}
+            }
+            self.backend.clone().supervise(self.stop.clone()).await;
+        };
+        tokio::pin!(supervised);
+        tokio::select! {
+            () = &mut supervised => {}
+            () = self.left_idle() => {
+                self.owner.client.end();
+                self.stop.cancel();
+                supervised.await;
+            }
+        }
+        self.processes.lock().remove(&self.owner.session);
+    }
+
+    async fn left_idle(&self) {
+        let (client, idle_timeout) = (&self.owner.client, self.backend.config().idle_timeout);
         loop {
-            let since = owner.client.idle_since().unwrap_or_else(Instant::now);
+            let since = client.idle_since().unwrap_or_else(Instant::now);
             if since.elapsed() >= idle_timeout {
-                break;
+                return;
             }
             tokio::select! {
                 () = sleep_until(since + idle_timeout) => {}
                 // Left by another of its processes, or deleted.
-                () = owner.client.ended() => break,
+                () = client.ended() => return,
             }
         }
-        owner.client.end();
-        stop.cancel();
-    };
-    let supervised = backend.clone().supervise(stop.clone());
-    tokio::pin!(supervised);
-    tokio::select! {
-        () = &mut supervised => {}
-        () = left_idle => supervised.await,
     }
-    processes.lock().remove(&owner.session);
 }
