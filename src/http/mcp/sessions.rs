@@ -134,7 +134,7 @@ impl Sessions {
         let session = session.clone();
         if session.has_ended() {
             shard.live.remove(&id);
-            shard.ended.note(id, session.expires);
+            shard.ended.note(&id, session.expires, now());
             self.tell_ended(&session);
             return None;
         }
@@ -146,14 +146,14 @@ impl Sessions {
         session.end();
         let mut shard = self.shard(&session.id).lock();
         shard.live.remove(&session.id);
-        shard.ended.note(session.id.clone(), session.expires);
+        shard.ended.note(&session.id, session.expires, now());
     }
 
     /// A session has ended elsewhere, whose token would be good until `expires`.
     pub(in crate::http) fn end_by_id(&self, id: &SessionId, expires: u64) {
         let live = {
             let mut shard = self.shard(id).lock();
-            shard.ended.note(id.clone(), expires);
+            shard.ended.note(id, expires, now());
             shard.live.remove(id)
         };
         if let Some(session) = live {
@@ -201,12 +201,15 @@ impl Sessions {
         }
     }
 
-    /// Ends sessions that were left; to be called now and then.
-    pub(in crate::http) fn sweep(&self) {
+    /// Ends sessions that were left; to be called now and then. Gives how many tokens of ended sessions are good again
+    /// since the last time, because there were too many to remember.
+    pub(in crate::http) fn sweep(&self) -> u64 {
+        let mut forgotten = 0;
         for shard in &self.shards {
             let left: Vec<_> = {
                 let mut shard = shard.lock();
                 shard.ended.forget_before(now());
+                forgotten += shard.ended.take_forgotten();
                 shard.use_told.retain(|_, at| at.elapsed() < USE_TOLD_EVERY);
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
@@ -217,7 +220,7 @@ impl Sessions {
                 let over: Vec<_> = over.cloned().collect();
                 for session in over {
                     shard.live.remove(&session.id);
-                    shard.ended.note(session.id.clone(), session.expires);
+                    shard.ended.note(&session.id, session.expires, now());
                     self.tell_ended(&session);
                 }
                 let is_left = |session: &Arc<Session>| {
@@ -235,6 +238,7 @@ impl Sessions {
                 self.tell_ended(&session);
             }
         }
+        forgotten
     }
 
     fn shard(&self, id: &SessionId) -> &Mutex<Shard> {
