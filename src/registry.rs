@@ -155,6 +155,24 @@ impl Server {
         }
     }
 
+    /// Whether nothing is left of one that was retired.
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Shared(backend) => backend.is_gone(),
+            Self::PerTenant(processes) => processes.is_gone(),
+            Self::PerSession(processes) => processes.is_gone(),
+        }
+    }
+
+    /// Done when nothing is left of one that was retired.
+    async fn gone(&self) {
+        match self {
+            Self::Shared(backend) => backend.gone().await,
+            Self::PerTenant(processes) => processes.gone().await,
+            Self::PerSession(processes) => processes.gone().await,
+        }
+    }
+
     /// Lets its calls end, and stops it.
     fn retire(&self, within: Duration) {
         match self {
@@ -206,9 +224,12 @@ impl Registry {
         self.servers().into_iter().filter_map(|server| server.shared().cloned())
     }
 
-    /// Where the one stands that will take a server's place as soon as it is ready.
-    pub fn replacement(&self, id: &ServerId) -> Option<State> {
-        self.inner.changing.lock().successors.get(id).map(|next| next.state())
+    /// Where the one stands that will take a server's place as soon as it is ready; for this tenant, if each has its own.
+    pub fn replacement(&self, server: &Server, tenant: Option<&TenantId>) -> Option<State> {
+        if let Server::PerTenant(processes) = server {
+            return processes.replacement(tenant?);
+        }
+        self.inner.changing.lock().successors.get(server.id()).map(|next| next.state())
     }
 
     /// Told when servers came or went, or were replaced.

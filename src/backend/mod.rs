@@ -80,8 +80,6 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
-/// The longest deadline a call can have.
-pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
 /// One configured server.
 pub struct Backend {
     id: ServerId,
@@ -279,8 +277,8 @@ impl Backend {
     }
 
     /// How long calls that are under way may still take.
-    fn longest_call(&self) -> Duration {
-        CALL_MAX + self.environment.cancel_grace
+    fn time_for_calls(&self) -> Duration {
+        self.config.longest_call() + self.environment.cancel_grace
     }
 
     /// Where it stands now.

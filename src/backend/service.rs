@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, State};
@@ -123,6 +123,46 @@ impl Backend {
         self.service.enter();
         self.note_up();
         self.changes().all_may_have_changed();
+    }
+
+    /// Done when it can take the place of another: as many of its copies take calls as of that one, or one does and the
+    /// others have had the time to start. Not if it is stopped before.
+    pub async fn can_replace(&self, other: &Self) -> bool {
+        if let State::Backoff { reason, .. } | State::Quarantined { reason, .. } =
+            self.first_settled().await
+        {
+            let server = &self.id;
+            tracing::warn!(
+                %server, %reason,
+                "server `{server}` does not start as it is configured now; as it was, it goes on serving"
+            );
+        }
+        while self.first_ready().await.is_some() {
+            let _ = timeout(self.config.start_timeout, self.as_ready_as(other)).await;
+            // It may have failed meanwhile.
+            if self.pool.ready_len() > 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Done when as many of its copies take calls as of another, or as it has; or none will any more.
+    async fn as_ready_as(&self, other: &Self) {
+        let (mut own, mut others) = (self.state.subscribe(), other.state.subscribe());
+        loop {
+            let is_over = matches!(*own.borrow_and_update(), State::Stopped);
+            others.mark_unchanged();
+            let wanted = other.pool.ready_len().min(self.pool.size()).max(1);
+            if is_over || self.pool.ready_len() >= wanted {
+                return;
+            }
+            // Their other ends are here.
+            tokio::select! {
+                _ = own.changed() => {}
+                _ = others.changed() => {}
+            }
+        }
     }
 
     /// No calls go to it from now on. Those it has may take so long to end; then it is stopped. Whoever waits for one that

@@ -22,7 +22,6 @@ use clap::{Parser, Subcommand};
 use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
-use crate::ids::{InvalidId, TenantId};
 use crate::store::{Actor, Store};
 use crate::tenant::{Known, known};
 
@@ -157,8 +156,4 @@ fn actor() -> Actor {
     let uid = Uid::current();
     let user = User::from_uid(uid).ok().flatten();
     Actor::cli(&user.map_or_else(|| uid.to_string(), |user| user.name))
-}
-
-fn parse_tenant(text: &str) -> Result<TenantId, InvalidId> {
-    TenantId::parse(text)
 }

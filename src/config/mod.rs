@@ -45,7 +45,8 @@ pub use oauth::OAuth;
 pub use replicas::Replicas;
 pub use secret::Secret;
 pub use server::{
-    ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport, Upstream,
+    CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport,
+    Upstream,
 };
 pub use template::{MissingSecret, Secrets, Template};
 pub use web::{Host, WebOrigin};

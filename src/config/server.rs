@@ -9,6 +9,9 @@ use reqwest::Url;
 use super::{Host, Template};
 use crate::policy::Rate;
 
+/// The longest deadline that a caller can ask for.
+pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
+
 /// A server: how to reach it, how much to ask of it, and what to do when it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -171,6 +174,16 @@ impl Server {
         super::servers::with_defaults(transport, &defaults)
     }
 
+    /// How long a call may take that asks for no deadline of its own, at most.
+    pub fn usual_call(&self) -> Duration {
+        self.timeout.max(self.max_timeout.unwrap_or_default())
+    }
+
+    /// How long any call may take.
+    pub fn longest_call(&self) -> Duration {
+        self.usual_call().max(CALL_MAX)
+    }
+
     /// The names of the tenants' secrets it needs.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let templates = match &self.transport {
@@ -178,5 +191,21 @@ impl Server {
             Transport::Http(upstream) => &upstream.headers,
         };
         templates.values().flat_map(Template::secrets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_is_longer_than_the_longest_that_callers_or_the_configuration_ask_for() {
+        let hours = |hours: u64| Duration::from_secs(hours * 60 * 60);
+        let server = Server::new(Transport::Stdio(Program::default()));
+        assert!(server.usual_call() < CALL_MAX && server.longest_call() == CALL_MAX);
+        let slow = Server { timeout: hours(2), ..server.clone() };
+        assert_eq!((slow.usual_call(), slow.longest_call()), (hours(2), hours(2)));
+        let patient = Server { max_timeout: Some(hours(3)), ..slow };
+        assert_eq!((patient.usual_call(), patient.longest_call()), (hours(3), hours(3)));
     }
 }

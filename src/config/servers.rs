@@ -125,6 +125,13 @@ fn server(
             "`{path}` refers to the tenants' secret `{name}`, and tenants share it: set `sharing = \"tenant\"`"
         )));
     }
+    if server.exclusive && server.instances > 1 {
+        return Err(place.error(format!(
+            "`{path}` has `exclusive = true` and `instances = {}`: two copies must never run side by side then; \
+             take `exclusive` away, or set `instances = 1`",
+            server.instances
+        )));
+    }
     Ok(server)
 }
 

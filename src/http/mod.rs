@@ -122,9 +122,17 @@ impl Front {
 
     /// Ends MCP sessions that were left. Never done.
     pub async fn sweep_sessions(&self) {
+        let all_forgotten = self.gateway.metrics().forgotten_sessions();
         loop {
             tokio::time::sleep(mcp::SWEEP_EVERY).await;
-            self.sessions.sweep();
+            let forgotten = self.sessions.sweep();
+            if forgotten > 0 {
+                tracing::warn!(
+                    forgotten,
+                    "more MCP sessions have been ended than can be remembered: tokens of {forgotten} of them are good again"
+                );
+                all_forgotten.inc_by(forgotten);
+            }
         }
     }
 

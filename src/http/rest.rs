@@ -15,7 +15,7 @@ use super::Front;
 use super::auth::Authenticated;
 use super::error::{call_failed, rate_headers};
 use super::{body, trace};
-use crate::backend::CALL_MAX;
+use crate::config::CALL_MAX;
 use crate::gateway::{Ask, Call, CallError, Caller, Reply, ToolName};
 use crate::ids::CallId;
 use crate::jsonrpc::RawObject;

@@ -2,12 +2,15 @@
 //!
 //! A new server is there at once, and whoever calls it waits until it has started. One that is gone gets no more calls
 //! and is stopped when those it has have ended. One that has changed is both: its successor is started beside it and
-//! takes its place when it is ready, so that nobody waits and a mistake costs nothing. Where two must not run side by
-//! side (`exclusive`), the successor has the place at once and starts when the other is gone: its callers wait.
+//! takes its place when it is ready, so that nobody waits and a mistake costs nothing; of a server of tenants, each tenant's
+//! process does so. Where two must not run side by side (`exclusive`), the successor has the place at once and starts
+//! when the other is gone: its callers wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use super::per_session::PerSession;
 use super::per_tenant::PerTenant;
@@ -15,12 +18,9 @@ use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
-use crate::backend::{Backend, CALL_MAX, CANCEL_GRACE, State};
+use crate::backend::{Backend, CANCEL_GRACE};
 use crate::config::{self, Sharing, Start};
 use crate::ids::ServerId;
-
-/// How long calls may have a server that is not there any more: longer than the longest deadline they may ask for.
-const LAST_CALLS: Duration = CALL_MAX.saturating_add(Duration::from_secs(60));
 
 /// What is on its way.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(super) struct Changing {
     /// Those that take a server's place as soon as they are ready.
     pub(super) successors: BTreeMap<ServerId, Arc<Backend>>,
     /// Those that finish their last calls.
-    leaving: Vec<Arc<Backend>>,
+    leaving: Vec<Arc<Server>>,
     /// Who listens to a server, by its name: whatever has that name later is heard by the same.
     listeners: HashMap<ServerId, Weak<Changes>>,
 }
@@ -37,14 +37,14 @@ impl Registry {
     /// From now on these are the servers. Those that are as they were are not touched.
     pub fn apply(&self, wanted: &BTreeMap<ServerId, config::Server>) {
         let mut changing = self.inner.changing.lock();
-        changing.leaving.retain(|backend| !backend.is_gone());
+        changing.leaving.retain(|server| !server.is_gone());
         changing.listeners.retain(|_, changes| changes.strong_count() > 0);
         let before = self.inner.servers.load_full();
         let mut after = Servers::clone(&before);
         let mut left = vec![];
         for (id, server) in before.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
             changing.give_up_successor(id);
-            changing.leaving.extend(server.shared().cloned());
+            changing.leaving.push(server.clone());
             after.remove(id);
             left.push(server);
         }
@@ -73,10 +73,10 @@ impl Registry {
                     left.push(server);
                 }
                 Server::Shared(old) if goes_beside(old.config(), config) => {
-                    self.start_successor(&mut changing, id, config);
+                    self.start_successor(&mut changing, old.clone(), config);
                 }
                 _ => {
-                    changing.leaving.extend(server.shared().cloned());
+                    changing.leaving.push(server.clone());
                     after.insert(id.clone(), self.start_one(&mut changing, id, config));
                     left.push(server);
                 }
@@ -85,8 +85,7 @@ impl Registry {
         self.inner.servers.store(Arc::new(after));
         // Not before: whoever finds its server retired looks for another.
         for server in left {
-            let next = wanted.get(server.id());
-            changing.let_go(server, next.is_some_and(|next| next.exclusive));
+            let_go(server, wanted.get(server.id()));
             let listeners = changing.listeners.get(server.id()).and_then(Weak::upgrade);
             listeners.iter().for_each(|changes| changes.all_may_have_changed());
         }
@@ -108,43 +107,56 @@ impl Registry {
             Sharing::Shared => {
                 Server::Shared(self.start_backend(changing, id, config, Service::active()))
             }
-            // What had the name before and was not a server of tenants is not waited for, `exclusive` or not: the two
-            // may be there together while the one finishes its calls.
             Sharing::Tenant => {
                 let (environment, vault) =
                     (self.inner.environment.clone(), self.inner.vault.clone());
                 let (tasks, stop) = (self.inner.tasks.clone(), self.inner.stop.clone());
+                let free = self.free(changing, id, config);
                 let (id, config) = (id.clone(), config.clone());
-                let processes = PerTenant::new(id, config, environment, vault, tasks, stop);
+                let processes = PerTenant::new(id, config, environment, vault, tasks, stop, free);
                 Server::PerTenant(Box::new(processes))
             }
             Sharing::Session => {
                 let (environment, tasks) =
                     (self.inner.environment.clone(), self.inner.tasks.clone());
-                let (config, stop) = (config.clone(), self.inner.stop.clone());
-                let processes = PerSession::new(id.clone(), config, environment, tasks, stop);
+                let (stop, free) = (self.inner.stop.clone(), self.free(changing, id, config));
+                let (id, config) = (id.clone(), config.clone());
+                let processes = PerSession::new(id, config, environment, tasks, stop, free);
                 Server::PerSession(Box::new(processes))
             }
         })
     }
 
+    /// Cancelled when nothing is left of what had that name and must not run beside what has it now.
+    fn free(
+        &self,
+        changing: &Changing,
+        id: &ServerId,
+        config: &config::Server,
+    ) -> CancellationToken {
+        let leaving = changing.leaving.iter().filter(|it| it.id() == id);
+        let in_the_way = leaving.filter(|it| is_exclusive(it.config(), config));
+        let in_the_way: Vec<_> = in_the_way.cloned().collect();
+        let free = CancellationToken::new();
+        let is_free = free.clone();
+        self.inner.tasks.spawn(async move {
+            for other in in_the_way {
+                other.gone().await;
+            }
+            is_free.cancel();
+        });
+        free
+    }
+
     /// A server that has its place when it is ready.
-    fn start_successor(&self, changing: &mut Changing, id: &ServerId, config: &config::Server) {
+    fn start_successor(&self, changing: &mut Changing, old: Arc<Backend>, config: &config::Server) {
+        let id = old.id();
         let next = self.start_backend(changing, id, config, Service::waiting());
         changing.successors.insert(id.clone(), next.clone());
         let registry = self.clone();
         self.inner.tasks.spawn(async move {
-            if let State::Backoff { reason, .. } | State::Quarantined { reason, .. } =
-                next.first_settled().await
-            {
-                let server = next.id();
-                tracing::warn!(
-                    %server, %reason,
-                    "server `{server}` does not start as it is configured now; as it was, it goes on serving"
-                );
-            }
-            // Stopped: something else is wanted by now, or the gateway ends.
-            if next.first_ready().await.is_some() {
+            // Else something else is wanted by now, or the gateway ends.
+            if next.can_replace(&old).await {
                 registry.install(&next);
             }
         });
@@ -161,14 +173,10 @@ impl Registry {
         let environment = self.inner.environment.clone();
         let (id_, config_) = (id.clone(), config.clone());
         let backend = Backend::with(id_, config_, environment, Arc::default(), audience, service);
-        let leaving = changing.leaving.iter().filter(|it| it.id() == id);
-        let in_the_way = leaving.filter(|it| it.config().exclusive || config.exclusive);
-        let in_the_way: Vec<_> = in_the_way.cloned().collect();
         let (supervised, stop) = (backend.clone(), self.inner.stop.clone());
+        let free = self.free(changing, id, config);
         self.inner.tasks.spawn(async move {
-            for other in in_the_way {
-                other.gone().await;
-            }
+            free.cancelled().await;
             supervised.supervise(stop).await;
         });
         backend
@@ -186,8 +194,8 @@ impl Registry {
         let old = after.insert(id.clone(), Arc::new(Server::Shared(next.clone())));
         self.inner.servers.store(Arc::new(after));
         if let Some(old) = old {
-            changing.leaving.extend(old.shared().cloned());
-            changing.let_go(&old, false);
+            let_go(&old, Some(next.config()));
+            changing.leaving.push(old);
         }
         next.enter_service();
         drop(changing);
@@ -204,14 +212,8 @@ impl Changing {
     fn give_up_successor(&mut self, id: &ServerId) {
         if let Some(next) = self.successors.remove(id) {
             next.retire(Duration::ZERO);
-            self.leaving.push(next);
+            self.leaving.push(Arc::new(Server::Shared(next)));
         }
-    }
-
-    /// No more calls go to a server; it is stopped when those it has have ended. Where another waits for that, it is
-    /// not waited for calls that take longer than they usually may.
-    fn let_go(&self, server: &Server, is_waited_for: bool) {
-        server.retire(time_for_last_calls(server.config(), is_waited_for));
     }
 
     fn listeners_of(&mut self, id: &ServerId) -> Arc<Changes> {
@@ -224,14 +226,35 @@ impl Changing {
     }
 }
 
+/// No more calls go to a server; it is stopped when those it has have ended. Where another waits for that, it is not
+/// waited for calls that take longer than they usually may. Tenants' processes serve until there are others, if they may.
+fn let_go(server: &Server, next: Option<&config::Server>) {
+    match (server, next) {
+        (Server::PerTenant(processes), Some(next))
+            if next.sharing == Sharing::Tenant && !is_exclusive(server.config(), next) =>
+        {
+            processes.give_over();
+        }
+        _ => {
+            let is_waited_for = next.is_some_and(|next| next.exclusive);
+            server.retire(time_for_last_calls(server.config(), is_waited_for));
+        }
+    }
+}
+
+fn is_exclusive(before: &config::Server, after: &config::Server) -> bool {
+    before.exclusive || after.exclusive
+}
+
 /// Whether a server can be started while the one before it still runs, and is to be.
 fn goes_beside(before: &config::Server, after: &config::Server) -> bool {
-    let is_exclusive = before.exclusive || after.exclusive;
-    after.sharing == Sharing::Shared && after.start == Start::Eager && !is_exclusive
+    let is_shared = after.sharing == Sharing::Shared;
+    is_shared && after.start == Start::Eager && !is_exclusive(before, after)
 }
 
 /// How long the calls of a server that takes no more may still take.
 pub(super) fn time_for_last_calls(config: &config::Server, is_waited_for: bool) -> Duration {
-    let usual = config.timeout.max(config.max_timeout.unwrap_or_default()) + CANCEL_GRACE;
-    if config.exclusive || is_waited_for { usual } else { LAST_CALLS }
+    let is_short = config.exclusive || is_waited_for;
+    let calls = if is_short { config.usual_call() } else { config.longest_call() };
+    calls + CANCEL_GRACE
 }

@@ -93,6 +93,8 @@ metrics! {
     shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
     /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), refused (it does not take this one for a replica), broken (it ended meanwhile), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
+    /// MCP sessions whose end had to be forgotten before their tokens end, since there were too many: they can be used again.
+    forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
     /// How often the configuration was read again while running: ok, or failed, which changed nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// When the configuration in force was read, in seconds since 1970.
@@ -239,6 +241,11 @@ impl Metrics {
     /// Requests that were sent on to another replica and ended so.
     pub fn forwarded(&self, outcome: &str) -> IntCounter {
         self.forwarded.with_label_values(&[outcome])
+    }
+
+    /// Sessions that have ended, and can be used again.
+    pub fn forgotten_sessions(&self) -> IntCounter {
+        self.forgotten_sessions.with_label_values::<&str>(&[])
     }
 
     /// The handles for a configuration that was just read for the first time.

@@ -77,6 +77,38 @@ async fn a_changed_server_is_replaced_when_its_successor_is_ready_and_not_before
 }
 
 #[tokio::test]
+async fn a_server_of_several_copies_is_replaced_when_as_many_of_the_next_are_ready() {
+    let none = Setup::new();
+    let three = |options: &[&str], settings: &str| {
+        none.clone().fake_with("fake", options, &format!("instances = 3\n{settings}"))
+    };
+    let gateway = three(&[], "").start().await;
+    let view = async || gateway.server("fake").await.json();
+    eventually("ready", async || (view().await["ready"] == 3).then_some(())).await;
+    let old = gateway.fake("fake").pids();
+    // One of the next is ready and the others are not: that is less than there was.
+    assert!(gateway.apply(&three(&["mute_after=4"], "")).await);
+    eventually("one", async || (view().await["replacement"]["state"] == "ready").then_some(()))
+        .await;
+    assert_eq!(view().await["ready"], 3);
+    assert!(old.contains(&pid(&gateway, "fake").await.parse().unwrap()));
+    // There are never fewer.
+    assert!(gateway.apply(&three(&[], "timeout = \"31s\"")).await);
+    eventually("replaced", async || {
+        let view = view().await;
+        assert_eq!(view["ready"], 3);
+        view.get("replacement").is_none().then_some(())
+    })
+    .await;
+    assert!(!old.contains(&pid(&gateway, "fake").await.parse().unwrap()));
+    // Those that never come are not waited for longer than they may take to start.
+    let last = format!("mute_after={}", gateway.fake("fake").pids().len() + 1);
+    assert!(gateway.apply(&three(&[&last], "start_timeout = \"2s\"")).await);
+    eventually("replaced", async || (view().await["ready"] == 1).then_some(())).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_successor_that_does_not_start_leaves_the_old_one_where_it_is() {
     let none = Setup::new();
     let first = none.clone().fake("fake");

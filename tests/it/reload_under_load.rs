@@ -13,6 +13,8 @@ use crate::support::{Gateway, Mcp, Setup, eventually};
 
 /// Unless told otherwise.
 const RELOADS: usize = 10;
+/// Of one of the servers.
+const COPIES: usize = 3;
 
 /// What runs while the configuration changes.
 struct Load {
@@ -36,6 +38,7 @@ async fn not_one_call_fails_while_the_configuration_changes_again_and_again() {
     let reloads = std::env::var("TRUNKLINE_RELOADS").map_or(RELOADS, |text| text.parse().unwrap());
     let none = Setup::new();
     let gateway = Arc::new(with_servers(&none, "", "").start().await);
+    eventually("ready", async || (copies(&gateway).await == COPIES).then_some(())).await;
     let load = Arc::new(Load { is_over: AtomicBool::new(false), calls: AtomicUsize::new(0) });
     let mut callers = JoinSet::new();
     for n in 0..4 {
@@ -43,6 +46,7 @@ async fn not_one_call_fails_while_the_configuration_changes_again_and_again() {
         callers.spawn(call_by_mcp(gateway.mcp("/mcp"), load.clone(), n));
     }
     callers.spawn(call_in_session(gateway.clone(), load.clone()));
+    callers.spawn(watch_copies(gateway.clone(), load.clone()));
     for round in 0..reloads {
         let changed = format!("timeout = \"{}s\"", 31 + round);
         let setup = match round % 6 {
@@ -75,14 +79,20 @@ async fn not_one_call_fails_while_the_configuration_changes_again_and_again() {
     Arc::into_inner(gateway).expect("no caller is left").stop().await;
 }
 
+/// What `fake` has, a process for each tenant and a server of three copies have too.
 fn with_servers(none: &Setup, of_fake: &str, of_std: &str) -> Setup {
-    let args = ["std".to_owned()];
-    none.clone().fake_with("fake", &[], of_fake).server("std", "trunkline", &args, of_std)
+    servers(none, &[], of_fake).server("std", "trunkline", &["std".to_owned()], of_std)
 }
 
 fn failing(none: &Setup) -> Setup {
-    let args = ["std".to_owned()];
-    none.clone().fake_with("fake", &["start=fail"], "").server("std", "trunkline", &args, "")
+    servers(none, &["start=fail"], "").server("std", "trunkline", &["std".to_owned()], "")
+}
+
+fn servers(none: &Setup, options: &[&str], settings: &str) -> Setup {
+    none.clone()
+        .fake_with("fake", options, settings)
+        .fake_with("own", options, &format!("sharing = \"tenant\"\n{settings}"))
+        .fake_with("three", options, &format!("instances = {COPIES}\n{settings}"))
 }
 
 /// Nothing is on its way any more.
@@ -102,8 +112,11 @@ async fn call_by_rest(gateway: Arc<Gateway>, load: Arc<Load>, n: u32) {
         assert_eq!(answer.tool_text(), text);
         let answer = gateway.call("fake", "later", json!({"ms": 10 * n})).await;
         assert_eq!(answer.tool_text(), "later");
+        for server in ["own", "three"] {
+            assert_eq!(gateway.call(server, "later", json!({"ms": n})).await.tool_text(), "later");
+        }
         assert_eq!(gateway.tools("std").await.status, 200);
-        load.note(3);
+        load.note(5);
     }
 }
 
@@ -126,4 +139,16 @@ async fn call_in_session(gateway: Arc<Gateway>, load: Arc<Load>) {
         assert_eq!(session.tool_text("std__echo", json!({"text": "legacy"})).await, "legacy");
         load.note(1);
     }
+}
+
+/// A server that is replaced is never less than it was.
+async fn watch_copies(gateway: Arc<Gateway>, load: Arc<Load>) {
+    while load.goes_on() {
+        assert_eq!(copies(&gateway).await, COPIES);
+        load.note(1);
+    }
+}
+
+async fn copies(gateway: &Gateway) -> usize {
+    gateway.server("three").await.json()["ready"].as_u64().unwrap() as usize
 }

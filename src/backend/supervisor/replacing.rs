@@ -89,7 +89,7 @@ impl Keeper {
         let grace = self.backend.environment.cancel_grace;
         let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
         let end = tokio::select! {
-            _ = timeout(self.backend.longest_call(), old.load.idle()) => End::Stopped,
+            _ = timeout(self.backend.time_for_calls(), old.load.idle()) => End::Stopped,
             end = old.run.ended() => end,
             // Where calls share a process that hangs, none is answered however long it is waited for.
             reason = failing(&old.run.ready, grace), if is_process => {
@@ -141,7 +141,7 @@ impl Keeper {
         let (backend, halt) = (self.backend.clone(), self.halt.clone());
         self.leaving.spawn(async move {
             tokio::select! {
-                _ = timeout(backend.longest_call(), load.idle()) => {}
+                _ = timeout(backend.time_for_calls(), load.idle()) => {}
                 () = backend.service.over() => {}
                 _ = run.ended() => {}
                 () = halt.cancelled() => {}

@@ -140,7 +140,6 @@ fn every_key_of_a_file_is_used() {
         idle_timeout = "10s"
         max_tenants = 8
         start = "lazy"
-        exclusive = true
         recycle = { calls = 10, age = "1h", memory = "1GiB" }
         timeout = "7s"
         max_timeout = "9s"
@@ -154,6 +153,7 @@ fn every_key_of_a_file_is_used() {
         headers = { Authorization = "Bearer t" }
         init_timeout = "3s"
         redirect_hosts = ["near.example"]
+        exclusive = true
     "#;
     let secs = Duration::from_secs;
     let server = Server {
@@ -187,7 +187,7 @@ fn every_key_of_a_file_is_used() {
         max_tenants: 8,
         idle_timeout: secs(10),
         start: Start::Lazy,
-        exclusive: true,
+        exclusive: false,
         recycle: Recycle { calls: Some(10), age: Some(secs(3600)), memory: Some(1 << 30) },
         timeout: secs(7),
         max_timeout: Some(secs(9)),
@@ -221,6 +221,7 @@ fn every_key_of_a_file_is_used() {
     let loaded = setup.load();
     let far = Server {
         transport: Transport::Http(far),
+        exclusive: true,
         ..Setup::toml(SERVER).load().servers["a"].clone()
     };
     let expected = Config {
@@ -329,6 +330,11 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
             "[servers.x]\ncommand = \"x\"\nenv.K = \"${secret:T}\"",
             "1: `servers.x` ",
             &["`T`", "sharing = \"tenant\""],
+        ),
+        (
+            "[servers.x]\ncommand = \"x\"\nexclusive = true\ninstances = 2",
+            "1: `servers.x` ",
+            &["`exclusive = true`", "`instances = 2`", "set `instances = 1`"],
         ),
     ];
     for (text, start, parts) in cases {

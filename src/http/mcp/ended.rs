@@ -1,48 +1,56 @@
 //! Sessions that have ended before their tokens do. A bounded number: those whose tokens end first are forgotten first.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use crate::ids::SessionId;
 
-/// As many as are remembered, per shard.
-const ENDED_MAX: usize = 4096;
+/// As many as are remembered, per shard. However they come and go, a table of so many takes about a megabyte.
+const ENDED_MAX: usize = 28 * 1024;
 
 /// Some of them.
 #[derive(Default)]
 pub(super) struct Ended {
-    /// Until when the token of each would be good.
-    expires: HashMap<SessionId, u64>,
-    /// The same, ordered by that.
-    by_expiry: BTreeSet<(u64, SessionId)>,
+    /// Until when the token of each would be good, in seconds since 1970.
+    expires: HashMap<u64, u32>,
+    /// Those that were forgotten before that.
+    forgotten: u64,
 }
 
 impl Ended {
     /// Remembers one, whose token would be good until `expires`.
-    pub(super) fn note(&mut self, id: SessionId, expires: u64) {
-        if let Some(before) = self.expires.insert(id.clone(), expires) {
-            self.by_expiry.remove(&(before, id.clone()));
+    pub(super) fn note(&mut self, id: &SessionId, expires: u64, now: u64) {
+        self.expires.insert(half(id), u32::try_from(expires).unwrap_or(u32::MAX));
+        if self.expires.len() > ENDED_MAX {
+            self.forget_before(now);
         }
-        self.by_expiry.insert((expires, id));
-        if self.by_expiry.len() > ENDED_MAX
-            && let Some((_, first)) = self.by_expiry.pop_first()
+        if self.expires.len() > ENDED_MAX
+            && let Some((&first, _)) = self.expires.iter().min_by_key(|(_, expires)| **expires)
         {
             self.expires.remove(&first);
+            self.forgotten += 1;
         }
     }
 
     /// Whether one has ended.
     pub(super) fn contains(&self, id: &SessionId) -> bool {
-        self.expires.contains_key(id)
+        self.expires.contains_key(&half(id))
     }
 
     /// Forgets those whose tokens have ended by now, too.
     pub(super) fn forget_before(&mut self, now: u64) {
-        while self.by_expiry.first().is_some_and(|(expires, _)| *expires < now)
-            && let Some((_, id)) = self.by_expiry.pop_first()
-        {
-            self.expires.remove(&id);
-        }
+        self.expires.retain(|_, expires| u64::from(*expires) >= now);
     }
+
+    /// How many were forgotten before their time, since it was last asked for.
+    pub(super) fn take_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
+    }
+}
+
+/// Half of an id tells it from others as well: ids are random, and nobody chooses them.
+fn half(id: &SessionId) -> u64 {
+    let [_, _, _, _, _, _, _, _, rest @ ..] = *id.as_bytes();
+    u64::from_be_bytes(rest)
 }
 
 #[cfg(test)]
@@ -55,23 +63,36 @@ mod tests {
         let ids: Vec<_> = (0..ENDED_MAX + 10).map(|_| SessionId::new()).collect();
         // In any order.
         for (id, expires) in ids.iter().rev().zip((0..ids.len() as u64).rev()) {
-            ended.note(id.clone(), expires);
+            ended.note(id, expires, 0);
         }
-        assert_eq!((ended.expires.len(), ended.by_expiry.len()), (ENDED_MAX, ENDED_MAX));
+        assert_eq!(ended.expires.len(), ENDED_MAX);
         assert!(!ended.contains(&ids[9]) && ended.contains(&ids[10]));
+        assert_eq!((ended.take_forgotten(), ended.take_forgotten()), (10, 0));
         ended.forget_before(100);
         assert!(!ended.contains(&ids[99]) && ended.contains(&ids[100]));
         ended.forget_before(u64::MAX);
-        assert!(ended.expires.is_empty() && ended.by_expiry.is_empty());
+        assert!(ended.expires.is_empty());
+    }
+
+    #[test]
+    fn none_is_forgotten_before_its_time_while_others_are_past_theirs() {
+        let mut ended = Ended::default();
+        for n in 0..ENDED_MAX as u64 {
+            ended.note(&SessionId::new(), n, 0);
+        }
+        let last = SessionId::new();
+        ended.note(&last, 1 << 20, 5000);
+        assert_eq!((ended.expires.len(), ended.take_forgotten()), (ENDED_MAX - 5000 + 1, 0));
+        assert!(ended.contains(&last));
     }
 
     #[test]
     fn one_that_is_noted_again_counts_once() {
         let (mut ended, id) = (Ended::default(), SessionId::new());
-        ended.note(id.clone(), 7);
-        ended.note(id.clone(), 9);
+        ended.note(&id, 7, 0);
+        ended.note(&id, 9, 0);
         ended.forget_before(8);
-        assert!(ended.contains(&id) && ended.by_expiry.len() == 1);
+        assert!(ended.contains(&id) && ended.expires.len() == 1);
         ended.forget_before(10);
         assert!(!ended.contains(&id));
     }

@@ -110,8 +110,9 @@ impl Sessions {
         let capabilities = capabilities.get().to_owned();
         let session = Session::new(id.clone(), tenant.clone(), capabilities, Home::Here, expires);
         let session = Arc::new(session);
+        session.enter();
         self.shard(&id).lock().live.insert(id, session.clone());
-        Some((Entered::new(self, session), token))
+        Some((Entered { sessions: self, session }, token))
     }
 
     /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
@@ -138,13 +139,16 @@ impl Sessions {
             Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home, token.expires))
         });
         let session = session.clone();
+        // In this order: one that a request has entered is not ended to make room.
+        session.enter();
         if session.has_ended() {
+            session.leave();
             shard.live.remove(&id);
-            shard.ended.note(id, session.expires);
+            shard.ended.note(&id, session.expires, now());
             self.tell_ended(&session);
             return None;
         }
-        Some(Entered::new(self, session))
+        Some(Entered { sessions: self, session })
     }
 
     /// The session that a token names, whatever its endpoint, if it is this tenant's and not over. To look at it is not to
@@ -162,14 +166,14 @@ impl Sessions {
         session.end();
         let mut shard = self.shard(&session.id).lock();
         shard.live.remove(&session.id);
-        shard.ended.note(session.id.clone(), session.expires);
+        shard.ended.note(&session.id, session.expires, now());
     }
 
     /// A session has ended elsewhere, whose token would be good until `expires`.
     pub(in crate::http) fn end_by_id(&self, id: &SessionId, expires: u64) {
         let live = {
             let mut shard = self.shard(id).lock();
-            shard.ended.note(id.clone(), expires);
+            shard.ended.note(id, expires, now());
             shard.live.remove(id)
         };
         if let Some(session) = live {
@@ -217,13 +221,16 @@ impl Sessions {
         }
     }
 
-    /// Ends sessions that were left; to be called now and then.
-    pub(in crate::http) fn sweep(&self) {
+    /// Ends sessions that were left; to be called now and then. Gives how many tokens of ended sessions are good again
+    /// since the last time, because there were too many to remember.
+    pub(in crate::http) fn sweep(&self) -> u64 {
+        let mut forgotten = 0;
         self.openings.sweep();
         for shard in &self.shards {
             let left: Vec<_> = {
                 let mut shard = shard.lock();
                 shard.ended.forget_before(now());
+                forgotten += shard.ended.take_forgotten();
                 shard.use_told.retain(|_, at| at.elapsed() < USE_TOLD_EVERY);
                 // Whoever uses one, or has a process for it, holds it too.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
@@ -234,7 +241,7 @@ impl Sessions {
                 let over: Vec<_> = over.cloned().collect();
                 for session in over {
                     shard.live.remove(&session.id);
-                    shard.ended.note(session.id.clone(), session.expires);
+                    shard.ended.note(&session.id, session.expires, now());
                     self.tell_ended(&session);
                 }
                 let is_left = |session: &Arc<Session>| {
@@ -252,6 +259,7 @@ impl Sessions {
                 self.tell_ended(&session);
             }
         }
+        forgotten
     }
 
     fn shard(&self, id: &SessionId) -> &Mutex<Shard> {
@@ -263,13 +271,6 @@ impl Sessions {
 pub(super) struct Entered<'a> {
     sessions: &'a Sessions,
     pub(super) session: Arc<Session>,
-}
-
-impl<'a> Entered<'a> {
-    fn new(sessions: &'a Sessions, session: Arc<Session>) -> Self {
-        session.enter();
-        Self { sessions, session }
-    }
 }
 
 impl Drop for Entered<'_> {

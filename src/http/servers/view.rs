@@ -110,7 +110,8 @@ impl ServerView {
         let Some(backend) = server.running(&caller.tenant.id).or_else(of_session) else {
             return Self::without_process(server);
         };
-        let view = Self::of_backend(registry, server, &backend);
+        let replacement = registry.replacement(server, Some(&caller.tenant.id));
+        let view = Self::of_backend(server, &backend, replacement.as_ref());
         let State::Ready(ready) = backend.state() else { return view };
         Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
     }
@@ -124,7 +125,8 @@ impl ServerView {
             return Self { process_count, processes, ..Self::without_process(server) };
         };
         let copies = backend.copies().iter().map(CopyView::of).collect();
-        let view = Self { copies, ..Self::of_backend(registry, server, backend) };
+        let replacement = registry.replacement(server, None);
+        let view = Self { copies, ..Self::of_backend(server, backend, replacement.as_ref()) };
         let State::Ready(ready) = backend.state() else { return view };
         Self {
             tools: Some(ready.tools.iter().count()),
@@ -140,8 +142,8 @@ impl ServerView {
         Self { id: server.id().to_string(), state, ..Self::default() }
     }
 
-    fn of_backend(registry: &Registry, server: &Server, backend: &Backend) -> Self {
-        let (id, copies) = (server.id(), backend.copies());
+    fn of_backend(server: &Server, backend: &Backend, replacement: Option<&State>) -> Self {
+        let copies = backend.copies();
         let is_ready = |copy: &&pool::View| matches!(copy.state, State::Ready(_));
         let (version, era) = match backend.state() {
             State::Ready(ready) => {
@@ -151,13 +153,13 @@ impl ServerView {
             _ => (None, None),
         };
         Self {
-            id: id.to_string(),
+            id: server.id().to_string(),
             state: StateView::of_backend(backend),
             protocol_version: version,
             era,
             ready: Some(copies.iter().filter(is_ready).count()),
             instances: Some(copies.len()),
-            replacement: registry.replacement(id).as_ref().map(StateView::of),
+            replacement: replacement.map(StateView::of),
             ..Self::default()
         }
     }

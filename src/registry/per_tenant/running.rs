@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::changing::time_for_last_calls;
 use super::table::{Process, Table};
+use crate::backend::Backend;
 use crate::ids::{ServerId, TenantId};
 use crate::secrets::{SealedSet, Vault};
 
@@ -19,38 +20,38 @@ pub(super) struct Running {
     pub(super) process: Process,
     pub(super) server: ServerId,
     pub(super) vault: Arc<Vault>,
-    pub(super) names: Arc<[String]>,
     pub(super) places: Arc<Semaphore>,
     pub(super) stop: CancellationToken,
     pub(super) table: Arc<Mutex<Table>>,
 }
 
 impl Running {
-    /// Starts it when there is a place for it and `after` is gone; done when it is gone itself.
-    pub(super) async fn run(self, after: Option<CancellationToken>) {
+    /// Starts it when there is a place for it and all of `after` are gone; done when it is gone itself. `older` takes
+    /// the tenant's calls until this one is ready.
+    pub(super) async fn run(self, after: Vec<CancellationToken>, older: Option<Arc<Backend>>) {
         let may_start = async {
-            if let Some(after) = &after {
-                after.cancelled().await;
+            for other in &after {
+                other.cancelled().await;
             }
             self.process.place.take(&self.places).await;
         };
         tokio::select! {
-            () = may_start => self.supervise().await,
+            () = may_start => self.supervise(older).await,
             // It is not started any more: whoever still waits for it is told so.
             () = self.not_wanted() => {
                 self.process.backend.retire(Duration::ZERO);
-                self.supervise().await;
+                self.supervise(None).await;
             }
         }
         // Whoever waits for it waits for those before it, too.
-        if let Some(after) = after {
-            after.cancelled().await;
+        for other in after {
+            other.cancelled().await;
         }
         self.table.lock().forget(&self.tenant, &self.process);
         self.process.gone.cancel();
     }
 
-    async fn supervise(&self) {
+    async fn supervise(&self, older: Option<Arc<Backend>>) {
         let supervised = self.process.backend.clone().supervise(self.stop.clone());
         tokio::pin!(supervised);
         tokio::select! {
@@ -59,7 +60,18 @@ impl Running {
                 self.stop.cancel();
                 supervised.await;
             }
+            () = self.take_over(older) => {}
         }
+    }
+
+    /// Takes the place of the older one as soon as it can. Never ends.
+    async fn take_over(&self, older: Option<Arc<Backend>>) {
+        if let Some(older) = older
+            && self.process.backend.can_replace(&older).await
+        {
+            self.table.lock().take_over(&self.tenant, &self.process);
+        }
+        pending().await
     }
 
     async fn not_wanted(&self) {
@@ -94,12 +106,14 @@ impl Running {
     /// When to look again whether it is idle; `None` if it is, and leaves.
     fn idle_until(&self) -> Option<Instant> {
         // With the table locked, nobody gets it meanwhile.
-        let _table = self.table.lock();
+        let table = self.table.lock();
         let (backend, now) = (&self.process.backend, Instant::now());
         let idle_timeout = backend.config().idle_timeout;
+        // As long as an older one has its calls, it is that one's to be idle.
+        let is_current = table.current(&self.tenant).is_none_or(|it| it.is(&self.process));
         match self.process.usage.idle_since() {
             Some(since) if since + idle_timeout > now => Some(since + idle_timeout),
-            Some(_) if !backend.changes().is_heard() => {
+            Some(_) if is_current && !backend.changes().is_heard() => {
                 self.process.leave.cancel();
                 None
             }
@@ -109,7 +123,7 @@ impl Running {
 
     /// Done when its tenant has set another value, or removed one.
     async fn secrets_changed(&self) {
-        if self.names.is_empty() {
+        if self.process.names.is_empty() {
             return pending().await;
         }
         let mut moved = self.vault.moved();
@@ -125,7 +139,7 @@ impl Running {
     fn is_outdated(&self) -> bool {
         let _table = self.table.lock();
         let now = self.vault.of(&self.tenant, &self.server);
-        if SealedSet::is_same(self.process.sealed.as_ref(), now.as_ref(), &self.names) {
+        if SealedSet::is_same(self.process.sealed.as_ref(), now.as_ref(), &self.process.names) {
             return false;
         }
         self.process.leave.cancel();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::Backend;
 use crate::backend::changes::Changes;
+use crate::backend::{Backend, State};
 use crate::config;
 use crate::ids::{ServerId, TenantId};
 use crate::registry::lease::Usage;
@@ -18,6 +18,10 @@ use crate::secrets::SealedSet;
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) processes: HashMap<TenantId, Process>,
+    /// Those of an earlier configuration that serve until the tenant's process of the present one is ready.
+    pub(super) older: HashMap<TenantId, Process>,
+    /// All that have not gone yet.
+    there: HashMap<TenantId, Vec<Process>>,
     /// Those who listen stay when the process leaves.
     changes: HashMap<TenantId, Weak<Changes>>,
 }
@@ -26,14 +30,18 @@ pub(super) struct Table {
 #[derive(Clone)]
 pub(super) struct Process {
     pub(super) backend: Arc<Backend>,
+    /// How often its server had been configured anew.
+    pub(super) generation: u64,
     /// The secrets it was started with, or others of the same values.
     pub(super) sealed: Option<Arc<SealedSet>>,
+    /// Those of them that it needs.
+    pub(super) names: Arc<[String]>,
     pub(super) usage: Arc<Usage>,
     pub(super) place: Arc<Place>,
     /// Cancelled, under the lock of the table, when it takes no more calls.
     pub(super) leave: CancellationToken,
-    /// Cancelled when its server is configured otherwise or gone: it takes no more calls then either, and its backend
-    /// sees to those that it has.
+    /// Cancelled when its server is gone, or must be before another starts: it takes no more calls then either, and its
+    /// backend sees to those that it has.
     pub(super) retired: CancellationToken,
     /// Cancelled when nothing is left of it.
     pub(super) gone: CancellationToken,
@@ -57,31 +65,40 @@ impl Process {
     /// One that is about to be started, in the stead of another if there was one.
     pub(super) fn new(
         backend: Arc<Backend>,
+        generation: u64,
         sealed: Option<Arc<SealedSet>>,
-        retired: CancellationToken,
+        names: Arc<[String]>,
         before: Option<&Self>,
     ) -> Self {
-        let with_place = before.filter(|before| !before.retired.is_cancelled());
+        let with_place = before.filter(|before| before.generation == generation);
         Self {
             backend,
+            generation,
             sealed,
+            names,
             usage: Usage::new(),
             place: with_place.map(|before| before.place.clone()).unwrap_or_default(),
             leave: CancellationToken::new(),
-            retired,
+            retired: CancellationToken::new(),
             gone: CancellationToken::new(),
             before: before.map(|before| before.gone.clone()),
         }
     }
 
     /// Whether it takes calls of a tenant that has stored this.
-    pub(super) fn serves(&self, sealed: Option<&Arc<SealedSet>>, names: &[String]) -> bool {
-        self.stays() && SealedSet::is_same(self.sealed.as_ref(), sealed, names)
+    pub(super) fn serves(&self, sealed: Option<&Arc<SealedSet>>) -> bool {
+        self.stays() && SealedSet::is_same(self.sealed.as_ref(), sealed, &self.names)
     }
 
     /// Whether it takes calls.
-    fn stays(&self) -> bool {
+    pub(super) fn stays(&self) -> bool {
         !self.leave.is_cancelled() && !self.retired.is_cancelled()
+    }
+
+    /// Whether it can go on until another of that configuration is ready.
+    pub(super) fn can_stay_beside(&self, next: &config::Server) -> bool {
+        let is_alone = self.backend.config().exclusive || next.exclusive;
+        !is_alone && matches!(self.backend.state(), State::Ready(_))
     }
 
     /// Another comes in its stead. One that is retired leaves already, and may have longer for it.
@@ -91,36 +108,99 @@ impl Process {
         }
     }
 
-    /// What must be gone before another starts in its stead. There are two side by side at most, or one: whoever changes
-    /// its secrets all the time does not have ever more of them.
-    pub(super) fn waited_for_by(self, next: &config::Server) -> Option<CancellationToken> {
-        if next.exclusive || self.backend.config().exclusive {
-            return Some(self.gone);
-        }
-        // The operator may have more.
-        if self.retired.is_cancelled() { None } else { self.before }
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.backend, &other.backend)
     }
 }
 
 impl Table {
-    /// Whether there may be another. If there are `max` already, the one that has not been used for longest leaves.
-    pub(super) fn make_room(&self, max: usize) -> bool {
-        let staying = || self.processes.values().filter(|it| it.stays());
-        if staying().count() < max {
-            return true;
+    /// The process that takes a tenant's calls, or did last.
+    pub(super) fn current(&self, tenant: &TenantId) -> Option<&Process> {
+        let older = self.older.get(tenant).filter(|it| it.stays());
+        older.or_else(|| self.processes.get(tenant))
+    }
+
+    /// Whether the tenant may have one. If others have `max` already, those that have not been used for longest leave.
+    pub(super) fn make_room(&self, tenant: &TenantId, max: usize) -> bool {
+        let others = self.processes.keys().filter(|other| *other != tenant);
+        let staying = others.filter_map(|other| Some((other, self.current(other)?)));
+        let staying: Vec<_> = staying.filter(|(_, it)| it.stays()).collect();
+        let too_many = (staying.len() + 1).saturating_sub(max);
+        let idle = staying.iter().filter_map(|(other, it)| Some((it.usage.idle_since()?, other)));
+        let mut idle: Vec<_> = idle.collect();
+        if idle.len() < too_many {
+            return false;
         }
-        let idle = staying().filter_map(|it| Some((it.usage.idle_since()?, it)));
-        let Some((_, process)) = idle.min_by_key(|(since, _)| *since) else { return false };
-        process.leave.cancel();
+        idle.sort_by_key(|(since, _)| *since);
+        for (_, other) in idle.into_iter().take(too_many) {
+            let both = self.processes.get(*other).into_iter().chain(self.older.get(*other));
+            both.for_each(|process| process.leave.cancel());
+        }
         true
     }
 
-    /// Lets the calls of those that are retired end, and stops them. Those who listen are told that what comes next may
-    /// be different.
-    pub(super) fn retire(&self, within: Duration) {
-        for process in self.processes.values().filter(|it| it.retired.is_cancelled()) {
+    /// What must be gone before a tenant's next process starts. `before` is the one that it comes in the stead of, `older`
+    /// goes on until it is ready. Without an older one there are two side by side at most: whoever changes its secrets all
+    /// the time does not have ever more of them.
+    pub(super) fn waited_for(
+        &self,
+        tenant: &TenantId,
+        next: &config::Server,
+        generation: u64,
+        before: Option<&Process>,
+        older: Option<&Process>,
+    ) -> Vec<CancellationToken> {
+        let there = self.there.get(tenant).into_iter().flatten();
+        let alone = there.filter(|it| it.backend.config().exclusive || next.exclusive);
+        let mut waited_for: Vec<_> = alone.map(|it| it.gone.clone()).collect();
+        waited_for.extend(match (before, older) {
+            // It has not served anybody, and is gone soon.
+            (Some(before), Some(older)) => (!before.is(older)).then(|| before.gone.clone()),
+            // The operator may have more.
+            (Some(before), None) if before.generation != generation => None,
+            (Some(before), None) => before.before.clone(),
+            (None, _) => None,
+        });
+        waited_for
+    }
+
+    /// From now on this is the tenant's process; at first, an `older` one takes its calls.
+    pub(super) fn insert(&mut self, tenant: &TenantId, process: &Process, older: Option<Process>) {
+        let there = self.there.entry(tenant.clone()).or_default();
+        there.retain(|it| !it.gone.is_cancelled());
+        there.push(process.clone());
+        self.processes.insert(tenant.clone(), process.clone());
+        // What was here before is the same, or leaves.
+        let before = self
+            .older
+            .remove(tenant)
+            .filter(|it| !older.as_ref().is_some_and(|older| older.is(it)));
+        before.iter().for_each(Process::give_way);
+        self.older.extend(older.map(|older| (tenant.clone(), older)));
+    }
+
+    /// The tenant's process is ready: the older one takes no more calls.
+    pub(super) fn take_over(&mut self, tenant: &TenantId, process: &Process) {
+        if !self.processes.get(tenant).is_some_and(|it| it.is(process)) {
+            return;
+        }
+        if let Some(older) = self.older.remove(tenant) {
+            older.give_way();
+        }
+        process.backend.enter_service();
+    }
+
+    /// Lets the calls of those up to that generation end, and stops them.
+    pub(super) fn retire(&self, generation: u64, within: Duration) {
+        for process in self.there.values().flatten().filter(|it| it.generation <= generation) {
+            process.retired.cancel();
             process.backend.retire(within);
         }
+        self.tell_all();
+    }
+
+    /// Those who listen are told that what comes next may be different.
+    pub(super) fn tell_all(&self) {
         self.changes.values().filter_map(Weak::upgrade).for_each(|it| it.all_may_have_changed());
     }
 
@@ -137,9 +217,19 @@ impl Table {
 
     /// Takes out a process that is gone, unless there is another in its stead.
     pub(super) fn forget(&mut self, tenant: &TenantId, process: &Process) {
-        let is_it = |it: &Process| Arc::ptr_eq(&it.backend, &process.backend);
-        if self.processes.get(tenant).is_some_and(is_it) {
+        if self.older.get(tenant).is_some_and(|it| it.is(process)) {
+            self.older.remove(tenant);
+        }
+        if self.processes.get(tenant).is_some_and(|it| it.is(process)) {
             self.processes.remove(tenant);
+            // One that was to go when this is ready does not have to any more.
+            self.processes.extend(self.older.remove_entry(tenant));
+        }
+        if let Some(there) = self.there.get_mut(tenant) {
+            there.retain(|it| !it.is(process));
+            if there.is_empty() {
+                self.there.remove(tenant);
+            }
         }
     }
 }
