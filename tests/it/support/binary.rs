@@ -15,7 +15,9 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::api::client;
-use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes};
+use super::{
+    Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes, skipped,
+};
 
 /// Runs a command to its end.
 pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
@@ -127,7 +129,7 @@ impl Serving {
     /// root: nobody else can see.
     pub fn descriptors_below(&self, max: u64) -> Option<u64> {
         if !getuid().is_root() {
-            println!("skipped: not run by root, so the gateway's descriptors cannot be seen");
+            skipped("not run by root, so the gateway's descriptors cannot be seen");
             return None;
         }
         let fds = format!("/proc/{}/fd", self.child.id().unwrap());

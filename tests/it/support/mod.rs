@@ -17,6 +17,7 @@ mod processes;
 mod raw_http;
 mod redis;
 mod setup;
+mod skip;
 mod tenants;
 
 use std::time::Duration;
@@ -40,6 +41,7 @@ pub use self::processes::{arguments_of, environment_of, is_alive, kill};
 pub use self::raw_http::RawHttp;
 pub use self::redis::{Redis, Replica};
 pub use self::setup::{Setup, python};
+pub use self::skip::{missing, skipped};
 pub use self::tenants::Tenants;
 
 /// The program under test.
