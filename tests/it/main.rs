@@ -91,6 +91,7 @@ mod store_opening;
 mod store_outage;
 mod store_pins;
 mod store_usage;
+mod strangers;
 mod supervision;
 mod tenant_limits;
 mod tenants_cli;
