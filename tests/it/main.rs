@@ -11,6 +11,7 @@ mod support;
 mod admin;
 mod calls;
 mod cancel;
+mod changes;
 mod cli;
 mod drain;
 mod edge;
