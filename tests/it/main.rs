@@ -9,6 +9,7 @@
 mod support;
 
 mod admin;
+mod books;
 mod calls;
 mod cancel;
 mod changes;
