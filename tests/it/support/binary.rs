@@ -1,9 +1,8 @@
 //! The program as a process.
 
 use std::ffi::OsString;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
 
@@ -151,17 +150,8 @@ impl Serving {
     /// Stops it in its tracks: when this is done, none of its threads runs.
     pub async fn freeze(&self) {
         self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id().unwrap());
-        let is_stopped = |task: PathBuf| {
-            // `PID (NAME) STATE …`; one that is gone does not run either.
-            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
-        };
-        eventually("stopped", async || {
-            let mut tasks = fs::read_dir(&tasks).unwrap();
-            tasks.all(|task| is_stopped(task.unwrap().path())).then_some(())
-        })
-        .await;
+        let pid = self.child.id().unwrap().cast_signed();
+        eventually("stopped", async || processes::is_stopped(pid).then_some(())).await;
     }
 
     /// Waits for its end; gives the exit code.
