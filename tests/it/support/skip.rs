@@ -16,6 +16,7 @@ pub fn missing(what: &str) {
 pub fn skipped(why: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().insert(why.to_owned()) {
-        writeln!(std::io::stderr(), "skipped: {why}").unwrap();
+        let line = format!("skipped: {why}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
     }
 }
