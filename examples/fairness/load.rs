@@ -8,7 +8,7 @@ use std::time::Duration;
 use memchr::memmem;
 use rand::RngExt;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use crate::client::Client;
 use crate::target::{Server, Tenant};
@@ -20,7 +20,7 @@ const QUIET_CALLS_PER_S: u32 = 50;
 /// From the beginning until calls are counted.
 pub const WARMUP: Duration = Duration::from_secs(3);
 /// So much later do the others begin: where nobody else is, a tenant may have all slots.
-const HEAD_START: Duration = Duration::from_secs(1);
+pub const HEAD_START: Duration = Duration::from_secs(1);
 
 /// What became of the quiet tenants' calls.
 #[derive(Default)]
@@ -94,17 +94,46 @@ fn words(server: Server) -> &'static [u8] {
     }
 }
 
-/// How much the calls of a flood differ, to either side: those that all took the same time would end together for ever,
-/// and so would what they cost the machine that all of this shares.
-const SPREAD: f64 = 0.2;
-
-/// So many connections of one tenant that call again as soon as they have their answer. Ends when dropped.
-pub fn flood(tenant: &Tenant, connections: usize, ms: u64) -> JoinSet<()> {
+/// So many connections of one tenant that call again as soon as they have their answer. What their calls take differs by
+/// this part, to either side: those that all take the same time end together for ever, and so does what they cost the
+/// machine that all of this shares. Ends when dropped.
+pub fn flood(tenant: &Tenant, connections: usize, ms: u64, spread: f64) -> JoinSet<()> {
     let each = (0..connections).map(|index| {
         let part = index as f64 / connections as f64 * 2.0 - 1.0;
-        (ms as f64 * (1.0 + SPREAD * part)) as u64
+        (ms as f64 * (1.0 + spread * part)) as u64
     });
     call_again(tenant, each).0
+}
+
+/// So many connections of one tenant that together ask so often in a second, whatever the answers are; one that is late
+/// makes up for it. Also counts the answers. Ends when dropped.
+pub fn ask(
+    tenant: &Tenant,
+    connections: u32,
+    per_s: u32,
+    ms: u64,
+) -> (JoinSet<()>, Arc<AtomicU64>) {
+    let (mut tasks, answered) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
+    let every = Duration::from_secs(1) * connections / per_s;
+    for index in 0..connections {
+        let (tenant, answered) = (tenant.clone(), answered.clone());
+        tasks.spawn(async move {
+            let request = tenant.request(Server::Std, "sleep", ms);
+            sleep(HEAD_START + every * index / connections).await;
+            let mut due = interval(every);
+            loop {
+                let Ok(mut client) = Client::connect(tenant.address).await else { continue };
+                loop {
+                    due.tick().await;
+                    if client.call(&request).await.is_err() {
+                        break;
+                    }
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    (tasks, answered)
 }
 
 /// A connection for each, which calls again as soon as it has its answer. Also counts the answers.

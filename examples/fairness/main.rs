@@ -1,5 +1,6 @@
 //! Measures what tenants of one server can do to each other: quiet tenants' latency alone and next to one that
-//! floods, is slow, hangs, or cancels; and how the server is divided among tenants that all want more.
+//! floods, is slow, asks for more than its rate, hangs, or cancels; and how the server is divided among tenants that
+//! all want more.
 //!
 //! ```text
 //! cargo run --release --example fairness                 five rounds of ten seconds for each row

@@ -1,5 +1,6 @@
 //! The rows, and what is expected of them.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -17,6 +18,14 @@ const SLOW_MS: u64 = 10 * FLOOD_MS;
 const HANG_MS: u64 = 30_000;
 /// Connections of a tenant that hangs or cancels.
 const HANG_CONNECTIONS: usize = 64;
+/// By how much the calls of a flood differ.
+const SPREAD: f64 = 0.2;
+/// What a tenant with a rate may do in a second, how many times that it asks for, by how many connections, and how many
+/// times at least it must have: less would not be what the row says.
+const RATE_PER_S: u32 = 50;
+const ASKED_TIMES: u32 = 100;
+const ASKED_TIMES_MIN: f64 = 95.0;
+const ASKING_CONNECTIONS: u32 = 64;
 
 /// By how much the quiet tenants' p99 may rise, absolutely or as a part of what it was; and by how much where slots are
 /// hung up, absolutely.
@@ -29,8 +38,18 @@ const WEIGHT_DEVIATION_MAX: f64 = 0.02;
 #[derive(Clone, Copy)]
 enum Nuisance {
     None,
-    Flood(usize, u64),
+    /// Connections, what their calls take, and by which part that differs.
+    Flood(usize, u64, f64),
+    /// Asks for far more than its rate.
+    Asks,
     Cancel,
+}
+
+/// What was seen in one round.
+struct Round {
+    quiet: Quiet,
+    /// How many times its rate the one with a rate has asked for.
+    asked_times: Option<f64>,
 }
 
 /// Measures and prints all rows. Tells whether all criteria are met.
@@ -38,16 +57,23 @@ pub async fn all(time: Duration, rounds: u32) -> Result<bool> {
     println!("{:44} {:>6} {:>9} {:>9} {:>8}", "quiet tenants", "calls", "p50", "p99", "refused");
     let mut good = true;
     for (name, nuisance, server, is_hung) in [
-        ("a flood", Nuisance::Flood(FLOOD_CONNECTIONS, FLOOD_MS), Server::Std, false),
+        ("a flood", Nuisance::Flood(FLOOD_CONNECTIONS, FLOOD_MS, SPREAD), Server::Std, false),
         (
-            "a flood of ten times slower calls",
-            Nuisance::Flood(FLOOD_CONNECTIONS, SLOW_MS),
+            "a flood of calls of 80 to 120 ms",
+            Nuisance::Flood(FLOOD_CONNECTIONS, SLOW_MS, SPREAD),
             Server::Std,
             false,
         ),
         (
+            "a flood of calls of exactly 100 ms",
+            Nuisance::Flood(FLOOD_CONNECTIONS, SLOW_MS, 0.0),
+            Server::Std,
+            false,
+        ),
+        ("one that asks for 100 times its rate", Nuisance::Asks, Server::Std, false),
+        (
             "one that hangs all it gets, 30 s",
-            Nuisance::Flood(HANG_CONNECTIONS, HANG_MS),
+            Nuisance::Flood(HANG_CONNECTIONS, HANG_MS, SPREAD),
             Server::Std,
             true,
         ),
@@ -63,9 +89,18 @@ pub async fn all(time: Duration, rounds: u32) -> Result<bool> {
         let p99 = print_quiet(&format!("beside {name}"), &beside);
         let part = if is_hung { p99_alone } else { p99_alone.mul_f64(RISE_MAX_PART) };
         let kept = p99 <= part.max(p99_alone + RISE_MAX);
-        let none_refused = beside.iter().all(|quiet| quiet.refused == 0 && quiet.calls() > 0);
-        println!("{:44} {}", "", verdict(kept && none_refused));
-        good &= kept && none_refused;
+        let none_refused =
+            beside.iter().all(|round| round.quiet.refused == 0 && round.quiet.calls() > 0);
+        let asked = beside.iter().filter_map(|round| round.asked_times).reduce(f64::min);
+        if let Some(times) = asked {
+            println!(
+                "{:44} {times:.1} times its rate, in the round with the fewest",
+                "it asked for"
+            );
+        }
+        let is_as_said = asked.is_none_or(|times| times >= ASKED_TIMES_MIN);
+        println!("{:44} {}", "", verdict(kept && none_refused && is_as_said));
+        good &= kept && none_refused && is_as_said;
     }
     println!();
     good &= equal_tenants(time).await?;
@@ -73,35 +108,52 @@ pub async fn all(time: Duration, rounds: u32) -> Result<bool> {
     Ok(good)
 }
 
-async fn quiet_beside(nuisance: Nuisance, server: Server, time: Duration) -> Result<Quiet> {
-    let target = Target::start(TENANTS, &[]).await?;
+async fn quiet_beside(nuisance: Nuisance, server: Server, time: Duration) -> Result<Round> {
+    let settings = match nuisance {
+        Nuisance::Asks => vec![format!("rate = \"{RATE_PER_S}/s\"")],
+        _ => vec![],
+    };
+    let target = Target::start(TENANTS, &settings).await?;
     let (loud, quiet) = (&target.tenants[0], &target.tenants[1..]);
+    let mut asked = None;
     let nuisances = match nuisance {
         Nuisance::None => None,
-        Nuisance::Flood(connections, ms) => Some(load::flood(loud, connections, ms)),
+        Nuisance::Flood(connections, ms, spread) => {
+            Some(load::flood(loud, connections, ms, spread))
+        }
+        Nuisance::Asks => {
+            let per_s = RATE_PER_S * ASKED_TIMES;
+            let (tasks, answered) = load::ask(loud, ASKING_CONNECTIONS, per_s, FLOOD_MS);
+            asked = Some(answered);
+            Some(tasks)
+        }
         Nuisance::Cancel => Some(load::cancel(loud, HANG_CONNECTIONS)),
     };
     let quiet = load::quiet(quiet, server, time).await;
+    let asked_for = (load::WARMUP + time - load::HEAD_START).as_secs_f64();
+    let asked_times = asked.map(|answered| {
+        answered.load(Ordering::Relaxed) as f64 / asked_for / f64::from(RATE_PER_S)
+    });
     drop(nuisances);
     target.stop().await;
-    Ok(quiet)
+    Ok(Round { quiet, asked_times })
 }
 
 /// Prints what became of the quiet tenants in all rounds; gives the median of the rounds' p99.
-fn print_quiet(name: &str, rounds: &[Quiet]) -> Duration {
+fn print_quiet(name: &str, rounds: &[Round]) -> Duration {
     let p99 = median(rounds, 0.99);
     println!(
         "{name:44} {:>6} {:>9.2?} {p99:>9.2?} {:>8}",
-        rounds.iter().map(Quiet::calls).sum::<usize>(),
+        rounds.iter().map(|round| round.quiet.calls()).sum::<usize>(),
         median(rounds, 0.5),
-        rounds.iter().map(|quiet| quiet.refused).sum::<usize>(),
+        rounds.iter().map(|round| round.quiet.refused).sum::<usize>(),
     );
     p99
 }
 
 /// The median of the rounds' quantiles: a pause of the machine's spoils a round, not the figure.
-fn median(rounds: &[Quiet], part: f64) -> Duration {
-    let mut quantiles: Vec<_> = rounds.iter().map(|quiet| quiet.quantile(part)).collect();
+fn median(rounds: &[Round], part: f64) -> Duration {
+    let mut quantiles: Vec<_> = rounds.iter().map(|round| round.quiet.quantile(part)).collect();
     quantiles.sort();
     quantiles[quantiles.len() / 2]
 }
@@ -132,7 +184,8 @@ fn jain(parts: &[f64]) -> f64 {
 
 async fn weighted_tenants(time: Duration) -> Result<bool> {
     let weights = [1, 2, 5];
-    let target = Target::start(weights.len(), &weights).await?;
+    let settings = weights.map(|weight| format!("weight = {weight}"));
+    let target = Target::start(weights.len(), &settings).await?;
     let backlog = Backlog { connections: 48, ms: 10 };
     let tenants: Vec<_> = target.tenants.iter().cloned().map(|it| (it, backlog)).collect();
     let parts = load::backlogged(&tenants, time).await;

@@ -42,11 +42,11 @@ pub enum Server {
 }
 
 impl Target {
-    /// One with so many tenants, the first of which have these weights, the others 1.
-    pub async fn start(tenants: usize, weights: &[u32]) -> Result<Self> {
+    /// One with so many tenants, of which the first have these settings.
+    pub async fn start(tenants: usize, settings: &[String]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let weights = weights.iter().copied().chain(repeat(1)).take(tenants);
-        let names: Vec<_> = weights.enumerate().map(|(n, it)| (format!("t{n}"), it)).collect();
+        let settings = settings.iter().map(String::as_str).chain(repeat("")).take(tenants);
+        let names: Vec<_> = settings.enumerate().map(|(n, it)| (format!("t{n}"), it)).collect();
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, configuration(&dir, &names)?)?;
         let address = process::free_address().await?;
@@ -79,7 +79,7 @@ impl Tenant {
 
 async fn create_keys(
     dir: &TempDir,
-    names: &[(String, u32)],
+    names: &[(String, &str)],
     address: SocketAddr,
 ) -> Result<Vec<Tenant>> {
     let url = format!("sqlite://{}", dir.path().join("trunkline.db").display());
@@ -94,7 +94,7 @@ async fn create_keys(
     Ok(tenants)
 }
 
-fn configuration(dir: &TempDir, names: &[(String, u32)]) -> Result<String> {
+fn configuration(dir: &TempDir, names: &[(String, &str)]) -> Result<String> {
     let log = format!("log={}", dir.path().join("fake.log").display());
     let mut text = format!(
         r#"[servers.std]
@@ -109,12 +109,9 @@ max_in_flight = {SLOTS}
 timeout = "60s"
 "#
     );
-    for (name, weight) in names {
+    for (name, settings) in names {
         // More than any of them has in flight: it is the queue that is measured.
-        write!(
-            text,
-            "[tenants.{name}]\nservers = [\"*\"]\nmax_in_flight = 10000\nweight = {weight}\n"
-        )?;
+        write!(text, "[tenants.{name}]\nservers = [\"*\"]\nmax_in_flight = 10000\n{settings}\n")?;
     }
     Ok(text)
 }

@@ -9,8 +9,12 @@ use trunkline::ids::TenantId;
 use trunkline::limits::{Limits, Refusal, Shared};
 use trunkline::policy::{Limit, Policy};
 
-/// What each tenant may do at once.
-const BURST: u32 = 5;
+/// What each tenant may do at once: as much as it earns in a second or more, so that nothing is lost to it by waking up
+/// late.
+const BURST: u32 = 30;
+/// The fewest and the most calls that a tenant earns beside that. Of so many, one in a hundred is more than one.
+const EARNED_MIN: u32 = 300;
+const EARNED_MAX: u32 = 600;
 /// The time in which all tenants begin.
 const STAGGER: Duration = Duration::from_secs(1);
 
@@ -21,28 +25,29 @@ pub struct Load {
     pub admitted: u64,
     /// Calls that might not.
     pub refused: u64,
-    /// By how much the worst tenant was off its limit, in hundredths.
+    /// By how much the worst tenant was off burst + rate × time, in hundredths.
     pub deviation_worst: f64,
     /// The longest that a call was held up.
     pub slowest: Duration,
 }
 
 /// Has so many tenants call at all replicas for a while; without shared limits there is one replica.
-pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, time: Duration) -> Load {
+pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, seconds: u32) -> Load {
     // One run, one set of tenants: what a run before it has used must not count.
     let run = std::process::id();
     let mut tasks = JoinSet::new();
     for n in 0..tenants {
         let id = TenantId::parse(&format!("load-{run}-{n}")).expect("it is a name");
-        // From one to ten calls a second, each tenant another rate.
-        let rate = 60 + n * 540 / tenants;
+        // Each another rate.
+        let calls = EARNED_MIN + (EARNED_MAX - EARNED_MIN) * n / tenants;
+        let rate = (calls * 60).div_ceil(seconds);
         let policy = policy(&format!("{rate}/min"), BURST);
         let limits = replicas.iter().map(|shared| Limits::new(&id, &policy, shared.clone()));
         let limits: Vec<_> = limits.collect();
         tasks.spawn(async move {
             // One after the other: what all may do at once is more than one Valkey can.
             sleep(STAGGER * n / tenants).await;
-            tenant(limits, f64::from(rate) / 60.0, time).await
+            tenant(limits, f64::from(rate) / 60.0, Duration::from_secs(seconds.into())).await
         });
     }
     let mut all = Load::default();
@@ -86,8 +91,6 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
         }
     };
     let earned = f64::from(BURST) + rate * (empty_at - started).as_secs_f64();
-    // There are no parts of calls: one more or less is exact.
-    let off = ((load.admitted as f64 - earned).abs() - 1.0).max(0.0);
-    load.deviation_worst = 100.0 * off / earned;
+    load.deviation_worst = 100.0 * (load.admitted as f64 - earned).abs() / earned;
     load
 }

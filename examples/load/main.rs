@@ -13,15 +13,17 @@
 //! ```
 //!
 //! Client, gateway, floor and the gateway's own server are one executable, run several times: see
-//! [`main`]. Exit code 1 if any call failed or got an answer that was not its own.
+//! [`main`]. Exit code 1 if any call failed or got an answer that was not its own, or if keys, limits, the queue and usage
+//! together cost more than they may.
 //!
 //! - `options`: the command line
 //! - `target`: the processes that are measured; `floor` is the bare server
 //! - `client`, `exchange`: one HTTP connection; a request, over REST or MCP, and the answer that must come back
 //! - `drive`, `pace`: many connections for a while, at a fixed rate if asked
 //! - `burst`: many calls at one moment
-//! - `usage`, `report`: what it cost, and how it is shown
+//! - `usage`, `report`: what it cost, and how it is shown; `apart`: what only can be measured for itself
 
+mod apart;
 mod burst;
 mod client;
 mod drive;
@@ -40,7 +42,7 @@ use clap::Parser;
 
 use crate::options::Options;
 use crate::report::{Measured, Report};
-use crate::target::Target;
+use crate::target::{Kind, Target};
 
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
@@ -77,6 +79,9 @@ async fn measure(options: &Options) -> Result<ExitCode> {
             }
             report.add(measured);
         }
+    }
+    if options.kinds().contains(&Kind::Keyed) {
+        report.note_apart(apart::queue_and_usage_us()?);
     }
     if options.json {
         println!("{}", report.to_json()?);

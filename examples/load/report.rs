@@ -38,7 +38,13 @@ pub struct Measured {
 #[derive(Default, Serialize)]
 pub struct Report {
     rounds: Vec<Measured>,
+    /// What the queue and counting take of each call's processor time, with a key or without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_and_usage_us: Option<f64>,
 }
+
+/// What is left at least of the calls in a second, with keys, limits, the queue and usage.
+const KEPT_MIN: f64 = 0.9;
 
 impl Measured {
     pub fn new(
@@ -132,6 +138,27 @@ impl Report {
         ] {
             self.print_comparison(kind, with);
         }
+        if let (Some(apart), Some(kept)) = (self.queue_and_usage_us, self.kept()) {
+            let verdict = if kept >= KEPT_MIN { "pass" } else { "FAIL" };
+            println!();
+            println!("queue and usage, in both         {apart:8.2} µs");
+            println!("throughput    keyed / rest without these {kept:.3}   {verdict}");
+        }
+    }
+
+    pub fn note_apart(&mut self, queue_and_usage_us: f64) {
+        self.queue_and_usage_us = Some(queue_and_usage_us);
+    }
+
+    /// The part of the calls in a second that is left with keys, limits, the queue and usage. Calls without keys and
+    /// limits have the queue and usage too: without these they would take so much less.
+    fn kept(&self) -> Option<f64> {
+        let apart = self.queue_and_usage_us?;
+        let kept = self.of(Kind::Keyed).zip(self.of(Kind::Rest)).map(|(keyed, rest)| {
+            let without = (rest.cpu_us_per_call - apart) / rest.cpu_us_per_call;
+            keyed.calls_per_s / rest.calls_per_s * without
+        });
+        Some(median(kept))
     }
 
     /// Of each round on its own, so that a machine that gets faster or slower over the rounds does not
@@ -153,7 +180,9 @@ impl Report {
 
     pub fn exit_code(&self) -> ExitCode {
         let is_bad = |it: &Measured| it.errors + it.mismatches > 0 || it.calls == 0.0;
-        if self.rounds.iter().any(is_bad) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        let costs_much = self.kept().is_some_and(|kept| kept.is_nan() || kept < KEPT_MIN);
+        let is_bad = costs_much || self.rounds.iter().any(is_bad);
+        if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 
     fn median(&self, target: Kind) -> Option<Measured> {

@@ -162,3 +162,19 @@ pub(super) async fn announce(
     }
     Ok(revision)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is promised to whoever makes a change, the loading of what has changed included.
+    const PROMISED: Duration = Duration::from_secs(2);
+
+    /// A change comes just after a look, nobody says so, and the next look, or the reading, fails once.
+    #[test]
+    fn looks_are_close_enough_to_keep_what_is_promised() {
+        for interval in [SQLITE_INTERVAL, POSTGRES_INTERVAL] {
+            assert!(interval + RETRY_INTERVAL < PROMISED, "{interval:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::sleep;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use uuid::Uuid;
 
 use super::directory::Directory;
@@ -14,16 +14,18 @@ use crate::ids::{ServerId, TenantId};
 use crate::keys::KeyId;
 use crate::store::{Counts, Store, StoreError, UsageRow};
 
-/// How often. A crash loses what came in since.
+/// How often. A crash loses what came in since, and what was being written.
 const EVERY: Duration = Duration::from_secs(2);
 /// Rows that are kept while the store is away. When there are more, minutes are no longer told apart.
 const ROWS_MAX: usize = 200_000;
 /// Rows that are sent at once.
 const BATCH_MAX: usize = 1_000;
 const MINUTE_MS: i64 = 60_000;
-/// How long usage and the audit log are kept in the store, and how often what is older is taken out.
+/// How long usage and the audit log are kept in the store, and how often what is older is taken out; sooner again if
+/// that failed.
 const KEPT_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
-const CLEAN_EVERY_MS: i64 = 60 * MINUTE_MS;
+const CLEAN_EVERY: Duration = Duration::from_secs(60 * 60);
+const CLEAN_AGAIN: Duration = Duration::from_secs(60);
 
 /// What is to be written down.
 pub struct Books {
@@ -40,7 +42,6 @@ pub struct Books {
     minute: i64,
     /// What the store knows of the last uses of keys.
     noted: HashMap<KeyId, i64>,
-    cleaned: i64,
 }
 
 type Subject = (i64, TenantId, ServerId, String);
@@ -58,14 +59,22 @@ impl Books {
             rows: HashMap::new(),
             minute: 0,
             noted: HashMap::new(),
-            cleaned: 0,
         }
     }
 
     /// Keeps the books until the future is dropped, which loses nothing.
     pub async fn keep(&mut self) {
+        // Taking out what is old may take long, and what is new must not wait for it.
+        let store = self.store.clone();
+        tokio::join!(self.keep_writing(), clean(&store));
+    }
+
+    async fn keep_writing(&mut self) {
+        let mut turns = interval_at(Instant::now() + EVERY, EVERY);
+        // After one that took longer the next follows at once: what came in meanwhile has waited for it.
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            sleep(EVERY).await;
+            turns.tick().await;
             // Whether it is away is said by those who ask it all the time; here nothing is lost.
             if let Err(error) = self.write().await {
                 tracing::debug!(%error, rows = self.rows.len(), "usage is kept until the store is back");
@@ -75,8 +84,7 @@ impl Books {
 
     /// Writes down what there is.
     pub async fn write(&mut self) -> Result<(), StoreError> {
-        let now = Timestamp::now().as_millisecond();
-        self.collect(now);
+        self.collect(Timestamp::now().as_millisecond());
         while !(self.rows.is_empty() && self.in_doubt.is_empty()) {
             if self.in_doubt.is_empty() {
                 self.batch += 1;
@@ -91,12 +99,7 @@ impl Books {
                 Err(error) => self.set_apart(&error),
             }
         }
-        self.note_uses().await?;
-        if now - self.cleaned > CLEAN_EVERY_MS {
-            self.store.delete_old(now - KEPT_MS, now - KEPT_MS).await?;
-            self.cleaned = now;
-        }
-        Ok(())
+        self.note_uses().await
     }
 
     fn collect(&mut self, now: i64) {
@@ -146,5 +149,14 @@ impl Books {
         }
         self.noted = used.into_iter().collect();
         Ok(())
+    }
+}
+
+/// Takes out what is too old, now and then. Never done.
+async fn clean(store: &Store) {
+    loop {
+        let before = Timestamp::now().as_millisecond() - KEPT_MS;
+        let cleaned = store.delete_old(before, before).await;
+        sleep(if cleaned.is_ok() { CLEAN_EVERY } else { CLEAN_AGAIN }).await;
     }
 }

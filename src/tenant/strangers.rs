@@ -69,3 +69,72 @@ impl Strangers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::config::Secret;
+    use crate::keys::{ApiKey, Hasher};
+
+    fn stranger() -> KeyHash {
+        Hasher::new(&Secret::new("test".to_owned())).hash(&ApiKey::generate())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_asked_about_once_in_a_while() {
+        let (strangers, key) = (Strangers::default(), stranger());
+        for _ in 0..2 {
+            let mut questions = 0;
+            for _ in 0..100 {
+                match strangers.may_ask(&key).await {
+                    Ok(_turn) => questions += 1,
+                    Err(error) => assert_eq!(error, KeyError::Invalid),
+                }
+                strangers.remember(key);
+            }
+            assert_eq!(questions, 1);
+            assert!(strangers.may_ask(&stranger()).await.is_ok(), "others are not held up");
+            tokio::time::advance(REMEMBERED_FOR).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_are_asked_about_at_once_and_the_others_do_not_wait_for_long() {
+        let strangers = Arc::new(Strangers::default());
+        let began = Instant::now();
+        let mut asking = JoinSet::new();
+        for _ in 0..100 {
+            let strangers = strangers.clone();
+            asking.spawn(async move {
+                // The store hangs, and so does whoever may ask it.
+                let _turn = strangers.may_ask(&stranger()).await?;
+                std::future::pending::<Result<(), KeyError>>().await
+            });
+        }
+        for _ in QUERIES_MAX..100 {
+            assert_eq!(asking.join_next().await.unwrap().unwrap(), Err(KeyError::Unavailable));
+        }
+        assert!(began.elapsed() < 2 * QUERY_WAIT, "{:?}", began.elapsed());
+        let more = timeout(Duration::from_secs(3600), asking.join_next()).await;
+        assert!(more.is_err(), "fewer than {QUERIES_MAX} were let through");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_remembered_has_an_end() {
+        let strangers = Strangers::default();
+        let remembered = || strangers.seen.lock().at.len();
+        for _ in 0..REMEMBERED_MAX + 1000 {
+            strangers.remember(stranger());
+        }
+        assert_eq!(remembered(), REMEMBERED_MAX);
+        tokio::time::advance(REMEMBERED_FOR).await;
+        let last = stranger();
+        strangers.remember(last);
+        assert_eq!(remembered(), 1, "those that are too old made room");
+        assert_eq!(strangers.may_ask(&last).await.err(), Some(KeyError::Invalid));
+    }
+}

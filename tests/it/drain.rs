@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Setup, eventually, failed};
+use crate::support::{Answer, Http2, Setup, eventually, failed};
 
 #[tokio::test]
 async fn connections_without_a_request_do_not_hold_up_the_end() {
@@ -38,6 +38,25 @@ async fn new_connections_are_refused_while_calls_in_flight_end() {
     eventually("under way", async || fake.calls_of("later").pop()).await;
     gateway.shut_down();
     eventually("refused", async || tokio::net::TcpStream::connect(gateway.addr).await.err()).await;
+    assert!(!last.is_finished());
+    assert_eq!(last.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn http2_connections_are_told_to_go_away_and_their_calls_in_flight_answered() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let fake = gateway.fake("fake");
+    let connection = Http2::connect(gateway.addr).await;
+    let last = connection.clone().call("fake", "later", json!({"ms": 2000}).to_string());
+    let last = tokio::spawn(last);
+    eventually("under way", async || fake.calls_of("later").pop()).await;
+    gateway.shut_down();
+    // Not that it is closed: the connection is there, and takes no more.
+    eventually("told to go away", async || {
+        connection.clone().try_call("fake", "raw", "{}".to_owned()).await.err()
+    })
+    .await;
     assert!(!last.is_finished());
     assert_eq!(last.await.unwrap().tool_text(), "later");
     gateway.stop().await;

@@ -15,7 +15,7 @@ use trunkline::config::Program;
 
 use crate::support::{
     Answer, Gateway, Serving, Setup, TRUNKLINE, environment_of, eventually, in_time, is_alive,
-    kill, python, trunkline, within,
+    kill, python, skipped, trunkline, within,
 };
 
 /// The server of these tests.
@@ -45,7 +45,7 @@ const GUARD: &str = "__import__('os').getppid()";
 /// if these are not run by root.
 fn run_by_nobody(args: &[&str]) -> Option<Setup> {
     if !getuid().is_root() {
-        println!("skipped: not run by root, so users cannot be changed");
+        skipped("not run by root, so users cannot be changed");
         return None;
     }
     let setup = Setup::new();
@@ -265,7 +265,7 @@ async fn a_user_that_does_not_exist_is_told_to_the_operator_and_not_to_callers()
 #[tokio::test]
 async fn changing_users_without_the_right_to_is_refused_in_clear_words() {
     if !getuid().is_root() {
-        return println!("skipped: not run by root, so there is nobody to be without rights");
+        return skipped("not run by root, so there is nobody to be without rights");
     }
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();

@@ -9,8 +9,10 @@
 mod support;
 
 mod admin;
+mod books;
 mod calls;
 mod cancel;
+mod changes;
 mod cli;
 mod deadlines;
 mod drain;
@@ -93,6 +95,7 @@ mod store_opening;
 mod store_outage;
 mod store_pins;
 mod store_usage;
+mod strangers;
 mod supervision;
 mod tenant_limits;
 mod tenants_cli;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use trunkline::backend::confine::Kernel;
 
 use crate::hardening::{PROGRAM, boxed, done};
-use crate::support::{Gateway, Setup, python, trunkline};
+use crate::support::{Gateway, Setup, python, skipped, trunkline};
 
 /// What Python needs to start, and `more`.
 fn readable(more: &[&str]) -> Vec<PathBuf> {
@@ -30,7 +30,7 @@ fn can(abi: u32) -> bool {
     let kernel = Kernel::current();
     let can = kernel.seccomp && kernel.landlock.is_some_and(|has| has >= abi);
     if !can {
-        println!("skipped: it needs Landlock with abi {abi} and seccomp, and here is {kernel:?}");
+        skipped(&format!("Landlock with abi {abi} and seccomp are needed, and here is {kernel:?}"));
     }
     can
 }

@@ -5,11 +5,14 @@ use std::time::Duration;
 use futures_util::future::select;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
+use tokio::time::sleep;
 use trunkline::store::{Actor, KeyOwner};
 
 use crate::support::{Api, Postgres, Setup, refused, within};
 
 const SOON: Duration = Duration::from_secs(20);
+/// What a crash may lose. It is written every two seconds; the rest is for busy machines.
+const LOST_MAX: Duration = Duration::from_secs(5);
 
 fn setup() -> Setup {
     Setup::new()
@@ -29,11 +32,15 @@ async fn admin(setup: &Setup, api: &Api) -> Api {
 async fn shown(api: &Api, path: &str, calls: u64) -> Vec<Value> {
     within(SOON, "written down", async || {
         let answer = api.get(path).await.json();
-        let usage = answer["usage"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
-        let sum: u64 = usage.iter().map(|row| row["calls"].as_u64().unwrap()).sum();
-        (sum == calls).then_some(usage)
+        (sum(&answer) == calls).then(|| answer["usage"].as_array().unwrap().clone())
     })
     .await
+}
+
+/// All calls of an answer.
+fn sum(answer: &Value) -> u64 {
+    let usage = answer["usage"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    usage.iter().map(|row| row["calls"].as_u64().unwrap()).sum()
 }
 
 #[tokio::test]
@@ -162,19 +169,21 @@ async fn tenants_that_have_reports_made_keep_neither_each_other_nor_the_operator
 }
 
 #[tokio::test]
-async fn what_was_used_survives_a_crash_and_an_orderly_end_loses_nothing() {
+async fn a_crash_loses_what_was_used_last_and_an_orderly_end_nothing() {
     let mut serving = setup().serve().await;
     let key = serving.setup().new_key("acme").await;
     let acme = Api::new(serving.addr, Some(key));
     for _ in 0..10 {
         assert_eq!(acme.call("std", "uuid", "").await.status, 200);
     }
-    shown(&acme, "/v1/usage", 10).await;
+    // Nobody asks how far it is: that must not matter.
+    sleep(LOST_MAX).await;
     serving.signal(rustix::process::Signal::KILL);
     serving.ended().await;
 
     let mut again = serving.restart().await;
     let acme = Api::new(again.addr, Some(again.setup().new_key("acme").await));
+    assert_eq!(sum(&acme.get("/v1/usage").await.json()), 10);
     assert_eq!(acme.call("std", "uuid", "").await.status, 200);
     again.signal(rustix::process::Signal::TERM);
     assert_eq!(again.ended().await, Some(0));

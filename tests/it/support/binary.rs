@@ -1,9 +1,8 @@
 //! The program as a process.
 
 use std::ffi::OsString;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
 
@@ -15,7 +14,9 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::api::client;
-use super::{Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes};
+use super::{
+    Answer, Fake, RawHttp, Setup, TRUNKLINE, eventually, in_time, kill, processes, skipped,
+};
 
 /// Runs a command to its end.
 pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
@@ -127,7 +128,7 @@ impl Serving {
     /// root: nobody else can see.
     pub fn descriptors_below(&self, max: u64) -> Option<u64> {
         if !getuid().is_root() {
-            println!("skipped: not run by root, so the gateway's descriptors cannot be seen");
+            skipped("not run by root, so the gateway's descriptors cannot be seen");
             return None;
         }
         let fds = format!("/proc/{}/fd", self.child.id().unwrap());
@@ -149,17 +150,8 @@ impl Serving {
     /// Stops it in its tracks: when this is done, none of its threads runs.
     pub async fn freeze(&self) {
         self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id().unwrap());
-        let is_stopped = |task: PathBuf| {
-            // `PID (NAME) STATE …`; one that is gone does not run either.
-            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
-        };
-        eventually("stopped", async || {
-            let mut tasks = fs::read_dir(&tasks).unwrap();
-            tasks.all(|task| is_stopped(task.unwrap().path())).then_some(())
-        })
-        .await;
+        let pid = self.child.id().unwrap().cast_signed();
+        eventually("stopped", async || processes::is_stopped(pid).then_some(())).await;
     }
 
     /// Waits for its end; gives the exit code.

@@ -24,12 +24,22 @@ impl Http2 {
     }
 
     /// Calls a tool. Dropping the future resets the stream.
-    pub async fn call(mut self, server: &str, tool: &str, arguments: String) -> Answer {
+    pub async fn call(self, server: &str, tool: &str, arguments: String) -> Answer {
+        self.try_call(server, tool, arguments).await.unwrap()
+    }
+
+    /// The same, if the connection takes it.
+    pub async fn try_call(
+        mut self,
+        server: &str,
+        tool: &str,
+        arguments: String,
+    ) -> hyper::Result<Answer> {
         let uri = format!("http://localhost/v1/servers/{server}/tools/{tool}");
         let request = Request::post(uri).body(Full::from(arguments)).unwrap();
-        let response = in_time("answered", self.0.send_request(request)).await.unwrap();
+        let response = in_time("answered", self.0.send_request(request)).await?;
         let (head, body) = response.into_parts();
-        let body = in_time("the body", body.collect()).await.unwrap().to_bytes().to_vec();
-        Answer { status: head.status.as_u16(), headers: head.headers, body }
+        let body = in_time("the body", body.collect()).await?.to_bytes().to_vec();
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
     }
 }

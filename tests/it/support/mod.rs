@@ -18,6 +18,7 @@ mod processes;
 mod raw_http;
 mod redis;
 mod setup;
+mod skip;
 mod tenants;
 pub mod tls;
 
@@ -42,6 +43,7 @@ pub use self::processes::{arguments_of, environment_of, is_alive, kill};
 pub use self::raw_http::RawHttp;
 pub use self::redis::{Redis, Replica};
 pub use self::setup::{Setup, python};
+pub use self::skip::{missing, skipped};
 pub use self::tenants::Tenants;
 
 /// The program under test.

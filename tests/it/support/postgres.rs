@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use tokio::time::Instant;
 use trunkline::config::Secret;
 
-use super::processes;
+use super::{LIMIT, missing, processes};
 
 /// Starts a server and obeys: `down` stops it, `up` starts it again, and the end of its input, which comes with the end
 /// of the tests however they end, stops it and removes its data. PostgreSQL refuses to be run by root.
@@ -73,11 +74,7 @@ impl Postgres {
     /// A server to stop.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "PostgreSQL is not installed: CI refuses to skip"
-            );
-            eprintln!("skipped: PostgreSQL is not installed");
+            missing("PostgreSQL is not installed");
             return None;
         };
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -111,23 +108,27 @@ impl Postgres {
         Secret::new(format!("postgres://trunkline:hunter2@127.0.0.1:{}/{database}", self.port))
     }
 
-    /// Stops all its processes in the middle of whatever they do: connections stay, nobody answers.
+    /// Stops all its processes in the middle of whatever they do: connections stay, and when this is done nobody
+    /// answers.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        let server = self.keeper.lock().server;
+        // The parent first, so that no more are born.
+        processes::kill(server, Signal::STOP);
+        wait_until_stopped(server);
+        let children = processes::children_of(server);
+        for child in &children {
+            // It may have ended meanwhile.
+            let _ = kill_process(Pid::from_raw(*child).unwrap(), Signal::STOP);
+        }
+        children.into_iter().for_each(wait_until_stopped);
     }
 
     /// Lets them go on.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
         let server = self.keeper.lock().server;
-        // The parent first, so that no more are born.
-        processes::kill(server, signal);
+        processes::kill(server, Signal::CONT);
         for child in processes::children_of(server) {
-            // It may have ended meanwhile.
-            let _ = kill_process(Pid::from_raw(child).unwrap(), signal);
+            let _ = kill_process(Pid::from_raw(child).unwrap(), Signal::CONT);
         }
     }
 
@@ -160,6 +161,15 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.orders = None;
         let _ = self.child.wait();
+    }
+}
+
+/// It was told to, and does so as soon as it is its turn.
+fn wait_until_stopped(pid: i32) {
+    let give_up = Instant::now() + LIMIT;
+    while !processes::is_stopped(pid) {
+        assert!(Instant::now() < give_up, "process {pid} does not stop");
+        std::thread::yield_now();
     }
 }
 

@@ -35,6 +35,17 @@ pub fn is_alive(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
+/// Whether a process does nothing: each of its threads is stopped, or gone.
+pub fn is_stopped(pid: i32) -> bool {
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_stopped = |task: fs::DirEntry| {
+        // `PID (NAME) STATE …`
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
+    };
+    tasks.all(is_stopped)
+}
+
 /// The processes that a process has started.
 pub fn children_of(parent: i32) -> Vec<i32> {
     all().filter(|pid| parent_of(*pid) == Some(parent)).collect()

@@ -1,0 +1,54 @@
+//! What a call pays for the queue and for being counted. Every call does, so that no gateway without them can be measured;
+//! they are measured apart.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use tokio::time::Instant;
+use trunkline::backend::queue::Queue;
+use trunkline::ids::{ServerId, TenantId};
+use trunkline::store::Counts;
+use trunkline::tenant::usage::Meter;
+
+/// Calls of each thread.
+const CALLS: u32 = 500_000;
+/// As the gateway's bundled server has.
+const SLOTS: usize = 64;
+const ESTIMATE: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The processor time of both for one call, in microseconds. All processors do nothing else at the same time, for one
+/// tenant: more than a gateway's calls, which have other things to do, are ever in each other's way.
+pub fn queue_and_usage_us() -> Result<f64> {
+    let threads = std::thread::available_parallelism()?.get();
+    let (queue, meter) = (Arc::new(Queue::new(SLOTS)), Arc::new(Meter::default()));
+    let began = Instant::now();
+    let running: Vec<_> = (0..threads)
+        .map(|_| {
+            let (queue, meter) = (queue.clone(), meter.clone());
+            std::thread::spawn(move || calls(&queue, &meter))
+        })
+        .collect();
+    for thread in running {
+        thread.join().map_err(|_| anyhow!("a thread broke down"))??;
+    }
+    // Each thread has its processor for all this time: so many calls take so much of one.
+    Ok(began.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+}
+
+fn calls(queue: &Queue, meter: &Meter) -> Result<()> {
+    let (tenant, server) = (TenantId::parse("load")?, ServerId::parse("std")?);
+    let once = Counts { calls: 1, bytes_in: 100, bytes_out: 100, ..Counts::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(async {
+        let deadline = Instant::now() + TIMEOUT;
+        for _ in 0..CALLS {
+            let slot = queue.line_up(&tenant, 1, 100).slot(ESTIMATE, deadline).await;
+            drop(black_box(slot.map_err(|_| anyhow!("no slot is free"))?));
+            meter.add(&server, black_box("echo"), once);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,91 @@
+//! What was used is written down in time, and what is old taken out, neither in the other's way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::{Connection, Executor, PgConnection};
+use tokio::time::Instant;
+use trunkline::ids::ServerId;
+use trunkline::store::{Counts, Store, UsageQuery, UsageRow};
+use trunkline::tenant::Directory;
+use trunkline::tenant::books::Books;
+
+use crate::store::tenant;
+use crate::support::{Database, Postgres, Setup, eventually, on_both};
+
+const ONE: Counts = Counts {
+    calls: 1,
+    errors: 0,
+    tool_errors: 0,
+    queue_us: 0,
+    backend_us: 0,
+    bytes_in: 0,
+    bytes_out: 0,
+};
+
+/// All tenants of a store; `acme` is one of them.
+async fn directory(database: &Database) -> Arc<Directory> {
+    let setup = Setup::new().with_store(&database.url).with_tenant("acme", "servers = [\"std\"]");
+    Arc::new(Directory::open(database.open().await, &setup.config(), None).await.unwrap())
+}
+
+/// Keeps the books for as long as something else takes.
+async fn kept<T>(directory: &Arc<Directory>, work: impl Future<Output = T>) -> T {
+    let mut books = Books::new(directory.store().clone(), directory.clone());
+    tokio::select! {
+        () = books.keep() => unreachable!("it is never done"),
+        done = work => done,
+    }
+}
+
+/// Calls that are written down, those of long ago included.
+async fn written(store: &Store) -> u64 {
+    let all = UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false };
+    store.usage(&all).await.unwrap().iter().map(|total| total.counts.calls).sum()
+}
+
+#[tokio::test]
+async fn what_is_new_does_not_wait_until_what_is_old_is_gone() {
+    let Some(server) = Postgres::shared() else { return };
+    let database = Database::postgres(server).await;
+    let directory = directory(&database).await;
+    // Whoever takes out what is old waits for this.
+    let mut holding = PgConnection::connect(database.url.expose()).await.unwrap();
+    holding.execute("BEGIN; LOCK TABLE audit IN ACCESS EXCLUSIVE MODE").await.unwrap();
+
+    let acme = directory.tenant(&tenant("acme")).unwrap();
+    let server = ServerId::parse("std").unwrap();
+    let use_and_wait = async |calls: u64| {
+        acme.meter.add(&server, "uuid", ONE);
+        let is_written = async || (written(directory.store()).await == calls).then(Instant::now);
+        eventually("written", is_written).await
+    };
+    let took = kept(&directory, async {
+        let first = use_and_wait(1).await;
+        use_and_wait(2).await;
+        use_and_wait(3).await - first
+    });
+    // Every two seconds. With the time that each attempt to take something out is given it would be ten.
+    let took = took.await;
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[tokio::test]
+async fn what_is_old_is_taken_out() {
+    on_both(async |database| {
+        let directory = directory(database).await;
+        let row = |minute| UsageRow {
+            minute,
+            tenant: tenant("acme"),
+            server: ServerId::parse("std").unwrap(),
+            tool: "uuid".into(),
+            counts: ONE,
+        };
+        let now = jiff::Timestamp::now().as_millisecond();
+        let store = directory.store();
+        store.add_usage("r1", 1, &[row(0), row(now)]).await.unwrap();
+        let taken_out = async || (written(store).await == 1).then_some(());
+        kept(&directory, eventually("taken out", taken_out)).await;
+    })
+    .await;
+}
