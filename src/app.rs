@@ -177,11 +177,13 @@ impl App {
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;
-        if let Some(among) = among {
-            among.leave().await;
-        }
+        let leave = async {
+            if let Some(among) = among {
+                among.leave().await;
+            }
+        };
         // After the last call: what was used of it is written down too.
-        tenancy.stop().await;
+        tenancy.stop(leave).await;
         tracing::info!("shut down");
     }
 }

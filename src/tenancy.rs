@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -27,8 +28,9 @@ use crate::telemetry::metrics::Metrics;
 use crate::tenant::Directory;
 use crate::tenant::books::Books;
 
-/// How long the last entries in the books may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long the last words to the store may take, and closing it: together less than an engine waits beyond all else.
+const LAST_WORDS: Duration = Duration::from_secs(4);
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// What is open, and not followed yet.
 pub struct Tenancy {
@@ -100,18 +102,20 @@ fn spawn(
 }
 
 impl Running {
-    /// Ends it, when no call is left.
-    pub async fn stop(self) {
+    /// Ends it, when no call is left. `farewell` is what else the store has to hear: all of it at once, since a store that
+    /// hangs lets each wait for as long as it may.
+    pub async fn stop(self, farewell: impl Future<Output = ()>) {
         self.stop.cancel();
-        if let Ok(mut books) = self.books.await
-            && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
-        {
-            tracing::error!("the store is away: what was used last is lost");
-        }
-        for task in self.others {
-            let _ = task.await;
-        }
-        self.store.close().await;
+        let write = async {
+            if let Ok(mut books) = self.books.await
+                && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
+            {
+                tracing::error!("the store is away: what was used last is lost");
+            }
+        };
+        let others = async { tokio::join!(farewell, join_all(self.others)) };
+        let _ = tokio::join!(write, timeout(LAST_WORDS, others));
+        let _ = timeout(CLOSING, self.store.close()).await;
     }
 }
 
