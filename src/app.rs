@@ -58,7 +58,8 @@ impl App {
         let mut among = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
-                Some(Among::join(listener, &config, tenancy.directory.store()).await?)
+                let (store, count) = (tenancy.directory.store(), tenancy.members());
+                Some(Among::join(listener, &config, store, count).await?)
             }
             None => None,
         };

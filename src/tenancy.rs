@@ -4,6 +4,7 @@
 mod pins;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -66,6 +67,11 @@ impl Tenancy {
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
         let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
         Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
+    }
+
+    /// Where limits that are shared learn how many replicas there are, while they cannot ask.
+    pub fn members(&self) -> Arc<AtomicU32> {
+        self.shared_limits.as_ref().map(|shared| shared.members().clone()).unwrap_or_default()
     }
 
     /// Follows changes, and keeps the books.
