@@ -70,6 +70,7 @@ settings = tomllib.loads(text)
 named = set(re.findall(r"\$\{file:/run/secrets/trunkline/([^}]+)\}", text))
 same("keys of the secret", {*secret["stringData"]}, named)
 seconds = sum(int(settings[key].removesuffix("s")) for key in ("drain_delay", "drain_timeout"))
+seconds += int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
 grace = pod["terminationGracePeriodSeconds"]
 assert grace > seconds + 11, f"terminationGracePeriodSeconds {grace} is too short for {seconds} s and the servers' ends"
 

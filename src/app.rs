@@ -58,7 +58,8 @@ impl App {
         let mut among = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
-                Some(Among::join(listener, &config, tenancy.directory.store()).await?)
+                let (store, count) = (tenancy.directory.store(), tenancy.members());
+                Some(Among::join(listener, &config, store, count).await?)
             }
             None => None,
         };
@@ -177,11 +178,13 @@ impl App {
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;
-        if let Some(among) = among {
-            among.leave().await;
-        }
+        let leave = async {
+            if let Some(among) = among {
+                among.leave().await;
+            }
+        };
         // After the last call: what was used of it is written down too.
-        tenancy.stop().await;
+        tenancy.stop(leave).await;
         tracing::info!("shut down");
     }
 }

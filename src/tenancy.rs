@@ -4,11 +4,13 @@
 mod pins;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -27,8 +29,9 @@ use crate::telemetry::metrics::Metrics;
 use crate::tenant::Directory;
 use crate::tenant::books::Books;
 
-/// How long the last entries in the books may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long the last words to the store may take, and closing it: together less than an engine waits beyond all else.
+const LAST_WORDS: Duration = Duration::from_secs(4);
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// What is open, and not followed yet.
 pub struct Tenancy {
@@ -66,6 +69,11 @@ impl Tenancy {
         Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
     }
 
+    /// Where limits that are shared learn how many replicas there are, while they cannot ask.
+    pub fn members(&self) -> Arc<AtomicU32> {
+        self.shared_limits.as_ref().map(|shared| shared.members().clone()).unwrap_or_default()
+    }
+
     /// Follows changes, and keeps the books.
     pub fn start(self, gateway: Arc<Gateway>) -> Running {
         let stop = CancellationToken::new();
@@ -100,18 +108,20 @@ fn spawn(
 }
 
 impl Running {
-    /// Ends it, when no call is left.
-    pub async fn stop(self) {
+    /// Ends it, when no call is left. `farewell` is what else the store has to hear: all of it at once, since a store that
+    /// hangs lets each wait for as long as it may.
+    pub async fn stop(self, farewell: impl Future<Output = ()>) {
         self.stop.cancel();
-        if let Ok(mut books) = self.books.await
-            && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
-        {
-            tracing::error!("the store is away: what was used last is lost");
-        }
-        for task in self.others {
-            let _ = task.await;
-        }
-        self.store.close().await;
+        let write = async {
+            if let Ok(mut books) = self.books.await
+                && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
+            {
+                tracing::error!("the store is away: what was used last is lost");
+            }
+        };
+        let others = async { tokio::join!(farewell, join_all(self.others)) };
+        let _ = tokio::join!(write, timeout(LAST_WORDS, others));
+        let _ = timeout(CLOSING, self.store.close()).await;
     }
 }
 

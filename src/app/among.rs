@@ -1,6 +1,7 @@
 //! A gateway that is one of several.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
@@ -30,14 +31,15 @@ pub(super) struct Joined {
 }
 
 impl Among {
-    /// Joins the others.
+    /// Joins the others, and keeps `count` of all of them.
     pub(super) async fn join(
         listener: TcpListener,
         config: &Config,
         store: &Store,
+        count: Arc<AtomicU32>,
     ) -> Result<Self> {
         let bound = listener.local_addr()?;
-        let (replicas, membership) = Replicas::join(config, bound, store.clone()).await?;
+        let (replicas, membership) = Replicas::join(config, bound, store.clone(), count).await?;
         Ok(Self { listener, membership, endings: Endings::new(store.clone()), replicas })
     }
 

@@ -1,6 +1,7 @@
 //! Who is there: each replica says so in the store every two seconds, and reads who else does.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -56,7 +57,9 @@ async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
     let me = &replicas.me;
     let others = store.beat(&me.id, &me.address.to_string()).await?;
     let peer = |(id, address): (String, String)| Some(Peer { id, address: address.parse().ok()? });
-    replicas.others.store(Arc::new(others.into_iter().filter_map(peer).collect()));
+    let others: Vec<_> = others.into_iter().filter_map(peer).collect();
+    replicas.count.store(others.len() as u32 + 1, Ordering::Relaxed);
+    replicas.others.store(Arc::new(others));
     Ok(())
 }
 

@@ -21,7 +21,7 @@ mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -77,6 +77,8 @@ pub struct Replicas {
     http: reqwest::Client,
     /// The others, as of the last time that the store told.
     others: ArcSwap<Vec<Peer>>,
+    /// How many that are, with this one.
+    count: Arc<AtomicU32>,
     /// Sessions that have ended here, to be written down.
     endings: mpsc::Sender<Ending>,
     /// Those that could not be.
@@ -105,12 +107,13 @@ pub enum ReplicasError {
 }
 
 impl Replicas {
-    /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`. What is given besides
-    /// is to be kept running.
+    /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`; how many there are is
+    /// kept in `count`. What is given besides is to be kept running.
     pub async fn join(
         config: &Config,
         bound: SocketAddr,
         store: Store,
+        count: Arc<AtomicU32>,
     ) -> Result<(Arc<Self>, Membership), ReplicasError> {
         let advertised = config.replicas.as_ref().and_then(|replicas| replicas.address);
         let address = address::own(advertised, bound).await?;
@@ -129,6 +132,7 @@ impl Replicas {
             sealer: Sealer::new(&config.session_keys),
             http,
             others: ArcSwap::default(),
+            count,
             endings,
             endings_lost: AtomicU64::new(0),
             refusals: Refusals::default(),

@@ -1,5 +1,6 @@
 //! Replicas for tests.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
@@ -21,6 +22,7 @@ pub(crate) fn replica(key: &str) -> Replicas {
         sealer: Sealer::new(&[Secret::new(key.to_owned())]),
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
+        count: Arc::default(),
         endings: mpsc::channel(1).0,
         endings_lost: AtomicU64::new(0),
         refusals: Refusals::default(),

@@ -55,15 +55,18 @@ impl Answer {
     pub fn error(&self) -> Option<Outcome> {
         let json = self.json.as_ref()?;
         let status = i64::from(self.status);
+        let executed = |told: &Value| told["executed"].as_str().unwrap_or("not told").to_owned();
         if let Some(code) = json["code"].as_str() {
-            return Some(Outcome::Typed { status, code: code.to_owned() });
+            let executed = executed(json);
+            return Some(Outcome::Typed { status, code: code.to_owned(), executed });
         }
         let error = json.get("error")?;
         let code = match error["data"]["code"].as_str() {
             Some(code) => code.to_owned(),
             None => format!("JSON-RPC {}", error["code"]),
         };
-        Some(Outcome::Typed { status: error["code"].as_i64().unwrap_or(status), code })
+        let status = error["code"].as_i64().unwrap_or(status);
+        Some(Outcome::Typed { status, code, executed: executed(&error["data"]) })
     }
 
     fn wrong(&self, expected: &Expected<'_>) -> Outcome {

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 /// How long a caller waits that has no deadline of its own: longer than a server's own time.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How much longer than its deadline a caller waits.
-const PATIENCE_BEYOND: Duration = Duration::from_secs(5);
+/// How much longer than its deadline a caller waits: the load balancer
+/// itself waits for five seconds more.
+const PATIENCE_BEYOND: Duration = Duration::from_secs(9);
 
 /// A server behind the gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +73,16 @@ impl Call {
     }
 }
 
+/// A code, and whether the tool ran: `yes`, `no` or `unknown`.
+pub type Told = (&'static str, &'static str);
+
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its own answer.
     Right,
-    /// An error of the gateway's, or of the load balancer's in its stead, by its code.
-    Typed { status: i64, code: String },
+    /// An error of the gateway's, or of the load balancer's in its stead, by its code, and whether the tool ran.
+    Typed { status: i64, code: String, executed: String },
     /// The connection was closed instead.
     Closed,
     /// The answer broke off, or nothing came in time.
@@ -88,16 +92,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// A failure whose caller is told what it is.
-    pub fn is_told(&self) -> bool {
-        matches!(self, Self::Typed { .. })
+    /// A failure that is told by one of these codes, and by what it says of whether the tool ran.
+    pub fn is_told(&self, as_one_of: &[Told]) -> bool {
+        let Self::Typed { code, executed, .. } = self else { return false };
+        as_one_of.contains(&(code.as_str(), executed.as_str()))
     }
 
     /// In a word.
     pub fn kind(&self) -> String {
         match self {
             Self::Right => "right".to_owned(),
-            Self::Typed { code, .. } => code.clone(),
+            Self::Typed { code, executed, .. } => format!("{code}, executed: {executed}"),
             Self::Closed => "connection closed".to_owned(),
             Self::Cut(why) => format!("cut ({why})"),
             Self::Wrong(what) => format!("wrong ({what})"),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tokio::time::sleep;
 
 use crate::docker::{docker, eventually};
-use crate::processes::{Usage, gateway, processes, usage};
+use crate::processes::{FIRST, Usage, gateway, processes, usage};
 use crate::report::Case;
 use crate::stack::{Gateway, Stack};
 use crate::work;
@@ -16,6 +16,8 @@ use crate::work;
 const CALLERS: usize = 24;
 const LOAD: Duration = Duration::from_secs(3);
 const IDLE_WITHIN: Duration = Duration::from_secs(20);
+/// One that is left behind lasts for a second.
+const ORPHAN_WITHIN: Duration = Duration::from_secs(5);
 /// By how much memory and descriptors differ from look to look though nothing is leaked, several times over.
 const GROWTH_MAX_KIB: u64 = 12 << 10;
 const GROWTH_MAX_DESCRIPTORS: u64 = 10;
@@ -50,6 +52,9 @@ async fn look_at(gateway: &Gateway) -> Result<Look> {
 
 pub async fn run(stack: &Stack, case: &mut Case, before: &[Look; 2]) -> Result<()> {
     let after = look(stack).await?;
+    for gateway in &stack.gateways {
+        takes_in(case, gateway).await?;
+    }
     for ((gateway, before), after) in stack.gateways.iter().zip(before).zip(&after) {
         compare(case, gateway.service, before, after);
     }
@@ -74,6 +79,31 @@ pub async fn run(stack: &Stack, case: &mut Case, before: &[Look; 2]) -> Result<(
     let calls = stack.tally.calls.load(Ordering::Relaxed);
     let wrong = stack.tally.wrong.load(Ordering::Relaxed);
     case.none(&format!("of all {calls} calls, wrong answers"), wrong as usize);
+    Ok(())
+}
+
+/// A process that a server leaves behind is process 1's from then on, and goes when it has ended.
+async fn takes_in(case: &mut Case, gateway: &Gateway) -> Result<()> {
+    let container = &gateway.container;
+    let leave = "sleep 1 </dev/null >/dev/null 2>&1 &";
+    docker(["exec", container, "sh", "-c", leave]).await?;
+    let left = async || {
+        let all = processes(container).await.ok()?;
+        Some(all.into_iter().filter(|it| it.parent == FIRST && it.name == "sleep").count())
+    };
+    let seen = left().await.context("no processes are seen")?;
+    let gone = async || left().await.filter(|left| *left == 0);
+    let is_gone = eventually("the process is gone", ORPHAN_WITHIN, gone).await.is_ok();
+    let first = docker(["exec", container, "cat", "/proc/1/comm"]).await?;
+    let is_good = seen == 1 && is_gone && first == "tini";
+    let what = format!("{}: a process that was left behind", gateway.service);
+    let fate = if is_gone { "gone" } else { "stays" };
+    case.check(
+        &what,
+        format!("{seen} of `{first}`, then {fate}"),
+        "1 of `tini`, then gone",
+        is_good,
+    );
     Ok(())
 }
 

@@ -154,6 +154,15 @@ impl Stack {
         Ok(())
     }
 
+    /// Makes a replica anew, as `docs/deploy.md` says, and waits until it is ready.
+    pub async fn recreate(&self, gateway: &Gateway) -> Result<()> {
+        let files = ["-f", "docker/compose.yml", "-f", "tests/e2e/compose.yml"];
+        let up = ["up", "-d", "--no-deps", "--force-recreate", "--wait", gateway.service];
+        let command = [&["compose", "-p", &self.project][..], &files, &up].concat();
+        crate::docker::run(&command).await?;
+        Ok(())
+    }
+
     /// Undoes whatever a case that broke off has left.
     pub async fn heal(&self) -> Result<()> {
         for gateway in &self.gateways {

@@ -70,31 +70,40 @@ pub fn count(outcomes: &[Outcome], is_such: impl Fn(&Outcome) -> bool) -> usize 
     outcomes.iter().filter(|outcome| is_such(outcome)).count()
 }
 
-/// Calls that take a while, spread by the load balancer.
-pub struct Parked {
-    calls: JoinSet<Outcome>,
-    /// How many of them are at the one that something will be done to.
-    pub at_victim: usize,
-}
+/// Calls that take a while, by callers of all kinds in turn, spread by the load balancer.
+pub struct Parked(JoinSet<(usize, Outcome)>);
 
 impl Parked {
-    /// Makes them, while nobody else calls, and waits until all are at a replica.
-    pub async fn start(stack: &Stack, victim: &Gateway, count: usize, call: Call) -> Result<Self> {
+    /// Makes them, while nobody else calls, and waits until all are at a replica. Gives how many are at the one that
+    /// something will be done to.
+    pub async fn start(
+        stack: &Stack,
+        victim: &Gateway,
+        count: usize,
+        work: Work,
+    ) -> Result<(Self, usize)> {
         let idle = async || (in_flight(stack).await? == 0).then_some(());
         eventually("nobody calls", PARKED_WITHIN, idle).await?;
-        let mut calls = JoinSet::new();
-        for caller in stack.callers(&stack.amber, count).await? {
-            let call = call.clone();
-            calls.spawn(async move { caller.call(&call).await });
-        }
+        let parked = Self::beside_others(stack, count, work).await?;
         let all = async || (in_flight(stack).await? == count).then_some(());
         eventually("all calls are at a replica", PARKED_WITHIN, all).await?;
-        Ok(Self { calls, at_victim: victim.in_flight().await? })
+        Ok((parked, victim.in_flight().await?))
     }
 
-    /// What became of each.
+    /// Makes them while others call.
+    pub async fn beside_others(stack: &Stack, count: usize, work: Work) -> Result<Self> {
+        let mut calls = JoinSet::new();
+        for (n, caller) in stack.callers(&stack.amber, count).await?.into_iter().enumerate() {
+            calls.spawn(async move { (n, caller.call(&work(n as u64)).await) });
+        }
+        Ok(Self(calls))
+    }
+
+    /// What became of each, in the order in which they were made.
     pub async fn end(self) -> Vec<Outcome> {
-        self.calls.join_all().await
+        let mut outcomes = self.0.join_all().await;
+        outcomes.sort_by_key(|(n, _)| *n);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 }
 

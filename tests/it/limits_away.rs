@@ -11,7 +11,8 @@ use trunkline::limits::shared::ANSWER_TIMEOUT;
 use trunkline::limits::{Limits, Refusal};
 use trunkline::policy::{Limit, Policy};
 
-use crate::support::{LIMIT, Redis, Replica, eventually};
+use crate::replicas;
+use crate::support::{Database, LIMIT, Redis, Replica, eventually};
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 20;
@@ -219,4 +220,37 @@ async fn a_valkey_that_starts_anew_does_not_make_a_replica_believe_to_be_alone()
     one.up().await;
     assert_eq!(one.shared.replicas(), 2);
     one.sees(1).await;
+}
+
+#[tokio::test]
+async fn replicas_that_have_never_seen_valkey_know_each_other_by_the_store() {
+    let database = Database::sqlite();
+    let policy = "servers = [\"*\"]\nmax_in_flight = 4";
+    let start = || {
+        let setup = replicas::setup(&database).without_anonymous().with_tenant("acme", policy);
+        setup.set("limits.shared = \"redis://127.0.0.1:1\"").start()
+    };
+    let (one, other) = tokio::join!(start(), start());
+    let key = one.new_key("acme").await;
+    let mut held = JoinSet::new();
+    for gateway in [&one, &other] {
+        let api = gateway.with_key(&key);
+        let status = async |wanted: u16| {
+            let look = async || (api.call("fake", "raw", "").await.status == wanted).then_some(());
+            eventually("answered so", look).await;
+        };
+        status(200).await;
+        for _ in 0..2 {
+            let api = api.clone();
+            held.spawn(async move { api.call("fake", "hold", "").await });
+        }
+        let fake = gateway.fake("fake");
+        eventually("held", async || (fake.calls_of("hold").len() == 2).then_some(())).await;
+        // Half of the limit is in use: there is no more here. Replicas hear of each other within two seconds.
+        status(429).await;
+    }
+    held.shutdown().await;
+    for gateway in [one, other] {
+        gateway.stop().await;
+    }
 }

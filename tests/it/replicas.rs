@@ -1,9 +1,11 @@
 //! Several gateways stand for one: a session that one of them has opened is served by all.
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::support::mcp_legacy::{Session, Stream, text_of};
-use crate::support::{Answer, Database, Fake, Gateway, Setup, eventually, is_alive};
+use crate::support::{Answer, Database, Fake, Gateway, Setup, eventually, in_time, is_alive};
 
 const KEYS: &str = "session_keys = [\"0123456789abcdef0123456789abcdef\"]";
 const OWN: &str = "sharing = \"session\"";
@@ -134,6 +136,25 @@ async fn a_call_is_cancelled_through_any_replica_wherever_it_runs() {
         .await;
         assert_eq!(call.await.unwrap().body, b"");
     }
+    stop([owner, other]).await;
+}
+
+#[tokio::test]
+async fn calls_that_are_cancelled_all_at_once_through_another_replica_all_end() {
+    const CALLS: usize = 64;
+    let database = Database::sqlite();
+    let many = || setup(&database).fake_with("many", &[], "max_in_flight = 128").start();
+    let (owner, other) = tokio::join!(many(), many());
+    let session = Session::open(&owner, "/mcp/many").await;
+    let elsewhere = session.at(&other, "/mcp/many");
+    let calls = (0..CALLS).map(|id| Answer::of(session.call(id, "hold", json!({}))));
+    let calls: JoinSet<_> = calls.collect();
+    let fake = owner.fake("many");
+    held(&fake, CALLS).await;
+    let cancels = (0..CALLS).map(|id| elsewhere.notify(CANCELLED, json!({"requestId": id})));
+    assert!(join_all(cancels).await.iter().all(|noted| noted.status == 202));
+    let answers = in_time("all are cancelled", calls.join_all()).await;
+    assert!(answers.iter().all(|answer| answer.body == b""), "{answers:?}");
     stop([owner, other]).await;
 }
 

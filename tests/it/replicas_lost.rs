@@ -180,3 +180,21 @@ async fn a_session_that_is_deleted_while_the_store_is_away_is_gone_for_later_rep
         gateway.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_store_that_hangs_does_not_hold_up_the_end_for_long() {
+    let Some(postgres) = Postgres::start() else { return };
+    let database = Database::postgres(&postgres).await;
+    let gateway = setup(&database).start().await;
+    // Something to be written of each kind: what was used, and a session that has ended.
+    let session = Session::open(&gateway, "/mcp/own").await;
+    session.tool_text("pid", json!({})).await;
+    postgres.freeze();
+    assert_eq!(session.delete().await.status, 204);
+    let began = Instant::now();
+    gateway.stop().await;
+    let took = began.elapsed();
+    postgres.thaw();
+    // Five seconds are what deployments are told to expect; the rest is for a busy machine.
+    assert!(took < Duration::from_secs(5 + 2), "{took:?}");
+}

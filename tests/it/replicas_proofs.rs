@@ -71,7 +71,8 @@ async fn peers(store: &Store) -> Vec<Peer> {
 /// What another replica with this configuration would send.
 async fn letter_of(config: &Config, store: &Store, to: &Peer, letter: &Letter) -> Seen {
     let recorder = Recorder::start().await;
-    let (replicas, _) = Replicas::join(config, recorder.addr, store.clone()).await.unwrap();
+    let (replicas, _) =
+        Replicas::join(config, recorder.addr, store.clone(), Arc::default()).await.unwrap();
     let peer = Peer { address: recorder.addr, ..to.clone() };
     assert!(replicas.send(&peer, letter).await.is_err(), "the recorder is no replica");
     store.leave(&replicas.me().id).await.unwrap();

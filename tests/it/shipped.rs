@@ -104,8 +104,18 @@ fn nobody_looks_away_too_late_or_loses_patience_too_early() {
     assert!(config.drain_delay > notices, "{:?}, {notices:?}", config.drain_delay);
 
     let patience = seconds(after(&shipped("docker/compose.yml"), "stop_grace_period: "));
-    let takes = config.drain_delay + config.drain_timeout + Duration::from_secs(6);
+    let takes = config.drain_delay + config.drain_timeout + Duration::from_secs(11);
     assert!(patience > takes, "{patience:?}, {takes:?}");
+}
+
+#[test]
+fn the_load_balancer_waits_for_as_long_as_calls_may_take() {
+    let config = loaded(&shipped("docker/trunkline.toml"), &[]);
+    let waits = seconds(after(&shipped("docker/haproxy.cfg"), "timeout server "));
+    for (id, server) in &config.servers {
+        let longest = server.timeout.max(server.max_timeout.unwrap_or_default());
+        assert!(waits > longest, "{id}: {waits:?}, {longest:?}");
+    }
 }
 
 #[test]

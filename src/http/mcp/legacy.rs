@@ -236,7 +236,7 @@ pub(super) async fn notified(
                 && !session.cancel(id)
             {
                 // It may be another replica that answers it.
-                arrived.tell_later(session);
+                arrived.tell_soon(session).await;
             }
         }
         method::ROOTS_CHANGED => {

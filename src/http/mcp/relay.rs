@@ -94,18 +94,16 @@ impl Arrived<'_> {
         }
     }
 
-    /// Has all other replicas hear it, without waiting for them.
-    pub(super) fn tell_later(&self, session: &Session) {
+    /// Has all other replicas hear it, without waiting for them; where much is being told already, the request itself waits
+    /// until they have.
+    pub(super) async fn tell_soon(&self, session: &Session) {
         let Some(replicas) = self.replicas() else { return };
         match replicas.turn(&session.tenant) {
             Some(turn) => {
                 let others = replicas.others_and(self.keeper(session));
                 replicas.tell_later(turn, others, self.letter());
             }
-            None => {
-                let tenant = &session.tenant;
-                tracing::debug!(%tenant, "too much to tell: other replicas were not told");
-            }
+            None => self.tell(session).await,
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Shared {
     lost: Notify,
     /// The last that was heard: who cannot reach Valkey cannot ask.
     replicas: AtomicU32,
+    /// How many the store knows of, if it counts them: who has never reached Valkey is not alone for that.
+    members: Arc<AtomicU32>,
     /// Whether this replica can be asked to give places back.
     hears: AtomicBool,
     holders: Holders,
@@ -89,6 +91,7 @@ impl Shared {
             link_number: AtomicU32::new(AWAY),
             lost: Notify::new(),
             replicas: AtomicU32::new(1),
+            members: Arc::default(),
             hears: AtomicBool::new(false),
             holders: Holders::default(),
             metrics,
@@ -102,7 +105,13 @@ impl Shared {
 
     /// Among how many replicas limits are divided while Valkey is away.
     pub fn replicas(&self) -> u32 {
-        self.replicas.load(Ordering::Relaxed)
+        let known_otherwise = self.members.load(Ordering::Relaxed);
+        self.replicas.load(Ordering::Relaxed).max(known_otherwise)
+    }
+
+    /// Where somebody else who counts replicas says how many there are. There are never taken to be fewer.
+    pub fn members(&self) -> &Arc<AtomicU32> {
+        &self.members
     }
 
     /// Takes one call from each bucket, or from none. `None` if Valkey is away.
