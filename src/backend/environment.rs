@@ -26,6 +26,9 @@ const STARTS: RangeInclusive<usize> = 2..=8;
 /// The same of one server whose processes callers start.
 const OWN_STARTS_MAX: usize = 4;
 
+/// By the server's name: its rate, and what keeps it, as long as there is a backend that needs it.
+type Gates = HashMap<ServerId, (Rate, Weak<Gate>)>;
+
 /// What all backends of one gateway share.
 #[derive(Clone)]
 pub struct Environment {
@@ -42,7 +45,7 @@ pub struct Environment {
     /// Who may start one now.
     starts: Arc<Semaphore>,
     /// What keeps each server's rate.
-    gates: Arc<Mutex<HashMap<ServerId, (Rate, Weak<Gate>)>>>,
+    gates: Arc<Mutex<Gates>>,
     /// What is counted.
     pub metrics: Metrics,
     /// Which tools are held back.

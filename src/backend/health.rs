@@ -3,7 +3,8 @@
 //! A busy server is not a dead one: it is asked for a sign of life only when it has nothing else to do, or when a call
 //! was given up, its grace has ended, and nothing at all has been heard meanwhile. Many servers do one thing after the
 //! other, and neither read nor answer meanwhile: while one may be at a call that came earlier and that somebody still
-//! waits for, it is left alone. That ends with that call's own deadline.
+//! waits for, it is left alone. That ends with that call's own deadline, and for all of them after the time that calls usually
+//! may take: no caller's patience is to keep a server that hangs in its place for others.
 //!
 //! Pings and prints are no answers to calls: one that gives such signs and leaves its calls unanswered is given a while
 //! longer, and not for ever.
@@ -26,8 +27,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one may leave all calls unanswered after the grace of one has ended, whatever else it says.
 const STUCK_MAX: Duration = Duration::from_secs(30);
 
-/// Done when the server is not alive; says what is wrong, in words that callers may see.
-pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
+/// Done when the server is not alive; says what is wrong, in words that callers may see. `usual` is what its operator gives
+/// calls.
+pub(super) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> String {
     let connection = &ready.connection;
     let pulse = connection.pulse();
     let mut look = interval(LOOK_EVERY);
@@ -39,10 +41,10 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
             () = pulse.overdue() => true,
         };
         let blocked = pulse.blocked_since().filter(|since| since.elapsed() >= BLOCKED_MAX);
-        if blocked.is_some_and(|since| !connection.pending().is_busy_since_before(since)) {
+        if blocked.is_some_and(|since| !connection.pending().is_busy_since_before(since, usual)) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
         }
-        match connection.pending().stuck_since() {
+        match connection.pending().stuck_since(usual) {
             None => stuck_seen = None,
             Some(since) if stuck_seen.get_or_insert_with(Instant::now).elapsed() >= STUCK_MAX => {
                 return format!("it has answered no call for {} s", since.elapsed().as_secs());
@@ -51,8 +53,9 @@ pub(super) async fn failing(ready: &Ready, grace: Duration) -> String {
         }
         let silent = pulse.silent_for();
         let is_idle = connection.in_flight() == 0 && silent >= PING_AFTER;
-        let is_stuck =
-            is_overdue && silent >= grace && !connection.pending().is_busy_since_before_overdue();
+        let is_stuck = is_overdue
+            && silent >= grace
+            && !connection.pending().is_busy_since_before_overdue(usual);
         if (is_idle || is_stuck) && !answers(ready).await {
             return format!("it has not answered for {} s", pulse.silent_for().as_secs());
         }

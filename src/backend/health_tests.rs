@@ -33,7 +33,7 @@ fn watch(pipe_len: usize) -> Watched {
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);
     let watched = ready.clone();
-    let verdict = tokio::spawn(async move { failing(&watched, GRACE).await });
+    let verdict = tokio::spawn(async move { failing(&watched, GRACE, USUAL).await });
     Watched { ready, queue: Queue::new(64), peer, verdict, began: Instant::now() }
 }
 
@@ -58,6 +58,8 @@ impl Watched {
     }
 }
 
+/// What calls usually may take.
+const USUAL: Duration = Duration::from_secs(300);
 /// A little more than between two looks.
 const MOMENT: Duration = Duration::from_secs(2);
 
@@ -208,6 +210,17 @@ async fn one_that_may_be_at_an_earlier_call_that_somebody_waits_for_is_not_stuck
     // The deadline of the first ends that.
     let after = answer_pings_only(&mut watched, Duration::from_secs(100)).await;
     let due = 200 + STUCK_MAX.as_secs();
+    assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_callers_patience_does_not_keep_a_server_that_hangs_for_the_others() {
+    let mut watched = watch(PIPE_LEN);
+    let _patient = watched.call(1, Duration::from_secs(3600)).await;
+    sleep(MOMENT).await;
+    let _late = watched.call(1, Duration::from_secs(1)).await;
+    let after = answer_pings_only(&mut watched, Duration::from_secs(3000)).await;
+    let due = (USUAL + STUCK_MAX).as_secs();
     assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
 }
 

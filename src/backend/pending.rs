@@ -14,6 +14,7 @@
 //! ends: a caller that sends and hangs up cannot pile up work.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -271,23 +272,23 @@ impl Pending {
         (unanswered, None)
     }
 
-    /// Whether the server may be at a call that somebody still waits for, and that came before the last one that it has
-    /// left unanswered. A server that does one after the other has not got to that one yet.
-    pub fn is_busy_since_before_overdue(&self) -> bool {
+    /// Whether the server may be at a call that somebody still waits for, for at most `usual` so far, and that came before the
+    /// last one that it has left unanswered. A server that does one after the other has not got to that one yet.
+    pub fn is_busy_since_before_overdue(&self, usual: Duration) -> bool {
         let table = self.table.lock();
-        table.overdue.is_some_and(|overdue| table.has_live_before(overdue))
+        table.overdue.is_some_and(|overdue| table.has_live_before(overdue, usual))
     }
 
     /// The same for a time: whether there is one that was written earlier.
-    pub fn is_busy_since_before(&self, time: Instant) -> bool {
-        self.table.lock().has_live_before(time)
+    pub fn is_busy_since_before(&self, time: Instant, usual: Duration) -> bool {
+        self.table.lock().has_live_before(time, usual)
     }
 
     /// When the first of the calls was written that are overdue, if the server has answered none since then, and cannot
-    /// be at an earlier one that somebody still waits for.
-    pub fn stuck_since(&self) -> Option<Instant> {
+    /// be at an earlier one that somebody still waits for, for at most `usual` so far.
+    pub fn stuck_since(&self, usual: Duration) -> Option<Instant> {
         let table = self.table.lock();
-        table.answering.stuck_since().filter(|since| !table.has_live_before(*since))
+        table.answering.stuck_since().filter(|since| !table.has_live_before(*since, usual))
     }
 
     /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The
@@ -339,11 +340,12 @@ impl Callers {
 }
 
 impl Table {
-    fn has_live_before(&self, time: Instant) -> bool {
+    fn has_live_before(&self, time: Instant, usual: Duration) -> bool {
         let now = Instant::now();
         self.slots.values().any(|slot| {
             let is_live = slot.permit.is_some() && slot.waiter.is_some() && slot.deadline > now;
-            is_live && slot.written.is_some_and(|written| written < time)
+            let is_earlier = |written| written < time && now.duration_since(written) < usual;
+            is_live && slot.written.is_some_and(is_earlier)
         })
     }
 

@@ -209,7 +209,7 @@ impl Keeper {
         self.enter_ready(serving.ready.load_full(), load);
         tokio::select! {
             end = run.ended() => Left::Failed(end),
-            reason = failing(&run.ready, backend.environment.cancel_grace) => {
+            reason = failing(&run.ready, backend.environment.cancel_grace, backend.config.usual_call()) => {
                 self.give_up(run, reason)
             }
             () = run.ready.connection.wants_replacement().cancelled() => {

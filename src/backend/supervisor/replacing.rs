@@ -87,12 +87,14 @@ impl Keeper {
         // Those that come now wait for the next one.
         self.enter(State::Draining);
         let grace = self.backend.environment.cancel_grace;
+        // Everybody waits meanwhile: not for as long as a caller may have asked for.
+        let usual = self.backend.config.usual_call();
         let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
         let end = tokio::select! {
-            _ = timeout(self.backend.time_for_calls(), old.load.idle()) => End::Stopped,
+            _ = timeout(usual + grace, old.load.idle()) => End::Stopped,
             end = old.run.ended() => end,
             // Where calls share a process that hangs, none is answered however long it is waited for.
-            reason = failing(&old.run.ready, grace), if is_process => {
+            reason = failing(&old.run.ready, grace, usual), if is_process => {
                 let end = End::Exited(reason);
                 old.run.give_up(&end);
                 end
