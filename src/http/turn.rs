@@ -14,21 +14,26 @@ const TURN_WAIT: Duration = Duration::from_secs(1);
 /// What a tenant's request holds as long as it is at the store.
 pub(super) struct Turn<'a> {
     _admission: Admission,
-    _permit: SemaphorePermit<'a>,
+    _own: SemaphorePermit<'a>,
+    _of_all: SemaphorePermit<'a>,
 }
 
 impl<'a> Turn<'a> {
-    /// Takes the request from the tenant's limits like a call, since it costs more than one, and waits until there is room
-    /// at the store. `server` is what it is about; empty if it is about none.
+    /// Takes the request from the tenant's limits like a call, since it costs more than one, and waits until the tenant's
+    /// others are done, and there is room at the store. `server` is what it is about; empty if it is about none.
     pub(super) async fn of(
         turns: &'a Semaphore,
-        caller: &Caller,
+        caller: &'a Caller,
         server: &str,
     ) -> Result<Self, CallError> {
         let limits = &caller.tenant.limits;
         let mut admission = limits.enter().await?;
-        limits.admit(&mut admission, server, None).await?;
-        Ok(Self { _admission: admission, _permit: wait(turns).await? })
+        let standing = limits.admit(&mut admission, server, None).await?;
+        let own = wait(&caller.tenant.at_store).await.map_err(|_| CallError::TenantBusy {
+            detail: "another request of yours is at the store: wait until it is done".into(),
+            standing,
+        })?;
+        Ok(Self { _admission: admission, _own: own, _of_all: wait(turns).await? })
     }
 }
 

@@ -60,6 +60,21 @@ async fn a_request_counts_for_as_long_as_it_waits_for_the_store() {
 }
 
 #[tokio::test]
+async fn a_tenants_own_requests_wait_for_each_other_before_others_do() {
+    let gateway = setup("").start().await;
+    let acme = gateway.as_tenant("acme").await;
+    assert_eq!(acme.get(LIST).await.status, 200);
+    let lock = lock(&gateway).await;
+    let refusal = eventually("one of its own", async || {
+        let (_, looked) = tokio::join!(put(&acme, "a"), acme.get(LIST));
+        (looked.status != 200).then_some(looked)
+    });
+    assert_eq!(refusal.await.problem(), refused(429, "tenant_busy").for_now());
+    drop(lock);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn one_request_is_at_the_store_at_a_time() {
     let gateway = setup("").start().await;
     let (acme, globex) = (gateway.as_tenant("acme").await, gateway.as_tenant("globex").await);

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::answer::{AdminError, Answer, json as answer};
 use super::tenants::tenant_id;
-use crate::gateway::CallError;
 use crate::http::Front;
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::servers::ServerView;
@@ -112,10 +111,6 @@ pub(in crate::http) async fn own_usage(
             "`tenant` is for administrators: this is your own usage".to_owned(),
         ));
     }
-    let _one = caller.tenant.report().ok_or_else(|| CallError::TenantBusy {
-        detail: "a report of yours is being made: wait until it is there".into(),
-        standing: caller.tenant.limits.standing(),
-    })?;
     let _turn = Turn::of(&front.tenants_reports, &caller, "").await?;
     report(&front, Some(caller.tenant.id.clone()), &params).await
 }
