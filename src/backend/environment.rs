@@ -1,18 +1,23 @@
 //! What all backends of one gateway share.
 
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::CANCEL_GRACE;
 use super::lifecycle::Budget;
 use super::pins::Pins;
+use super::queue::Gate;
 use super::request_ids::{IdSource, RequestIds};
+use crate::ids::ServerId;
+use crate::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
 /// Copies that are being started at once, of all servers that are shared: as many as there are processors, within these
@@ -20,6 +25,9 @@ use crate::telemetry::metrics::Metrics;
 const STARTS: RangeInclusive<usize> = 2..=8;
 /// The same of one server whose processes callers start.
 const OWN_STARTS_MAX: usize = 4;
+
+/// By the server's name: its rate, and what keeps it, as long as there is a backend that needs it.
+type Gates = HashMap<ServerId, (Rate, Weak<Gate>)>;
 
 /// What all backends of one gateway share.
 #[derive(Clone)]
@@ -36,6 +44,8 @@ pub struct Environment {
     pub budget: Budget,
     /// Who may start one now.
     starts: Arc<Semaphore>,
+    /// What keeps each server's rate.
+    gates: Arc<Mutex<Gates>>,
     /// What is counted.
     pub metrics: Metrics,
     /// Which tools are held back.
@@ -49,8 +59,22 @@ impl Environment {
         let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
         let processors = available_parallelism().map_or(1, NonZero::get);
         let starts = Semaphore::new(processors.clamp(*STARTS.start(), *STARTS.end()));
-        let starts = Arc::new(starts);
-        Self { own_program, max_response, cancel_grace, ids, budget, starts, metrics, pins }
+        let (starts, gates) = (Arc::new(starts), Arc::default());
+        Self { own_program, max_response, cancel_grace, ids, budget, starts, gates, metrics, pins }
+    }
+
+    /// What keeps a server's rate, if it has one: the same for all backends of that name and rate that there are, be they
+    /// of several tenants or the old one and the new.
+    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<Gate>> {
+        let rate = rate?;
+        let mut gates = self.gates.lock();
+        let known = gates.get(server).filter(|(known, _)| *known == rate);
+        if let Some(gate) = known.and_then(|(_, gate)| gate.upgrade()) {
+            return Some(gate);
+        }
+        let gate = Arc::new(Gate::new(rate));
+        gates.insert(server.clone(), (rate, Arc::downgrade(&gate)));
+        Some(gate)
     }
 
     /// A turn to start a process, until it is dropped.

@@ -133,11 +133,12 @@ impl Backend {
             config::Start::Eager => State::Starting,
             config::Start::Lazy => State::Idle,
         };
+        let gate = environment.gate(&id, config.rate);
         let copies = if audience.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
             audience,
             service,
-            queue: Queue::with_rate(copies * config.max_in_flight as usize, config.rate),
+            queue: Queue::with_gate(copies * config.max_in_flight as usize, gate),
             pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
             showing: Mutex::new(()),

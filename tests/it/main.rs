@@ -64,6 +64,7 @@ mod pins_reload;
 mod pins_replicas;
 mod pool;
 mod process;
+mod rates;
 mod real_servers;
 mod reload;
 mod reload_files;

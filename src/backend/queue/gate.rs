@@ -14,7 +14,7 @@ const BURST_PART: u32 = 20;
 /// Lets so many through in a time (GCRA): each call moves the moment that the next is due by the same step, and may
 /// come before that by what makes up a burst.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub struct Gate {
     began: Instant,
     /// When the next call is due, in nanoseconds since it began.
     due: AtomicU64,
@@ -24,7 +24,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// A gate that lets the first burst through at once.
-    pub(super) fn new(rate: Rate) -> Self {
+    pub fn new(rate: Rate) -> Self {
         let step = rate.period().as_nanos().div_ceil(u128::from(rate.count())) as u64;
         let burst = (rate.count() / BURST_PART).max(1);
         let early = u64::from(burst - 1) * step;

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use self::gate::Gate;
+pub use self::gate::Gate;
 use self::line::Entry;
 pub use self::room::{WAITING_BYTES_MAX, WAITING_MAX};
 use self::serving::Waiting;
@@ -48,8 +48,8 @@ pub struct Queue {
 
 struct Inner {
     slots: Slots,
-    /// What lets only so many through in a time, if anything does.
-    gate: Option<Gate>,
+    /// What lets only so many through in a time, if anything does. Other queues may have the same.
+    gate: Option<Arc<Gate>>,
     shares: Shares,
     waiting: Mutex<Waiting>,
     /// How long somebody has waited until now, in nanoseconds. Stands still while nobody does; while somebody
@@ -104,9 +104,14 @@ impl Queue {
 
     /// The same, where only so many calls may begin in a time, over all tenants.
     pub fn with_rate(slots: usize, rate: Option<Rate>) -> Self {
+        Self::with_gate(slots, rate.map(|rate| Arc::new(Gate::new(rate))))
+    }
+
+    /// The same, where others may have the same gate.
+    pub fn with_gate(slots: usize, gate: Option<Arc<Gate>>) -> Self {
         let inner = Inner {
             slots: Slots::new(slots),
-            gate: rate.map(Gate::new),
+            gate,
             shares: Shares::default(),
             waiting: Mutex::default(),
             contended: AtomicU64::new(0),

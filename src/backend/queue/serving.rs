@@ -16,6 +16,10 @@ use super::{Grant, Inner};
 /// The most that a call is charged with for having passed the gate.
 const GATE_CHARGE_MAX: Duration = Duration::from_secs(10);
 
+/// So much later than others that share the gate does a queue ask that has just had a call through: timers count in
+/// milliseconds, and those that go off together do so in the order in which they were set.
+const AFTER_OTHERS: Duration = Duration::from_millis(2);
+
 /// Those who wait, and what they wait for.
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -76,6 +80,7 @@ impl Inner {
         }
         let contended = self.contended_until_now(waiting);
         let least = self.least_charge();
+        let mut has_served = false;
         while let Some((slot, among)) = self.next_slot(&waiting.line) {
             if let Some(gate) = &self.gate {
                 // Asked first: what has passed the gate cannot be taken back.
@@ -83,9 +88,11 @@ impl Inner {
                     return None;
                 }
                 if let Err(opens) = gate.pass() {
-                    return Some(opens);
+                    let gives_way = has_served && Arc::strong_count(gate) > 1;
+                    return Some(if gives_way { opens + AFTER_OTHERS } else { opens });
                 }
             }
+            has_served = true;
             let next = waiting.line.pop(among, least)?;
             self.slots.give(slot);
             let (weight, charged) = (next.weight, next.charged);

@@ -89,6 +89,20 @@ async fn tenants_take_turns_at_the_gate_whatever_their_calls_take() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn queues_that_share_a_gate_keep_its_rate_together_and_take_turns() {
+    let gate = Arc::new(Gate::new("20/s".parse().unwrap()));
+    let queues = [(); 3].map(|()| Arc::new(Queue::with_gate(64, Some(gate.clone()))));
+    let [a, b, c] = &queues;
+    let time = 100 * SECOND;
+    let begun =
+        tokio::join!(begun(a, &[ALONE], time), begun(b, &[ALONE], time), begun(c, &[ALONE], time));
+    let counts = [begun.0, begun.1, begun.2].map(|begun| begun[0].len());
+    let together: usize = counts.iter().sum();
+    assert!((1960..=2001).contains(&together), "{counts:?}");
+    assert!(counts.iter().all(|count| count.abs_diff(667) < 20), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gate_that_was_idle_lets_a_call_through_at_once() {
     let queue = queue_with(4, "10/s");
     for _ in 0..50 {
