@@ -60,6 +60,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let secrets = secrets.join("`, `");
             left_out +=
                 &format!("\n{server} was not started: it needs tenants' secrets (`{secrets}`)\n");
+            left_out += &render_plan(confined(&config.transport).as_ref());
             continue;
         }
         let environment = environment.clone();
@@ -79,10 +80,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 }
                 Err(error) => Err(error),
             };
-            let confined = match &config.transport {
-                Transport::Stdio(program) => plan(program, &Kernel::current()).ok(),
-                Transport::Http(_) => None,
-            };
+            let confined = confined(&config.transport);
             Report { server, outcome, confined, took }
         });
     }
@@ -91,6 +89,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     print(&format!("{}{left_out}", render(&reports)))?;
     let failed = reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How a server's program is confined, if it is one and can be.
+fn confined(transport: &Transport) -> Option<Plan> {
+    match transport {
+        Transport::Stdio(program) => plan(program, &Kernel::current()).ok(),
+        Transport::Http(_) => None,
+    }
 }
 
 impl Found {
@@ -142,12 +148,16 @@ fn render(reports: &[Report]) -> String {
                 }
             }
         }
-        if let Some(plan) = confined {
-            text += &format!("  in force: {}\n", plan.in_force.join(", "));
-            for missing in &plan.missing {
-                text += &format!("  not in force: {missing}\n");
-            }
-        }
+        text += &render_plan(confined.as_ref());
+    }
+    text
+}
+
+fn render_plan(plan: Option<&Plan>) -> String {
+    let Some(plan) = plan else { return String::new() };
+    let mut text = format!("  in force: {}\n", plan.in_force.join(", "));
+    for missing in &plan.missing {
+        text += &format!("  not in force: {missing}\n");
     }
     text
 }

@@ -69,6 +69,7 @@ pub(super) fn layer() -> CorsLayer {
             rest::CALL_ID.clone(),
             rest::OUTCOME.clone(),
             rest::SERVER_TIMING.clone(),
+            rest::ATTEMPTS.clone(),
             error::RATE_LIMIT.clone(),
             error::RATE_LIMIT_POLICY.clone(),
             header::RETRY_AFTER,

@@ -81,7 +81,9 @@ async fn a_server_that_needs_secrets_is_left_out_of_a_check() {
     setup.write();
     let checked = succeeds(&setup, &["check"], "").await;
     assert!(
-        checked.contains("own was not started: it needs tenants' secrets (`TOKEN`)"),
+        checked.contains(
+            "own was not started: it needs tenants' secrets (`TOKEN`)\n  in force: no_new_privs"
+        ),
         "{checked}"
     );
     assert!(checked.contains("std") && setup.config().servers.len() == 2, "{checked}");

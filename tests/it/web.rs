@@ -31,8 +31,13 @@ async fn pages_of_allowed_sites_call_and_read_the_answer() {
     assert_eq!(answer.header("access-control-allow-origin"), APP);
     assert!(answer.header("vary").contains("origin"), "{answer:?}");
     let exposed = answer.header("access-control-expose-headers");
-    for name in ["mcp-session-id", "mcp-protocol-version", "trunkline-call-id", "trunkline-outcome"]
-    {
+    for name in [
+        "mcp-session-id",
+        "mcp-protocol-version",
+        "trunkline-call-id",
+        "trunkline-outcome",
+        "trunkline-attempts",
+    ] {
         assert!(exposed.split(',').any(|exposed| exposed == name), "{name} is not in {exposed}");
     }
     // Errors too: a page that cannot read them learns nothing but that something went wrong.
