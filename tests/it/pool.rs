@@ -104,6 +104,39 @@ async fn a_copy_that_has_served_its_time_is_replaced_without_a_failed_call() {
 }
 
 #[tokio::test]
+async fn a_copy_that_is_old_is_replaced_without_a_failed_call() {
+    let gateway = start("recycle.age = \"1s\"").await;
+    let fake = gateway.fake("fake");
+    eventually("three processes", async || {
+        assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+        (fake.pids().len() >= 3).then_some(())
+    })
+    .await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_show_what_was_found_out_about_a_server_that_does_one_after_the_other() {
+    let gateway = start("adaptive = true\nmax_in_flight = 16").await;
+    let slots =
+        async || gateway.metrics().await.value("trunkline_server_slots{server=\"fake\"}").unwrap();
+    assert_eq!(slots().await, 16.0);
+    let callers: Vec<_> = (0..16).map(|_| (*gateway).clone()).collect();
+    let calling = callers.into_iter().map(|api| {
+        tokio::spawn(async move {
+            loop {
+                api.call("fake", "serial", r#"{"ms":5}"#).await.tool_text();
+            }
+        })
+    });
+    let calling: Vec<_> = calling.collect();
+    within(Duration::from_secs(60), "fewer slots", async || (slots().await <= 3.0).then_some(()))
+        .await;
+    calling.iter().for_each(|calls| calls.abort());
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
     let gateway = start("recycle.calls = 1").await;
     let fake = gateway.fake("fake");
