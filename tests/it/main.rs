@@ -97,5 +97,6 @@ mod supervision;
 mod tenant_limits;
 mod tenants_cli;
 mod tools;
+mod upstreams;
 mod usage;
 mod web;

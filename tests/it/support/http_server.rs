@@ -11,23 +11,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, Response};
+use axum::http::{HeaderMap, Method, Response, Version};
 use futures_util::stream;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
-use super::{Setup, eventually};
+use super::http_answers::{error, event, reply, result_of, status, tool_result};
+use super::{Setup, eventually, tls};
 
 /// A request as it came in.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub verb: Method,
+    pub version: Version,
     pub path: String,
     pub headers: HeaderMap,
     pub message: Value,
@@ -42,6 +46,7 @@ impl Seen {
 /// The server. It ends with this.
 pub struct HttpServer {
     pub addr: SocketAddr,
+    scheme: &'static str,
     shared: Arc<Shared>,
     serving: JoinHandle<()>,
 }
@@ -52,6 +57,8 @@ struct Shared {
     sessions: Mutex<Vec<String>>,
     /// Where `/redirect` leads.
     target: Mutex<String>,
+    /// Connections that there were.
+    connections: AtomicUsize,
     /// Streams that are open.
     open: Arc<AtomicUsize>,
     /// What the next GET streams begin with, by their `Last-Event-ID`.
@@ -71,7 +78,17 @@ impl HttpServer {
         Self::start(true, "127.0.0.1:0".parse().unwrap()).await
     }
 
+    /// A modern one that speaks TLS, and these protocols over it.
+    pub async fn encrypted(protocols: &[&str]) -> Self {
+        let tls = Some(tls::acceptor(protocols));
+        Self::start_with(true, "127.0.0.1:0".parse().unwrap(), tls).await
+    }
+
     pub async fn start(is_modern: bool, addr: SocketAddr) -> Self {
+        Self::start_with(is_modern, addr, None).await
+    }
+
+    async fn start_with(is_modern: bool, addr: SocketAddr, tls: Option<TlsAcceptor>) -> Self {
         let names = ["echo", "answer", "hang", "status", "resume", "cut"];
         let tools = names.map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
         let shared = Arc::new(Shared {
@@ -79,6 +96,7 @@ impl HttpServer {
             seen: Mutex::default(),
             sessions: Mutex::default(),
             target: Mutex::default(),
+            connections: AtomicUsize::new(0),
             open: Arc::default(),
             resumed: Mutex::default(),
             refused: Mutex::default(),
@@ -88,12 +106,13 @@ impl HttpServer {
         // The port may still be held by connections of the server before.
         let listener = eventually("the port", async || TcpListener::bind(addr).await.ok()).await;
         let addr = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(listener, shared.clone()));
-        Self { addr, shared, serving }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let serving = tokio::spawn(serve(listener, tls, shared.clone()));
+        Self { addr, scheme, shared, serving }
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.addr)
+        format!("{}://{}{path}", self.scheme, self.addr)
     }
 
     /// Every request so far.
@@ -104,6 +123,11 @@ impl HttpServer {
     /// The requests of one MCP method.
     pub fn seen_of(&self, method: &str) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.message["method"] == method).collect()
+    }
+
+    /// How many connections there were.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Acquire)
     }
 
     /// How many streams are open.
@@ -149,25 +173,39 @@ impl Setup {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let app = Router::new().fallback(handle).with_state(shared);
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+    let app = Router::new().fallback(handle).with_state(shared.clone());
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let service = TowerToHyperService::new(app.clone());
+        shared.connections.fetch_add(1, Ordering::AcqRel);
+        let (app, tls) = (app.clone(), tls.clone());
         connections.spawn(async move {
-            let builder = auto::Builder::new(TokioExecutor::new());
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            match tls {
+                None => speak(stream, app).await,
+                // Else it was not trusted.
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        speak(stream, app).await;
+                    }
+                }
+            }
         });
     }
+}
+
+async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, app: Router) {
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let service = TowerToHyperService::new(app);
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 24).await.unwrap_or_default();
     let message: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let (verb, path) = (parts.method, parts.uri.path().to_owned());
-    let seen = Seen { verb, path, headers: parts.headers, message };
+    let (verb, version, path) = (parts.method, parts.version, parts.uri.path().to_owned());
+    let seen = Seen { verb, version, path, headers: parts.headers, message };
     shared.seen.lock().push(seen.clone());
     if seen.path == "/redirect" {
         let target = shared.target.lock().clone();
@@ -331,31 +369,4 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-fn reply(status: u16) -> axum::http::response::Builder {
-    Response::builder().status(status)
-}
-
-fn status(status: u16) -> Response<Body> {
-    reply(status).body(Body::empty()).unwrap()
-}
-
-fn tool_result(text: &str) -> Value {
-    json!({"resultType": "complete", "content": [{"type": "text", "text": text}]})
-}
-
-fn result_of(id: &Value, result: Value) -> Response<Body> {
-    let body = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
-    reply(200).header("content-type", "application/json").body(body.into()).unwrap()
-}
-
-fn error(status: u16, id: &Value, code: i64, message: &str) -> Response<Body> {
-    let error = json!({"code": code, "message": message});
-    let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
-    reply(status).header("content-type", "application/json").body(body.into()).unwrap()
-}
-
-fn event(message: &Value) -> String {
-    format!("data: {message}\n\n")
 }

@@ -7,6 +7,7 @@ mod databases;
 mod fake;
 mod gateway;
 mod http2;
+mod http_answers;
 mod http_server;
 mod identity_provider;
 pub mod mcp_legacy;
@@ -18,6 +19,7 @@ mod raw_http;
 mod redis;
 mod setup;
 mod tenants;
+pub mod tls;
 
 use std::time::Duration;
 
