@@ -1,7 +1,10 @@
 //! `resources/subscribe`: many sessions, one subscription at the server.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::mcp_legacy::{Session, Stream};
 use crate::support::{Fake, Gateway, Setup, eventually, kill};
@@ -210,12 +213,12 @@ async fn a_tenant_that_watches_what_is_never_answered_holds_up_no_other() {
     let (_stream, _) = hog.mcp("/mcp/fake").listen("1", filter).await;
     // All its places are taken, and nothing of the rest.
     let session = Session::open(&other, "/mcp/fake").await;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     for n in 0..5 {
         watch(&session, &format!("test://{n}")).await;
     }
     let took = began.elapsed();
-    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+    assert!(took < Duration::from_secs(4), "{took:?}");
     gateway.stop().await;
 }
 
