@@ -39,8 +39,9 @@ impl From<NoProcess> for CallError {
 
 impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> Self {
+        let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy { .. } => Self::TenantBusy(refusal.to_string().into()),
+            Refusal::Busy { standing, .. } => Self::TenantBusy { detail: detail.into(), standing },
             Refusal::RateLimited { scope, retry_after, standing } => {
                 Self::RateLimited { scope, retry_after, standing }
             }

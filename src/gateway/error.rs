@@ -82,8 +82,13 @@ pub enum CallError {
         limit: usize,
     },
     /// The tenant has as much as it may have.
-    #[error("{0}")]
-    TenantBusy(Cow<'static, str>),
+    #[error("{detail}")]
+    TenantBusy {
+        /// Of what.
+        detail: Cow<'static, str>,
+        /// Its rates, of which nothing was taken.
+        standing: Standing,
+    },
     /// The tenant has made as many calls as it may for now.
     #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
     RateLimited {
@@ -160,11 +165,13 @@ pub enum CallError {
     /// The tool asks back, and this caller cannot answer.
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
-    /// It failed again and again.
-    #[error("{last} (after {attempts} attempts)")]
-    Repeatedly {
+    /// It was taken from the tenant's rates, and tried once or more.
+    #[error("{last}{}", in_words(*attempts))]
+    Attempted {
         /// How often it was tried.
         attempts: u32,
+        /// The tenant's rates.
+        standing: Standing,
         /// Why it failed the last time.
         last: Box<CallError>,
     },
@@ -189,7 +196,7 @@ impl CallError {
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::ToolHeld { .. } => "tool_held",
             Self::PayloadTooLarge { .. } => "payload_too_large",
-            Self::TenantBusy(_) => "tenant_busy",
+            Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
@@ -202,7 +209,7 @@ impl CallError {
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
-            Self::Repeatedly { last, .. } => last.code(),
+            Self::Attempted { last, .. } => last.code(),
         }
     }
 
@@ -219,7 +226,7 @@ impl CallError {
                 _ => Executed::Unknown,
             },
             Self::BackendTooLarge | Self::InputRequired => Executed::Unknown,
-            Self::Repeatedly { last, .. } => last.executed(),
+            Self::Attempted { last, .. } => last.executed(),
             _ => Executed::No,
         }
     }
@@ -228,7 +235,7 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::AuthUnavailable
-            | Self::TenantBusy(_)
+            | Self::TenantBusy { .. }
             | Self::RateLimited { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
@@ -237,7 +244,7 @@ impl CallError {
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
-            Self::Repeatedly { last, .. } => last.is_retryable(),
+            Self::Attempted { last, .. } => last.is_retryable(),
             // Other refusals would be the same again.
             Self::BackendHttp { status: 429 | 503, executed, .. } => *executed == Executed::No,
             _ => false,
@@ -252,27 +259,48 @@ impl CallError {
             }
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::AuthUnavailable
-            | Self::TenantBusy(_)
+            | Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ShuttingDown => Some(RETRY_SOON),
-            Self::Repeatedly { last, .. } => last.retry_after(),
+            Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
         }
     }
 
-    /// The same after so many attempts.
-    pub(super) fn after(self, attempts: u32) -> Self {
-        match attempts {
-            1 => self,
-            _ => Self::Repeatedly { attempts, last: Box::new(self) },
+    /// The tenant has as much as it may have of something else than calls.
+    pub fn busy(detail: &'static str) -> Self {
+        Self::TenantBusy { detail: Cow::Borrowed(detail), standing: Standing::default() }
+    }
+
+    /// The same after so many attempts, for which this was left of the tenant's rates.
+    pub(super) fn after(self, attempts: u32, standing: &Option<Standing>) -> Self {
+        let standing = standing.clone().unwrap_or_default();
+        if attempts == 1 && standing.is_empty() {
+            return self;
         }
+        Self::Attempted { attempts, standing, last: Box::new(self) }
+    }
+
+    /// Where the tenant stands with its rates, if that is known.
+    pub fn standing(&self) -> Option<&Standing> {
+        match self {
+            Self::TenantBusy { standing, .. }
+            | Self::RateLimited { standing, .. }
+            | Self::Attempted { standing, .. } => Some(standing),
+            _ => None,
+        }
+    }
+
+    /// Whether the tenant's own limits refused the call, which has cost nobody anything.
+    pub fn is_own_limit(&self) -> bool {
+        matches!(self, Self::TenantBusy { .. } | Self::RateLimited { .. })
     }
 
     /// How many attempts there were.
     pub fn attempts(&self) -> u32 {
         match self {
-            Self::Repeatedly { attempts, .. } => *attempts,
+            Self::Attempted { attempts, .. } => *attempts,
             _ => 1,
         }
     }
@@ -280,7 +308,7 @@ impl CallError {
     /// The same, to be taken apart.
     pub fn into_last(self) -> Self {
         match self {
-            Self::Repeatedly { last, .. } => *last,
+            Self::Attempted { last, .. } => *last,
             _ => self,
         }
     }
@@ -288,7 +316,7 @@ impl CallError {
     /// Why it failed the last time.
     pub fn last(&self) -> &Self {
         match self {
-            Self::Repeatedly { last, .. } => last,
+            Self::Attempted { last, .. } => last,
             _ => self,
         }
     }
@@ -305,6 +333,10 @@ impl CallError {
             Err(_) => Self::protocol("its error has no code or message"),
         }
     }
+}
+
+fn in_words(attempts: u32) -> String {
+    if attempts == 1 { String::new() } else { format!(" (after {attempts} attempts)") }
 }
 
 impl Executed {

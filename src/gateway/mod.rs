@@ -246,13 +246,12 @@ async fn at_server(
     loop {
         match sending.attempt(place, &mut attempts).await {
             Ok(sent) => {
-                let standing = pass.standing.take().unwrap_or_default();
-                let reply = sent.into_reply(call, standing, attempts.count);
-                return reply.map_err(|error| error.after(attempts.count));
+                let reply = sent.into_reply(call, &mut pass.standing, attempts.count);
+                return reply.map_err(|error| error.after(attempts.count, &pass.standing));
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,
-                None => return Err(error.after(attempts.count)),
+                None => return Err(error.after(attempts.count, &pass.standing)),
             },
         }
         place = line_up();

@@ -103,10 +103,11 @@ impl Sending<'_> {
 }
 
 impl Sent {
+    /// Where the tenant stands is taken along, unless it is no reply.
     pub(super) fn into_reply(
         self,
         call: &Call,
-        standing: Standing,
+        standing: &mut Option<Standing>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
@@ -114,6 +115,7 @@ impl Sent {
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
+        let standing = standing.take().unwrap_or_default();
         Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
     }
 }

@@ -22,7 +22,10 @@ pub(super) async fn read_of(
     deadline: Instant,
 ) -> Result<Bytes, CallError> {
     let busy = "too many requests are being sent at once: wait until some are complete";
-    let _reading = caller.tenant.read().ok_or(CallError::TenantBusy(busy.into()))?;
+    let _reading = caller.tenant.read().ok_or_else(|| CallError::TenantBusy {
+        detail: busy.into(),
+        standing: caller.tenant.limits.standing(),
+    })?;
     read(headers, body, limit, deadline).await
 }
 

@@ -52,14 +52,16 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::BackendProtocol { .. }
         | CallError::BackendHttp { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
-        CallError::TenantBusy(_) | CallError::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+        CallError::TenantBusy { .. } | CallError::RateLimited { .. } => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         CallError::AuthUnavailable
         | CallError::Overloaded
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
-        CallError::Repeatedly { .. } => unreachable!("the last is none"),
+        CallError::Attempted { .. } => unreachable!("the last is none"),
     }
 }
 
@@ -93,14 +95,13 @@ impl IntoResponse for CallError {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         headers.insert(super::rest::ATTEMPTS.clone(), self.attempts().into());
-        match self.last() {
-            Self::Unauthenticated { challenge, .. } => {
-                headers.extend(
-                    HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),
-                );
-            }
-            Self::RateLimited { standing, .. } => rate_headers(headers, standing),
-            _ => {}
+        if let Self::Unauthenticated { challenge, .. } = self.last() {
+            headers.extend(
+                HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),
+            );
+        }
+        if let Some(standing) = self.standing() {
+            rate_headers(headers, standing);
         }
         response
     }

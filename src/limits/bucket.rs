@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use governor::clock::Clock as _;
-use governor::middleware::StateInformationMiddleware;
 use governor::nanos::Nanos;
-use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota as GovernorQuota, RateLimiter};
 
 use super::clock::Clock;
+use super::counter::Counter;
 use super::quota::{Left, Quota};
 use super::standing::policy_text;
 use super::untold::Untold;
@@ -19,8 +17,6 @@ use crate::policy::{Limit, Pattern};
 
 /// What the limit for all calls of a tenant is called.
 pub(super) const TENANT: &str = "tenant";
-
-type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
 
 /// A rate, what is used of it here, and its names elsewhere.
 #[derive(Debug)]
@@ -38,7 +34,7 @@ pub(super) struct Bucket {
     /// What has been taken from here and not from there.
     pub untold: Untold,
     clock: Clock,
-    whole: Limiter,
+    whole: Counter,
     /// Instead of `whole`, while replicas that cannot share must divide.
     part: ArcSwapOption<Part>,
 }
@@ -48,8 +44,7 @@ pub(super) struct Bucket {
 struct Part {
     /// Of how many.
     replicas: u32,
-    quota: Quota,
-    limiter: Limiter,
+    counter: Counter,
 }
 
 impl Bucket {
@@ -67,7 +62,7 @@ impl Bucket {
             policy,
             name_len,
             key: key(tenant, pattern, quota),
-            whole: limiter(quota, clock),
+            whole: Counter::new(quota, clock),
             part: ArcSwapOption::empty(),
             untold: Untold::default(),
             clock: clock.clone(),
@@ -79,11 +74,18 @@ impl Bucket {
     /// Takes one call, if there is one; `replicas` take from the bucket, each its part. What is left is what is left of
     /// the part.
     pub fn take(&self, replicas: u32) -> Result<Left, Left> {
-        if replicas <= 1 {
-            return take(&self.whole, self.quota, &self.clock);
+        match replicas {
+            0 | 1 => self.whole.take(),
+            _ => self.part(replicas).counter.take(),
         }
-        let part = self.part(replicas);
-        take(&part.limiter, part.quota, &self.clock)
+    }
+
+    /// The same without taking anything.
+    pub fn look(&self, replicas: u32) -> Left {
+        match replicas {
+            0 | 1 => self.whole.look(),
+            _ => self.part(replicas).counter.look(),
+        }
     }
 
     /// What its clock reads.
@@ -97,28 +99,14 @@ impl Bucket {
         if let Some(part) = known.as_ref().filter(|part| part.replicas == replicas) {
             return part.clone();
         }
-        let quota = self.quota.divided(replicas);
-        let part = Arc::new(Part { replicas, quota, limiter: limiter(quota, &self.clock) });
+        let counter = Counter::new(self.quota.divided(replicas), &self.clock);
+        let part = Arc::new(Part { replicas, counter });
         let before = self.part.compare_and_swap(&*known, Some(part.clone()));
         // Whoever comes second uses what the first has made: two full buckets would admit twice as much.
         match before.as_ref().filter(|part| part.replicas == replicas) {
             Some(first) => first.clone(),
             None => part,
         }
-    }
-}
-
-fn limiter(quota: Quota, clock: &Clock) -> Limiter {
-    let quota = GovernorQuota::with_period(quota.interval)
-        .expect("no rate is over one call in a nanosecond")
-        .allow_burst(quota.burst);
-    RateLimiter::direct_with_clock(quota, clock.clone()).with_middleware()
-}
-
-fn take(limiter: &Limiter, quota: Quota, clock: &Clock) -> Result<Left, Left> {
-    match limiter.check() {
-        Ok(state) => Ok(quota.with_calls_left(state.remaining_burst_capacity())),
-        Err(until) => Err(Left { calls: 0, reset: until.wait_time_from(clock.now()) }),
     }
 }
 

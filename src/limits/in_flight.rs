@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::Shared;
 use super::shared::Lease;
-use super::{Refusal, Shared};
 use crate::ids::TenantId;
 use crate::policy::Pattern;
 
@@ -53,22 +53,19 @@ impl InFlight {
         Self { calls: self.calls.clone(), max }
     }
 
-    /// Whether there is a limit at all.
-    pub fn is_limited(&self) -> bool {
-        self.max.is_some()
+    /// How many there may be, if that is limited at all.
+    pub fn max(&self) -> Option<u32> {
+        self.max
     }
 
     /// Counts one more call, if there is a place for it. Waits only where replicas share the limit, and only if this one
     /// has no place left that it may use without asking.
-    pub async fn take(&self, scope: &str) -> Result<Permit, Refusal> {
+    pub async fn take(&self) -> Option<Permit> {
         let is_taken = match &self.calls {
             Calls::Here(count) => take(count, self.max),
             Calls::Shared(lease) => lease.take(self.max).await,
         };
-        if is_taken {
-            return Ok(Permit(self.calls.clone()));
-        }
-        Err(Refusal::Busy { scope: scope.to_owned(), limit: self.max.unwrap_or(u32::MAX) })
+        is_taken.then(|| Permit(self.calls.clone()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! How much a tenant may do, kept: how many calls it may begin in a time, and how many it may have in flight.
 //!
 //! - `in_flight`: calls in flight, and the [`Admission`] that each of them carries
-//! - `quota`, `bucket`: a rate in numbers, and what is used of one
+//! - `quota`, `counter`, `bucket`: a rate in numbers, what is used of one, and one by its names
 //! - `untold`: what Valkey must be told of when it is back
 //! - `standing`: where the tenant stands, in headers
 //! - [`shared`]: what all replicas share of both, in Valkey or Redis
@@ -11,6 +11,7 @@
 
 mod bucket;
 mod clock;
+mod counter;
 mod in_flight;
 mod quota;
 pub mod shared;
@@ -65,6 +66,8 @@ pub enum Refusal {
         scope: String,
         /// How many may be in flight.
         limit: u32,
+        /// Where the tenant stands with its rates, as far as this replica knows: nothing was taken from them.
+        standing: Standing,
     },
     /// Too many calls were made.
     #[error("the rate for `{scope}` is used up: try again in {retry_after:?}")]
@@ -146,8 +149,15 @@ impl Limits {
     /// Counts one more call of the tenant, until the admission is dropped. Waits only for a limit that replicas share, if this
     /// one has no place left that it may use without asking.
     pub async fn enter(&self) -> Result<Admission, Refusal> {
-        let tenant = self.in_flight.take(TENANT).await?;
-        Ok(Admission { _tenant: tenant, scoped: vec![] })
+        match self.in_flight.take().await {
+            Some(tenant) => Ok(Admission { _tenant: tenant, scoped: vec![] }),
+            None => Err(busy(TENANT, &self.in_flight, self.standing())),
+        }
+    }
+
+    /// Where the tenant stands with the rate for all its calls, as far as this replica knows. Takes nothing.
+    pub fn standing(&self) -> Standing {
+        self.look(&self.rate)
     }
 
     /// Lets a call begin, if all limits that cover it allow it: first those of calls in flight, then the rates, the
@@ -165,14 +175,24 @@ impl Limits {
         }
         let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
         let scoped: Vec<_> = scoped.collect();
-        let mut permits = vec![];
-        for limited in scoped.iter().filter(|scoped| scoped.in_flight.is_limited()) {
-            permits.push(limited.in_flight.take(&limited.scope).await?);
-        }
         let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
+        let mut permits = vec![];
+        for limited in scoped.iter().filter(|scoped| scoped.in_flight.max().is_some()) {
+            match limited.in_flight.take().await {
+                Some(permit) => permits.push(permit),
+                None => return Err(busy(&limited.scope, &limited.in_flight, self.look(rates))),
+            }
+        }
         let standing = self.spend(rates.collect()).await?;
         admission.scoped.extend(permits);
         Ok(standing)
+    }
+
+    /// What is left here of each bucket.
+    fn look<'a>(&self, buckets: impl IntoIterator<Item = &'a Arc<Bucket>>) -> Standing {
+        let replicas = self.shared.as_ref().map_or(1, |shared| shared.replicas());
+        let left = |bucket: &Arc<Bucket>| (bucket.clone(), bucket.look(replicas));
+        Standing(buckets.into_iter().map(left).collect())
     }
 
     /// Takes one call from each bucket.
@@ -195,6 +215,11 @@ impl Limits {
         }
         answer
     }
+}
+
+fn busy(scope: &str, in_flight: &InFlight, standing: Standing) -> Refusal {
+    let limit = in_flight.max().unwrap_or(u32::MAX);
+    Refusal::Busy { scope: scope.to_owned(), limit, standing }
 }
 
 /// Takes one call from each bucket, each of which is divided among so many replicas.

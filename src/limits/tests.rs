@@ -55,7 +55,7 @@ fn call_of(
 /// What refused a call.
 fn refused<T>(outcome: Result<T, Refusal>) -> String {
     match outcome.err().expect("it was admitted") {
-        Refusal::Busy { scope, limit } => format!("{scope} is busy with {limit}"),
+        Refusal::Busy { scope, limit, .. } => format!("{scope} is busy with {limit}"),
         Refusal::RateLimited { scope, retry_after, .. } => format!("{scope} in {retry_after:?}"),
     }
 }
@@ -128,6 +128,35 @@ fn headers_say_where_the_tenant_stands() {
     let (_, standing) = call_of(&limits, "std", None).unwrap();
     assert_eq!(standing.left(), r#""tenant";r=199;t=1"#);
     assert_eq!(standing.policy(), r#""tenant";q=200;w=2"#);
+}
+
+#[test]
+fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothing_for_it() {
+    let scoped = [("search", in_flight(1)), ("search/query", rate("5/s", Some(10)))];
+    let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
+    let (limits, clock) = limits(&policy(all, &scoped));
+    let (_first, taken) = call(&limits).unwrap();
+    let standing = |outcome: Result<_, Refusal>| match outcome.err().unwrap() {
+        Refusal::Busy { standing, .. } => standing,
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..20 {
+        let told = standing(call(&limits));
+        assert_eq!((told.policy(), told.left()), (taken.policy(), taken.left()));
+    }
+    let _second = call_of(&limits, "std", None).unwrap();
+    for _ in 0..20 {
+        assert_eq!(standing(call(&limits)).left(), r#""tenant";r=198;t=1"#);
+    }
+    // It is what was earned back meanwhile, too, and what has never been used.
+    clock.advance(Duration::from_millis(10));
+    assert_eq!(standing(call(&limits)).left(), r#""tenant";r=199;t=1"#);
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(standing(call(&limits)).left(), r#""tenant";r=200;t=0"#);
+    assert_eq!(
+        limits.renewed(&policy(rate("1/h", None), &[])).standing().left(),
+        r#""tenant";r=1;t=0"#
+    );
 }
 
 #[test]

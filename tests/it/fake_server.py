@@ -10,7 +10,7 @@ Options are KEY=VALUE arguments:
   mute_after=N       as with start=mute, but the first N starts
   stubborn=yes       neither the end of its input nor SIGTERM ends it
   capabilities=JSON  what it says it can do, instead of tools alone
-  subscribe=refuse   no resource can be subscribed to
+  subscribe=refuse   no resource can be subscribed to; those whose names end in `hang` are never answered
 """
 
 import json
@@ -105,7 +105,9 @@ def empty_list(id, method):
     answer(id, json.dumps({member: []}))
 
 
-def subscribe(id):
+def subscribe(id, uri):
+    if uri.endswith("hang"):
+        return
     if OPTIONS.get("subscribe") == "refuse":
         return fail(id, -32002, "no such resource", data={"why": "refused"})
     answer(id, "{}")
@@ -274,7 +276,7 @@ def take(line):
     elif method in ("prompts/list", "resources/list", "resources/templates/list"):
         empty_list(id, method)
     elif method == "resources/subscribe":
-        subscribe(id)
+        subscribe(id, params["uri"])
     elif method in ("ping", "resources/unsubscribe", "logging/setLevel"):
         answer(id, "{}")
     elif method == "notifications/roots/list_changed":

@@ -63,7 +63,7 @@ async fn a_tenant_has_its_limit_once_wherever_it_calls() {
         }
     }
     assert!(replicas[1].metric(GRANTED) >= 10.0 && replicas[1].metric(REFUSED) >= 1.0);
-    let Err(Refusal::Busy { scope, limit }) = async {
+    let Err(Refusal::Busy { scope, limit, .. }) = async {
         let _calls = fill(&limits[0]).await;
         limits[1].enter().await
     }

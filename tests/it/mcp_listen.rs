@@ -274,3 +274,28 @@ async fn a_listener_that_does_not_read_delays_none_of_the_others() {
     assert!(news.iter().all(|it| it["params"]["uri"] == long.as_str()));
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn listening_is_taken_from_the_tenants_limits() {
+    let policy = "servers = [\"*\"]\nrate = \"9/h\"\nlimits.a = { rate = \"2/h\" }";
+    let gateway = Setup::new()
+        .without_anonymous()
+        .talker("a", "modern")
+        .talker("b", "modern")
+        .with_tenant("acme", policy)
+        .start()
+        .await;
+    let acme = gateway.as_tenant("acme").await;
+    let both = json!({"resourceSubscriptions": ["trunkline:a/mem:///a", "trunkline:b/mem:///a", "trunkline:no/x"]});
+    let (_both, _) = acme.mcp("/mcp").listen("1", both).await;
+    let (_one, _) = acme.mcp("/mcp/a").listen("1", json!({"toolsListChanged": true})).await;
+    let said = acme.mcp("/mcp/a");
+    let said = said.ask("subscriptions/listen", json!({"notifications": {}})).send().await;
+    assert_eq!(said.error()["data"]["code"], "rate_limited", "{said:?}");
+    assert!(said.headers["ratelimit"].to_str().unwrap().starts_with("\"a\";r=0"), "{said:?}");
+    // Two servers were asked for resources, one for nothing, and nothing was taken by what was refused.
+    let (_none, _) = acme.mcp("/mcp").listen("1", json!({})).await;
+    let left = acme.call("b", "change", r#"{"kind":"prompts"}"#).await;
+    assert!(left.header("ratelimit").starts_with("\"tenant\";r=4"), "{left:?}");
+    gateway.stop().await;
+}

@@ -1,7 +1,10 @@
 //! `resources/subscribe`: many sessions, one subscription at the server.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::mcp_legacy::{Session, Stream};
 use crate::support::{Fake, Gateway, Setup, eventually, kill};
@@ -155,6 +158,67 @@ async fn a_server_that_cannot_tell_is_not_asked() {
     let error = session.error(SUBSCRIBE, json!({"uri": "test://x"})).await;
     assert_eq!(error["code"], -32601);
     assert!(gateway.fake("fake").received_of(SUBSCRIBE).is_empty());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscription_is_taken_from_the_tenants_limits() {
+    let gateway = Setup::new()
+        .without_anonymous()
+        .fake_with("fake", &[CAN], "")
+        .with_tenant("slow", "servers = [\"*\"]\nrate = \"2/h\"")
+        .with_tenant("one", "servers = [\"*\"]\nmax_in_flight = 1")
+        .start()
+        .await;
+    let slow = gateway.as_tenant("slow").await;
+    let session = Session::open(&slow, "/mcp").await;
+    watch(&session, "trunkline:fake/test://x").await;
+    watch(&session, "trunkline:fake/test://y").await;
+    let uri = json!({"uri": "trunkline:fake/test://z"});
+    let refusal = session.ask(SUBSCRIBE, uri).await;
+    assert_eq!(refusal.json()["error"]["data"]["code"], "rate_limited", "{refusal:?}");
+    assert!(refusal.header("ratelimit").starts_with("\"tenant\";r=0"), "{refusal:?}");
+    // What it has it may leave all the same.
+    unwatch(&session, "trunkline:fake/test://x").await;
+    assert_eq!(uris(&gateway.fake("fake"), SUBSCRIBE), ["test://x", "test://y"]);
+
+    // It counts as in flight until the server has answered.
+    let one = gateway.as_tenant("one").await;
+    let session = Session::open(&one, "/mcp/fake").await;
+    let hanging = tokio::spawn({
+        let session = session.clone();
+        async move { session.error(SUBSCRIBE, json!({"uri": "test://hang"})).await }
+    });
+    let fake = gateway.fake("fake");
+    asked(&fake, SUBSCRIBE, &["test://x", "test://y", "test://hang"]).await;
+    let error = session.error(SUBSCRIBE, json!({"uri": "test://x"})).await;
+    assert_eq!(error["data"]["code"], "tenant_busy", "{error}");
+    assert_eq!(hanging.await.unwrap()["code"], -32603);
+    watch(&session, "test://x").await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_watches_what_is_never_answered_holds_up_no_other() {
+    let gateway = Setup::new()
+        .without_anonymous()
+        .fake_with("fake", &[CAN], "")
+        .with_tenant("hog", "servers = [\"*\"]")
+        .with_tenant("other", "servers = [\"*\"]")
+        .start()
+        .await;
+    let (hog, other) = (gateway.as_tenant("hog").await, gateway.as_tenant("other").await);
+    let uris: Vec<_> = (0..1000).map(|n| format!("test://{n}-hang")).collect();
+    let filter = json!({"resourceSubscriptions": uris});
+    let (_stream, _) = hog.mcp("/mcp/fake").listen("1", filter).await;
+    // All its places are taken, and nothing of the rest.
+    let session = Session::open(&other, "/mcp/fake").await;
+    let began = Instant::now();
+    for n in 0..5 {
+        watch(&session, &format!("test://{n}")).await;
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
     gateway.stop().await;
 }
 

@@ -91,6 +91,42 @@ async fn calls_in_flight_are_counted_until_the_server_is_done_with_them() {
 }
 
 #[tokio::test]
+async fn whoever_is_busy_or_failed_learns_where_it_stands_and_pays_nothing_for_a_refusal() {
+    let policy = "max_in_flight = 1\nrate = \"9/h\"\nservers = [\"fake\"]";
+    let setup = Setup::new().without_anonymous().fake("fake").with_tenant("acme", policy);
+    let gateway = setup.start().await;
+    let acme = gateway.as_tenant("acme").await;
+    let session = Session::open(&acme, "/mcp/fake").await;
+    let given_up = acme.call_within_ms(50, "fake", "hold", "").await;
+    assert_eq!((given_up.status, left(&given_up)), (504, r#""tenant";r=8;t=420"#.to_owned()));
+
+    // The server goes on with it for a while.
+    for _ in 0..3 {
+        let refusal = acme.call("fake", "pid", "").await;
+        assert_eq!(refusal.problem(), refused(429, "tenant_busy").for_now());
+        assert_eq!(refusal.header("ratelimit-policy"), r#""tenant";q=9;w=3600"#);
+        assert_eq!(left(&refusal), r#""tenant";r=8;t=420"#);
+    }
+    let modern = acme.mcp("/mcp/fake").call("pid", json!({})).send().await;
+    let legacy = Answer::of(session.call(1, "pid", json!({}))).await;
+    for (error, headers) in
+        [(modern.error(), &modern.headers), (legacy.json()["error"].clone(), &legacy.headers)]
+    {
+        assert_eq!(error["data"]["code"], "tenant_busy", "{error}");
+        let left = headers["ratelimit"].to_str().unwrap();
+        assert!(left.starts_with(r#""tenant";r=8;t="#), "{left}");
+    }
+    let free = within(SOON, "free again", async || {
+        Some(acme.call("fake", "pid", "").await).filter(|answer| answer.status == 200)
+    });
+    assert_eq!(left(&free.await), r#""tenant";r=7;t=840"#);
+    // What the server itself says, too.
+    let failed = acme.call("fake", "error", r#"{"code":5}"#).await;
+    assert_eq!((failed.status, left(&failed)), (502, r#""tenant";r=6;t=1200"#.to_owned()));
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_change_of_limits_is_felt_while_the_gateway_runs() {
     let gateway = setup().start().await;
     let (store, actor) = (gateway.setup().store().await, Actor::cli("test"));

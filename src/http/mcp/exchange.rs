@@ -16,7 +16,6 @@ use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
 use crate::http::rest::{ATTEMPTS, CALL_ID, call_id_value};
 use crate::ids::CallId;
-use crate::limits::Standing;
 
 /// How long a request may be silent before its response begins.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -129,8 +128,7 @@ impl Reshape {
     fn respond(&self, outcome: Result<Reply, CallError>) -> Response<Body> {
         let standing = match &outcome {
             Ok(reply) => reply.standing.clone(),
-            Err(CallError::RateLimited { standing, .. }) => standing.clone(),
-            Err(_) => Standing::default(),
+            Err(error) => error.standing().cloned().unwrap_or_default(),
         };
         let attempts = outcome.as_ref().map_or_else(CallError::attempts, |reply| reply.attempts);
         let (status, message): (StatusCode, Bytes) = self.message(outcome);

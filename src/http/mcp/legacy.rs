@@ -15,13 +15,13 @@ use super::exchange::Exchange;
 use super::following::Following;
 use super::forward::{self, Forward};
 use super::initialize::initialize;
-use super::listen::{StandingStream, listen_to_new, lists_of};
 use super::lists::{self, Kind};
 use super::relay::{Arrived, PROMPT, UsedHere};
 use super::resources::{subscribe, unsubscribe};
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::sessions::Entered;
+use super::stand::{StandingStream, listen_to_new, lists_of};
 use super::{Asking, SESSION_ID, Scope, is_modern, sse, text_header};
 use crate::backend::client::Client;
 use crate::backend::{Backend, State};
@@ -202,7 +202,8 @@ async fn set_log_level(
         let expected = "a log level, such as \"info\"";
         return Err(ParamsError::WrongType { at: "params.level".into(), expected }.into());
     };
-    session.set_log_level(level, &asking.front.seats)?;
+    let remembered = session.set_log_level(level, &asking.front.seats);
+    remembered.map_err(|error| refused(error, caller))?;
     asking.as_it_came().tell(session).await;
     for backend in own_backends(asking.front, session) {
         let others = format!(",\"level\":\"{}\"", level.as_str());
@@ -315,12 +316,19 @@ fn open_stream(
     session.keep_to(sees);
     for backend in own_backends(front, session).into_iter().filter(|it| sees(it.id())) {
         let lists = lists_of(caller, backend.id());
-        session.listen_to(backend.changes(), lists, &front.seats)?;
+        let heard = session.listen_to(backend.changes(), lists, &front.seats);
+        heard.map_err(|error| refused(error, caller))?;
     }
     let mut following = Following::new(front, caller, scope);
-    listen_to_new(session, &mut following)?;
-    let (standing, events) = session.stand(&front.seats)?;
+    let heard = listen_to_new(session, &mut following);
+    let stands = heard.and_then(|_| session.stand(&front.seats));
+    let (standing, events) = stands.map_err(|error| refused(error, caller))?;
     Ok(StandingStream::new(standing, events, following))
+}
+
+/// With where the tenant stands: what it has too much of are no calls.
+fn refused(error: CallError, caller: &Caller) -> RpcError {
+    RpcError::from(error).with_standing(caller.tenant.limits.standing())
 }
 
 /// `DELETE`: ends a session.

@@ -1,4 +1,4 @@
-//! Streams of changes: `subscriptions/listen` of the modern era, and the standing stream of a legacy session.
+//! Streams of changes: `subscriptions/listen` of the modern era. That of a legacy session is [`super::stand`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,16 +16,15 @@ use tokio_util::sync::CancellationToken;
 use super::following::{Following, is_ready};
 use super::rpc::{self, RpcError};
 use super::seats::Seat;
-use super::session::{Session, Standing, TOO_MANY_SEATS};
+use super::session::too_many_seats;
 use super::{Asking, Scope, sse};
 use crate::backend::State;
 use crate::backend::changes::{Subscription, WatchError};
-use crate::backend::client::Client;
-use crate::backend::during::{Event, Events};
 use crate::backend::mailbox::{Change, List, Lists, Mailbox};
 use crate::gateway::{CallError, Caller, Executed, Rights};
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
+use crate::limits::{Admission, Standing};
 use crate::mcp::params::ParamsError;
 use crate::mcp::{meta, method, names};
 use crate::registry::Source;
@@ -64,19 +63,53 @@ pub(super) async fn listen(
             "at most {WATCHED_MAX} resources can be watched at once"
         )));
     }
-    let seat = asking.front.seats.take(&caller.tenant.id).ok_or(TOO_MANY_SEATS)?;
+    let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
+    resources.retain(|server, _| {
+        let is_there = asking.front.gateway.server(caller, server).is_ok();
+        is_there && caller.tenant.may_use_all_of(server)
+    });
+    let (_admission, standing) = admit(asking, caller, &resources).await?;
+    let begun = begin(asking, caller, filter, resources).await;
+    begun.map_err(|error| error.with_standing(standing))
+}
+
+/// Takes it from the tenant's limits, like a call to each server of which resources are watched.
+async fn admit(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    resources: &HashMap<String, Vec<String>>,
+) -> Result<(Admission, Standing), CallError> {
+    let limits = &caller.tenant.limits;
+    let mut admission = limits.enter().await?;
+    if resources.is_empty() {
+        let server = asking.scope.server().unwrap_or_default();
+        let standing = limits.admit(&mut admission, server, None).await?;
+        return Ok((admission, standing));
+    }
+    let mut standing = Standing::default();
+    for server in resources.keys() {
+        standing = limits.admit(&mut admission, server, None).await?;
+    }
+    Ok((admission, standing))
+}
+
+async fn begin(
+    asking: &Asking<'_>,
+    caller: &Caller,
+    filter: Filter,
+    mut resources: HashMap<String, Vec<String>>,
+) -> Result<Response<Body>, RpcError> {
+    let seat = asking.front.seats.take(&caller.tenant.id).ok_or_else(too_many_seats)?;
     let mailbox = Arc::new(Mailbox::default());
     let mut subscriptions = HashMap::new();
     let mut honoured = Honoured::default();
-    let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
     let mut following = Following::new(asking.front, caller, asking.scope);
     let sources = following.new_ones();
     for source in &sources {
         let server = source.changes.server();
-        let may_use_all = caller.tenant.may_use_all_of(server.as_str());
         let (lists, subscription) = filter.subscribe(source, caller, &mailbox);
-        let watched = resources.remove(server.as_str()).filter(|_| may_use_all);
-        honoured.add(source, lists, &subscription, watched.unwrap_or_default())?;
+        let watched = resources.remove(server.as_str()).unwrap_or_default();
+        honoured.add(source, lists, &subscription, watched)?;
         subscriptions.insert(server.clone(), subscription);
     }
     // Whoever is told that it listens must not miss anything from then on.
@@ -106,12 +139,6 @@ pub(super) async fn listen(
         _seat: seat,
         is_over: false,
     }))
-}
-
-/// The lists of a server that a caller may hear of.
-pub(super) fn lists_of(caller: &Caller, server: &ServerId) -> Lists {
-    let may_use_all = caller.tenant.may_use_all_of(server.as_str());
-    Lists { tools: true, prompts: may_use_all, resources: may_use_all }
 }
 
 /// The resources to watch at each server, in its own terms.
@@ -216,8 +243,7 @@ pub(super) fn not_watched(error: &WatchError) -> RpcError {
         WatchError::Refused(error) => RpcError::from(CallError::Backend(ErrorObject::clone(error))),
         WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
         WatchError::TooMany => {
-            CallError::TenantBusy("too many resources are watched; unsubscribe from some".into())
-                .into()
+            CallError::busy("too many resources are watched; unsubscribe from some").into()
         }
         WatchError::Full => CallError::Overloaded.into(),
         WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),
@@ -237,15 +263,15 @@ fn exposed(scope: &Scope, server: &str, uri: &str) -> String {
 }
 
 /// News as the messages that tell them.
-struct Messages {
-    mailbox: Arc<Mailbox>,
-    scope: Scope,
+pub(super) struct Messages {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) scope: Scope,
     /// Modern: the request that asked for them.
-    subscription_id: Option<Box<RawValue>>,
+    pub(super) subscription_id: Option<Box<RawValue>>,
 }
 
 impl Messages {
-    async fn next(&self) -> Bytes {
+    pub(super) async fn next(&self) -> Bytes {
         match self.mailbox.next().await {
             Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
             Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
@@ -321,69 +347,9 @@ impl sse::Source for Listening {
 }
 
 /// The gateway ends, or the caller's rights do.
-async fn ended(closing: &CancellationToken, rights: &Rights) {
+pub(super) async fn ended(closing: &CancellationToken, rights: &Rights) {
     tokio::select! {
         () = closing.cancelled() => {}
         () = rights.over() => {}
-    }
-}
-
-/// The standing stream of a legacy session.
-pub(super) struct StandingStream {
-    changes: Messages,
-    events: Events,
-    closing: CancellationToken,
-    rights: Rights,
-    following: Following,
-    standing: Standing,
-}
-
-impl StandingStream {
-    pub(super) fn new(standing: Standing, events: Events, following: Following) -> Self {
-        let (mailbox, scope) = (standing.session.mailbox.clone(), following.scope.clone());
-        let changes = Messages { mailbox, scope, subscription_id: None };
-        let (closing, rights) = (following.front.closing.clone(), following.caller.rights.clone());
-        Self { changes, events, closing, rights, following, standing }
-    }
-}
-
-/// Has a session hear of the servers that it has not heard of yet. Gives the lists of those that are there already,
-/// which they will not tell of.
-pub(super) fn listen_to_new(
-    session: &Session,
-    following: &mut Following,
-) -> Result<Lists, CallError> {
-    let mut there = Lists::default();
-    for source in following.new_ones() {
-        let lists = lists_of(&following.caller, source.changes.server());
-        session.listen_to(&source.changes, lists, &following.front.seats)?;
-        if is_ready(&source) {
-            there = there.or(lists);
-        }
-    }
-    Ok(there)
-}
-
-impl sse::Source for StandingStream {
-    async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            tokio::select! {
-                biased;
-                // First: a server that never stops talking does not keep the stream open.
-                () = ended(&self.closing, &self.rights) => return None,
-                () = self.standing.session.ended() => return None,
-                // Closed when a newer stream has taken its place, which then gets the news, too.
-                event = self.events.recv() => match event? {
-                    Event::Message(message) => return Some(message),
-                    _ => unreachable!("all others go to their own request"),
-                },
-                () = self.following.changed() => {}
-                message = self.changes.next() => return Some(message),
-            }
-            // It does not fail: a session that has a stream has its seat.
-            if let Ok(new) = listen_to_new(&self.standing.session, &mut self.following) {
-                self.changes.mailbox.lists_changed(new);
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! - [`about`], [`lists`]: answered here; [`forward`]: goes on to a server, on the same path as a REST call
 //! - [`exchange`]: waits for the answer and what comes before it, [`reshape`] writes both in the client's terms,
 //!   [`rpc`] and [`sse`] send them
-//! - [`listen`]: streams of changes, of the servers that there are ([`following`])
+//! - [`listen`], [`stand`]: streams of changes, of the servers that there are ([`following`])
 //! - [`sessions`], [`session`]: what legacy clients need; [`seats`] bounds what lasts; [`relay`] has another replica answer
 //!   what that one keeps, and [`relayed`] passes its answer back, as far as it is [`heard`]
 //! - [`request_state`]: what modern servers want back
@@ -31,6 +31,7 @@ mod seats;
 mod session;
 mod sessions;
 mod sse;
+mod stand;
 
 use std::sync::Arc;
 

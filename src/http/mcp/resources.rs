@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::legacy::{EMPTY, gone};
 use super::listen::{WATCHED_MAX, not_watched};
 use super::rpc::RpcError;
 use super::session::Session;
 use super::{Asking, Scope};
 use crate::backend::mailbox::Lists;
-use crate::gateway::Caller;
+use crate::gateway::{CallError, Caller};
 use crate::http::rest::asked_timeout;
 use crate::mcp::names;
 use crate::registry::Lease;
@@ -18,17 +20,33 @@ pub(super) async fn subscribe(
     caller: &Caller,
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
-    let front = asking.front;
+    let limits = &caller.tenant.limits;
+    // Like a call: the server has as much to do with it.
+    let mut admission = limits.enter().await.map_err(CallError::from)?;
     let (backend, uri) = resource(asking, caller, session)?;
     let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
-    let (backend, _) = front.gateway.ready(caller, backend.id().as_str(), |_| deadline).await?;
-    let subscription = session.listen_to(backend.changes(), Lists::ALL, &front.seats)?;
+    let server = backend.id().as_str();
+    let (backend, _) = asking.front.gateway.ready(caller, server, |_| deadline).await?;
+    let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
+    let standing = admitted.map_err(CallError::from)?;
+    let watched = watch(asking, session, &backend, &uri, deadline).await;
+    watched.map_err(|error| error.with_standing(standing))
+}
+
+async fn watch(
+    asking: &Asking<'_>,
+    session: &Arc<Session>,
+    backend: &Lease,
+    uri: &str,
+    deadline: Instant,
+) -> Result<String, RpcError> {
+    let subscription = session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?;
     if subscription.watched_len() >= WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "a session can watch at most {WATCHED_MAX} resources of a server"
         )));
     }
-    match subscription.watch(&uri, deadline).await {
+    match subscription.watch(uri, deadline).await {
         Ok(()) => Ok(EMPTY.to_owned()),
         Err(error) => Err(not_watched(&error)),
     }

@@ -7,8 +7,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::gateway::CallError;
-use crate::http::error::status_of;
+use crate::http::error::{rate_headers, status_of};
 use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR};
+use crate::limits::Standing;
 use crate::mcp::headers::HeaderMismatch;
 use crate::mcp::params::ParamsError;
 use crate::mcp::{Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION};
@@ -23,12 +24,15 @@ pub(super) struct RpcError {
     status: Option<StatusCode>,
     /// The same where only a modern client can be told so.
     modern_status: Option<StatusCode>,
+    /// Where the tenant stands with its rates, if it is to be told.
+    standing: Standing,
 }
 
 impl RpcError {
     /// With the status that a modern client gets for this code, and no more than the code to go by.
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None, status: None, modern_status: None }
+        let (message, standing) = (message.into(), Standing::default());
+        Self { code, message, data: None, status: None, modern_status: None, standing }
     }
 
     pub(super) fn invalid_params(message: impl Into<String>) -> Self {
@@ -64,6 +68,11 @@ impl RpcError {
         Self { modern_status: Some(status), ..self }
     }
 
+    /// With where the tenant stands with its rates.
+    pub(super) fn with_standing(self, standing: Standing) -> Self {
+        Self { standing, ..self }
+    }
+
     /// The message as JSON. Without an id that could be read, JSON-RPC answers with `null`.
     pub(super) fn body(&self, id: Option<&RawValue>) -> Bytes {
         let frame =
@@ -94,11 +103,17 @@ impl RpcError {
         let of_code =
             u16::try_from(self.code).ok().and_then(|code| StatusCode::from_u16(code).ok());
         let status = self.status.or(of_code).unwrap_or(StatusCode::BAD_REQUEST);
-        respond(status, self.body(None))
+        self.respond_with(status, None)
     }
 
     pub(super) fn respond(&self, era: Era, id: Option<&RawValue>) -> Response<Body> {
-        respond(self.status(era), self.body(id))
+        self.respond_with(self.status(era), id)
+    }
+
+    fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
+        let mut response = respond(status, self.body(id));
+        rate_headers(response.headers_mut(), &self.standing);
+        response
     }
 }
 
@@ -128,13 +143,14 @@ impl From<&Malformed<'_>> for RpcError {
 impl From<CallError> for RpcError {
     fn from(error: CallError) -> Self {
         let attempts = error.attempts();
+        let standing = error.standing().cloned().unwrap_or_default();
         let error = error.into_last();
         let code = match &error {
             // What the server said is passed on as it is.
             CallError::Backend(_) => {
                 let CallError::Backend(error) = error else { unreachable!("just seen") };
                 let (code, message, data) = (error.code, error.message, error.data);
-                return Self { data, ..Self::new(code, message) };
+                return Self { data, standing, ..Self::new(code, message) };
             }
             CallError::HeaderMismatch(_) => HEADER_MISMATCH,
             CallError::InvalidRequest(_) => INVALID_REQUEST,
@@ -156,7 +172,7 @@ impl From<CallError> for RpcError {
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
         }
-        Self::new(code, error.to_string()).with_data(&data)
+        Self::new(code, error.to_string()).with_data(&data).with_standing(standing)
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod client;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -34,9 +33,9 @@ const RUNNING_MAX: usize = 4096;
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Why nothing more can be remembered.
-pub(super) const TOO_MANY_SEATS: CallError = CallError::TenantBusy(Cow::Borrowed(
-    "too many streams are open, or sessions remembered; end some of them (DELETE)",
-));
+pub(super) fn too_many_seats() -> CallError {
+    CallError::busy("too many streams are open, or sessions remembered; end some of them (DELETE)")
+}
 
 /// Where a session was opened. What belongs to one process alone is there only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,7 +263,7 @@ impl State {
 
     fn sit(&mut self, tenant: &TenantId, seats: &Arc<Seats>) -> Result<(), CallError> {
         if self.seat.is_none() {
-            self.seat = Some(seats.take(tenant).ok_or(TOO_MANY_SEATS)?);
+            self.seat = Some(seats.take(tenant).ok_or_else(too_many_seats)?);
         }
         Ok(())
     }

@@ -1,0 +1,72 @@
+//! What is used of a quota, in memory.
+
+use std::sync::Arc;
+
+use governor::clock::Clock as _;
+use governor::middleware::StateInformationMiddleware;
+use governor::nanos::Nanos;
+use governor::state::{InMemoryState, NotKeyed, StateStore};
+use governor::{Quota as GovernorQuota, RateLimiter};
+
+use super::clock::Clock;
+use super::quota::{Left, Quota};
+
+/// A quota and what is used of it.
+#[derive(Debug)]
+pub(super) struct Counter {
+    quota: Quota,
+    limiter: RateLimiter<NotKeyed, Debt, Clock, StateInformationMiddleware>,
+    /// The same that the limiter has.
+    debt: Debt,
+    /// What the clock read when the limiter was made.
+    start: Nanos,
+}
+
+/// When all calls are earned back that were made, in nanoseconds from the start. The limiter keeps its own to itself, and would
+/// take a call from whoever only wants to look.
+#[derive(Clone, Debug, Default)]
+struct Debt(Arc<InMemoryState>);
+
+impl StateStore for Debt {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, key: &NotKeyed, f: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        self.0.measure_and_replace(key, f)
+    }
+}
+
+impl Counter {
+    /// Of which nothing is used.
+    pub fn new(quota: Quota, clock: &Clock) -> Self {
+        let governed = GovernorQuota::with_period(quota.interval)
+            .expect("no rate is over one call in a nanosecond")
+            .allow_burst(quota.burst);
+        let (debt, start) = (Debt::default(), clock.now());
+        let limiter = RateLimiter::new(governed, debt.clone(), clock.clone());
+        Self { quota, limiter, debt, start }
+    }
+
+    /// Takes one call, if there is one; tells what is left.
+    pub fn take(&self) -> Result<Left, Left> {
+        match self.limiter.check() {
+            Ok(state) => Ok(self.quota.with_calls_left(state.remaining_burst_capacity())),
+            Err(until) => {
+                Err(Left { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
+            }
+        }
+    }
+
+    /// What is left now.
+    pub fn look(&self) -> Left {
+        let seen = self.debt.measure_and_replace(&NotKeyed::NonKey, |until| {
+            // Nothing is replaced by an error.
+            Err::<((), Nanos), _>(until)
+        });
+        let until = seen.err().flatten().unwrap_or_default();
+        let now = self.limiter.clock().now().saturating_sub(self.start);
+        self.quota.left(until.saturating_sub(now).into())
+    }
+}
