@@ -63,17 +63,32 @@ impl<'a> Record<'a> {
     pub(super) fn finish(mut self, outcome: &Result<Reply, CallError>) {
         self.finished = true;
         match outcome {
-            Ok(reply) => self.write(reply.kind.as_str(), Some(reply)),
-            Err(error) => self.write(error.code(), None),
+            Ok(reply) => {
+                self.count(reply.kind.as_str());
+                self.meter(Some(reply));
+            }
+            // Whichever of its limits it was, and whether or not the tool was known by then: it was never a call.
+            Err(error) if error.is_own_limit() => self.count(error.code()),
+            Err(error) => self.failed(error.code()),
         }
     }
 
-    fn write(&self, outcome: &str, reply: Option<&Reply>) {
+    fn failed(&self, outcome: &str) {
+        self.count(outcome);
+        self.meter(None);
+    }
+
+    /// For monitoring.
+    fn count(&self, outcome: &str) {
         let server = self.server.as_ref().map_or("", |server| server.id().as_str());
         match &self.asked {
             Asked::Tool(tool) => tool.metrics.record(outcome, self.arrived.elapsed()),
             _ => self.metrics.count_unresolved(server, outcome),
         }
+    }
+
+    /// For the tenant.
+    fn meter(&self, reply: Option<&Reply>) {
         let asked = match &self.asked {
             Asked::Tool(tool) => tool.name(),
             Asked::Method(method) => method,
@@ -99,7 +114,7 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.write("cancelled", None);
+            self.failed("cancelled");
         }
     }
 }
