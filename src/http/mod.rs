@@ -16,6 +16,7 @@ mod secrets;
 pub mod server;
 mod servers;
 mod trace;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +46,9 @@ pub struct Front {
     /// Who there is.
     directory: Arc<Directory>,
     store: Store,
-    /// Turns to have a report made.
-    reports: Semaphore,
+    /// Turns to have a report made, for tenants and for administrators: neither keep the others waiting.
+    tenants_reports: Semaphore,
+    admins_reports: Semaphore,
     /// Turns to look at or change a tenant's secrets.
     secret_turns: Semaphore,
     /// Who else may say who calls.
@@ -80,7 +82,8 @@ impl Front {
         Self {
             gateway,
             store: directory.store().clone(),
-            reports: Semaphore::new(admin::REPORTS_MAX),
+            tenants_reports: Semaphore::new(admin::TENANTS_REPORTS),
+            admins_reports: Semaphore::new(admin::ADMINS_REPORTS),
             secret_turns: Semaphore::new(secrets::TURNS),
             directory,
             oauth,

@@ -1,31 +1,28 @@
 //! Secrets that tenants set for their own servers: `/v1/servers/{server}/secrets`. Values come in and never go out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
-use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::admin::{AdminError, Answer, answer};
 use super::auth::{Authenticated, credential};
+use super::turn::Turn;
 use super::{Front, body};
 use crate::config::Secret;
-use crate::gateway::{CallError, Caller};
-use crate::limits::Admission;
+use crate::gateway::CallError;
 use crate::secrets::{Label, VALUE_LEN_MAX};
 use crate::store::Actor;
 use crate::tenant::{SecretError, secrets};
 
 /// The largest request: a value in which every character is written as `\u0000`, and what is around it.
 const BODY_LEN_MAX: usize = 6 * VALUE_LEN_MAX + 1024;
-/// Requests of tenants that are at the store at once, and how long one waits for its turn.
+/// Requests of tenants that are at the store at once.
 pub(super) const TURNS: usize = 1;
-const TURN_WAIT: Duration = Duration::from_secs(1);
 
 /// What the caller's server needs, and what is set.
 pub(super) async fn list(
@@ -35,7 +32,7 @@ pub(super) async fn list(
 ) -> Answer {
     let Path(server) = path.map_err(invalid_path)?;
     let server = front.gateway.server(&caller, &server)?;
-    let _turn = Turn::of(&front, &caller, server.id().as_str()).await?;
+    let _turn = Turn::of(&front.secret_turns, &caller, server.id().as_str()).await?;
     let records = front.store.list_secrets(&caller.tenant.id, Some(server.id())).await?;
     let views = secrets::views(server.id(), Some(server.config()), &records);
     Ok(answer(StatusCode::OK, &json!({"secrets": views})))
@@ -55,7 +52,7 @@ pub(super) async fn set(
     let (limit, deadline) = (BODY_LEN_MAX.min(front.max_body), Instant::now() + body::TIMEOUT);
     let body = body::read_of(&caller, &parts.headers, request_body, limit, deadline).await?;
     let value = value_of(&body)?;
-    let _turn = Turn::of(&front, &caller, server.id().as_str()).await?;
+    let _turn = Turn::of(&front.secret_turns, &caller, server.id().as_str()).await?;
     let tenant = &caller.tenant.id;
     let label = Label { tenant, server: server.id(), name: &name };
     let set = front.directory.secrets();
@@ -73,7 +70,7 @@ pub(super) async fn remove(
     let Path((server, name)) = path.map_err(invalid_path)?;
     let server = front.gateway.server(&caller, &server)?;
     has_key(&headers)?;
-    let _turn = Turn::of(&front, &caller, server.id().as_str()).await?;
+    let _turn = Turn::of(&front.secret_turns, &caller, server.id().as_str()).await?;
     let tenant = &caller.tenant.id;
     let label = Label { tenant, server: server.id(), name: &name };
     front.directory.secrets().remove(&Actor::tenant(tenant), label).await?;
@@ -87,26 +84,6 @@ fn has_key(headers: &HeaderMap) -> Result<(), CallError> {
         None => Err(CallError::Forbidden(
             "callers without a key cannot change secrets; the operator can, with `trunkline secret set`",
         )),
-    }
-}
-
-/// What a request holds as long as it is at the store.
-struct Turn<'a> {
-    _admission: Admission,
-    _permit: SemaphorePermit<'a>,
-}
-
-impl<'a> Turn<'a> {
-    /// Takes the request from the tenant's limits like a call, since it costs more than one, and waits until no other is
-    /// at the store: those who follow changes and look up keys need it more.
-    async fn of(front: &'a Front, caller: &Caller, server: &str) -> Result<Self, CallError> {
-        let limits = &caller.tenant.limits;
-        let mut admission = limits.enter().await?;
-        limits.admit(&mut admission, server, None).await?;
-        match timeout(TURN_WAIT, front.secret_turns.acquire()).await {
-            Ok(Ok(permit)) => Ok(Self { _admission: admission, _permit: permit }),
-            Ok(Err(_)) | Err(_) => Err(CallError::Overloaded),
-        }
     }
 }
 

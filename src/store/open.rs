@@ -22,7 +22,7 @@ use crate::config::Secret;
 /// PostgreSQL has 100 by default, for all replicas together.
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 /// One writes at a time; the others read.
-const SQLITE_CONNECTIONS_MAX: u32 = 4;
+const SQLITE_CONNECTIONS_MAX: u32 = 5;
 /// Less than [`super::PATIENCE`], so that what waits for a connection says so.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it waits when it is opened: whoever is before may have migrations to run, or much to write.

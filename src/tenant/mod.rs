@@ -16,6 +16,7 @@ pub mod usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 pub use self::directory::{Directory, Holder, KeyError};
@@ -43,6 +44,8 @@ pub struct Tenant {
     pub meter: Arc<Meter>,
     /// Requests whose bodies are being read.
     reading: Arc<AtomicU32>,
+    /// The turn to have a report made.
+    report: Arc<Semaphore>,
     /// Cancelled when there is another one of the name, or none.
     pub gone: CancellationToken,
 }
@@ -60,8 +63,9 @@ impl Tenant {
     /// A tenant that may do this.
     pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<Shared>>) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
-        let (meter, reading) = (Arc::default(), Arc::default());
-        Self { id, policy, limits, meter, reading, gone: CancellationToken::new() }
+        let (meter, reading, report) =
+            (Arc::default(), Arc::default(), Arc::new(Semaphore::new(1)));
+        Self { id, policy, limits, meter, reading, report, gone: CancellationToken::new() }
     }
 
     /// The same after a change of its policy.
@@ -72,6 +76,7 @@ impl Tenant {
             policy,
             meter: self.meter.clone(),
             reading: self.reading.clone(),
+            report: self.report.clone(),
             gone: CancellationToken::new(),
         }
     }
@@ -82,6 +87,11 @@ impl Tenant {
         let max = self.policy.limit.max_in_flight.map_or(u32::MAX, |max| max + READING_EXTRA);
         let reading = Reading(self.reading.clone());
         (self.reading.fetch_add(1, Ordering::Relaxed) < max).then_some(reading)
+    }
+
+    /// Lets it have a report made, one at a time.
+    pub fn report(&self) -> Option<SemaphorePermit<'_>> {
+        self.report.try_acquire().ok()
     }
 
     /// Whether a server is there for it. What it may not use is for a tenant as if it did not exist.

@@ -17,7 +17,7 @@ use axum::routing::{delete, get, put};
 use super::Front;
 
 pub(super) use self::answer::{AdminError, Answer, json as answer};
-pub(super) use self::reports::{REPORTS_MAX, own_usage};
+pub(super) use self::reports::{ADMINS_REPORTS, TENANTS_REPORTS, own_usage};
 
 pub(super) fn routes() -> Router<Arc<Front>> {
     let secret = put(secrets::set).delete(secrets::remove);

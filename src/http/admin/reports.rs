@@ -1,7 +1,6 @@
 //! What was used, who changed what, and how the servers are.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -9,7 +8,6 @@ use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::answer::{AdminError, Answer, json as answer};
 use super::tenants::tenant_id;
@@ -17,6 +15,7 @@ use crate::gateway::CallError;
 use crate::http::Front;
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::servers::ServerView;
+use crate::http::turn::{self, Turn};
 use crate::ids::TenantId;
 use crate::store::{UsageQuery, UsageTotal};
 
@@ -25,9 +24,9 @@ const LATELY: SignedDuration = SignedDuration::from_hours(24);
 /// The longest time that is shown at once, minute by minute and in all.
 const BY_MINUTE_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 const TOTAL_MAX: SignedDuration = SignedDuration::from_hours(400 * 24);
-/// Reports that are made at once, and how long one waits for its turn.
-pub(in crate::http) const REPORTS_MAX: usize = 2;
-const TURN_WAIT: Duration = Duration::from_secs(1);
+/// Reports that are made at once. Of a tenant's own there is one at a time, so that one is left for the others.
+pub(in crate::http) const TENANTS_REPORTS: usize = 2;
+pub(in crate::http) const ADMINS_REPORTS: usize = 1;
 /// Entries of the audit log in one answer: unless asked otherwise, and at most.
 const ENTRIES: u32 = 100;
 const ENTRIES_MAX: u32 = 1000;
@@ -97,6 +96,7 @@ pub(super) async fn usage(
 ) -> Answer {
     let Query(params) = params.map_err(invalid)?;
     let tenant = params.tenant.as_deref().map(tenant_id).transpose()?;
+    let _turn = turn::wait(&front.admins_reports).await?;
     report(&front, tenant, &params).await
 }
 
@@ -112,6 +112,11 @@ pub(in crate::http) async fn own_usage(
             "`tenant` is for administrators: this is your own usage".to_owned(),
         ));
     }
+    let _one = caller.tenant.report().ok_or_else(|| CallError::TenantBusy {
+        detail: "a report of yours is being made: wait until it is there".into(),
+        standing: caller.tenant.limits.standing(),
+    })?;
+    let _turn = Turn::of(&front.tenants_reports, &caller, "").await?;
     report(&front, Some(caller.tenant.id.clone()), &params).await
 }
 
@@ -125,10 +130,6 @@ async fn report(front: &Front, tenant: Option<TenantId>, params: &UsageParams) -
             "`from` and `to` are too far apart: at most {days} days can be shown"
         )));
     }
-    // Those who follow changes and look up keys need the store more than those who look at reports.
-    let Ok(_turn) = timeout(TURN_WAIT, front.reports.acquire()).await else {
-        return Err(CallError::Overloaded.into());
-    };
     let query = UsageQuery {
         from: from.as_millisecond(),
         to: to.as_millisecond(),
