@@ -204,7 +204,7 @@ async fn set_log_level(
     };
     let remembered = session.set_log_level(level, &asking.front.seats);
     remembered.map_err(|error| refused(error, caller))?;
-    asking.as_it_came().tell_soon(session).await;
+    asking.as_it_came().tell_level(session, level).await;
     for backend in own_backends(asking.front, session) {
         let others = format!(",\"level\":\"{}\"", level.as_str());
         let deadline = asking.arrived + backend.timeout();

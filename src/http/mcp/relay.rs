@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response};
 use bytes::Bytes;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -21,6 +22,7 @@ use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::Front;
 use crate::http::rest::asked_timeout;
+use crate::mcp::{LogLevel, method};
 use crate::registry::Server;
 use crate::replicas::{Letter, Peer, Replicas, SendError, end_to_end};
 
@@ -121,9 +123,21 @@ impl Arrived<'_> {
 
     /// Has all other replicas hear it.
     pub(super) async fn tell(&self, session: &Session) {
+        self.tell_as(session, self.body.clone()).await;
+    }
+
+    /// Has all other replicas hear which log level a session has. Nothing else of the request, which may be long, is of use
+    /// to them.
+    pub(super) async fn tell_level(&self, session: &Session, level: LogLevel) {
+        let (method, level) = (method::SET_LOG_LEVEL, level.as_str());
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": method, "params": {"level": level}});
+        self.tell_as(session, body.to_string().into()).await;
+    }
+
+    async fn tell_as(&self, session: &Session, body: Bytes) {
         if let Some(replicas) = self.replicas() {
             let others = replicas.others_and(self.keeper(session));
-            replicas.tell(&others, &self.letter()).await;
+            replicas.tell(&others, &Letter { body, ..self.letter() }).await;
         }
     }
 
