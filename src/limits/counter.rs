@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use governor::clock::Clock as _;
-use governor::middleware::StateInformationMiddleware;
+use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota as GovernorQuota, RateLimiter};
@@ -15,15 +15,15 @@ use super::quota::{Left, Quota};
 #[derive(Debug)]
 pub(super) struct Counter {
     quota: Quota,
-    limiter: RateLimiter<NotKeyed, Debt, Clock, StateInformationMiddleware>,
+    limiter: RateLimiter<NotKeyed, Debt, Clock, NoOpMiddleware<Nanos>>,
     /// The same that the limiter has.
     debt: Debt,
     /// What the clock read when the limiter was made.
     start: Nanos,
 }
 
-/// When all calls are earned back that were made, in nanoseconds from the start. The limiter keeps its own to itself, and would
-/// take a call from whoever only wants to look.
+/// When all calls are earned back that were made, in nanoseconds from the start. The limiter keeps its own to itself: it tells
+/// how many calls are left, but not when the next one is, and would take a call from whoever only wants to look.
 #[derive(Clone, Debug, Default)]
 struct Debt(Arc<InMemoryState>);
 
@@ -52,7 +52,7 @@ impl Counter {
     /// Takes one call, if there is one; tells what is left.
     pub fn take(&self) -> Result<Left, Left> {
         match self.limiter.check() {
-            Ok(state) => Ok(self.quota.with_calls_left(state.remaining_burst_capacity())),
+            Ok(()) => Ok(self.look()),
             Err(until) => {
                 Err(Left { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
             }

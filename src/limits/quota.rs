@@ -57,12 +57,6 @@ impl Quota {
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
         Left { calls, reset: if calls == 0 { self.wait(owed) } else { owed } }
     }
-
-    /// What is left when so many calls are, and no more is known: the reset is at most one interval late.
-    pub fn with_calls_left(self, calls: u32) -> Left {
-        let made = self.burst.get().saturating_sub(calls);
-        Left { calls, reset: self.interval * if calls == 0 { 1 } else { made } }
-    }
 }
 
 #[cfg(test)]
@@ -101,8 +95,6 @@ mod tests {
         assert_eq!(quota.left(ms(301)), Left { calls: 0, reset: ms(1) });
         assert_eq!(quota.left(ms(400)), Left { calls: 0, reset: ms(100) });
         assert_eq!((quota.wait(ms(300)), quota.wait(ms(400))), (ms(0), ms(100)));
-        assert_eq!(quota.with_calls_left(2), Left { calls: 2, reset: ms(200) });
-        assert_eq!(quota.with_calls_left(0), Left { calls: 0, reset: ms(100) });
     }
 
     #[test]

@@ -131,6 +131,19 @@ fn headers_say_where_the_tenant_stands() {
 }
 
 #[test]
+fn the_moment_of_the_next_call_is_exact_however_slow_the_rate() {
+    let (limits, clock) = limits(&policy(rate("2/h", None), &[]));
+    let told = |limits: &Limits| call(limits).unwrap().1.left();
+    assert_eq!(told(&limits), r#""tenant";r=1;t=1800"#);
+    clock.advance(Duration::from_secs(1700));
+    assert_eq!(told(&limits), r#""tenant";r=0;t=100"#);
+    clock.advance(Duration::from_secs(99));
+    assert!(call(&limits).is_err());
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(told(&limits), r#""tenant";r=0;t=1800"#);
+}
+
+#[test]
 fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothing_for_it() {
     let scoped = [("search", in_flight(1)), ("search/query", rate("5/s", Some(10)))];
     let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
