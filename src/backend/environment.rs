@@ -20,9 +20,9 @@ use crate::ids::ServerId;
 use crate::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
-/// Copies that are being started at once, of all servers that are shared: as many as there are processors, within these
+/// Copies that are being started at once, of all servers that are shared: half as many as there are processors, within these
 /// bounds. Starting is the most work that most of them ever do, and others' calls need the processors too.
-const STARTS: RangeInclusive<usize> = 2..=8;
+const STARTS: RangeInclusive<usize> = 1..=8;
 /// The same of one server whose processes callers start.
 const OWN_STARTS_MAX: usize = 4;
 
@@ -58,7 +58,7 @@ impl Environment {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
         let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
         let processors = available_parallelism().map_or(1, NonZero::get);
-        let starts = Semaphore::new(processors.clamp(*STARTS.start(), *STARTS.end()));
+        let starts = Semaphore::new((processors / 2).clamp(*STARTS.start(), *STARTS.end()));
         let (starts, gates) = (Arc::new(starts), Arc::default());
         Self { own_program, max_response, cancel_grace, ids, budget, starts, gates, metrics, pins }
     }

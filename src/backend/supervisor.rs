@@ -28,7 +28,7 @@ use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
 
 /// How long one that is being started holds up others: most of the work is done then, and the rest may be waiting.
-const TURN_MAX: Duration = Duration::from_secs(3);
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// Runs until `stop`, and leaves no process behind. Calls that are under way on a copy that takes no more may go on after
 /// that; not after `halt`.
