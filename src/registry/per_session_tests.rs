@@ -1,64 +1,17 @@
 //! Who makes room for whom.
 
-use std::pin::Pin;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use bytes::Bytes;
-use serde_json::value::RawValue;
-
 use super::*;
-use crate::backend::changes::Changes;
-use crate::backend::client::Question;
-use crate::backend::connection::Connection;
+use crate::backend::testing::{Sleeper, environment};
 use crate::config::{Program, Transport};
-use crate::mcp::LogLevel;
-use crate::telemetry::metrics::Metrics;
-
-/// A client of which it is known since when it rests.
-struct Sleeper {
-    since: Option<Instant>,
-    has_ended: AtomicBool,
-}
-
-impl Client for Sleeper {
-    fn capabilities(&self) -> &str {
-        "{}"
-    }
-    fn follow(&self, _: &Arc<Changes>) {}
-    fn idle_since(&self) -> Option<Instant> {
-        self.since
-    }
-    fn at_rest_since(&self) -> Option<Instant> {
-        self.since
-    }
-    fn end(&self) {
-        self.has_ended.store(true, Ordering::Relaxed);
-    }
-    fn end_if_at_rest(&self) -> bool {
-        self.end();
-        true
-    }
-    fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Relaxed)
-    }
-    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(std::future::pending())
-    }
-    fn ask(&self, _: Question) {}
-    fn withdraw(&self, _: &Weak<Connection>, _: &RawValue) {}
-    fn log(&self, _: LogLevel, _: Bytes) {}
-    fn tell(&self, _: &str, _: Option<Bytes>) {}
-}
 
 /// Sessions by tenant, each with the seconds for which it has rested, if it does.
 fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
     let id = ServerId::parse("own").unwrap();
     let config = config::Server::new(Transport::Stdio(Program::default()));
-    let environment = Environment::new("trunkline".into(), 1000, Metrics::new());
+    let environment = environment();
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
-        let client = Arc::new(Sleeper { since, has_ended: AtomicBool::new(false) });
+        let client = Arc::new(Sleeper::new(since));
         let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
         let owner = Owner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
