@@ -24,8 +24,14 @@ pub trait Client: Send + Sync {
     /// Since when it has neither asked anything nor listened; `None` if it does so now.
     fn idle_since(&self) -> Option<Instant>;
 
+    /// Since when nothing of it is under way: no request, no stream, and no question that it may answer.
+    fn at_rest_since(&self) -> Option<Instant>;
+
     /// Its session is over.
     fn end(&self);
+
+    /// The same if nothing of it is under way. Tells whether it is over.
+    fn end_if_at_rest(&self) -> bool;
 
     /// Whether it is.
     fn has_ended(&self) -> bool;

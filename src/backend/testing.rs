@@ -1,18 +1,26 @@
 //! A server that is played by a test, and what tests elsewhere need of a backend.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf, duplex,
     split,
 };
+use tokio::time::Instant;
 
-use super::client::Audience;
+use super::Environment;
+use super::changes::Changes;
+use super::client::{Audience, Client, Question};
 use super::connection::{Connection, Options};
 use super::request_ids::RequestIds;
 use crate::ids::ServerId;
+use crate::mcp::LogLevel;
 use crate::telemetry::metrics::Metrics;
 
 /// More than most tests write before they read.
@@ -74,4 +82,52 @@ impl Peer {
     pub async fn answer(&mut self, id: &Value, result: Value) {
         self.send(json!({"id": id, "result": result})).await;
     }
+}
+
+/// What backends share where a test does not care.
+pub fn environment() -> Environment {
+    Environment::new("trunkline".into(), LINE_LEN_MAX, Metrics::new())
+}
+
+/// A client of which it is known since when it rests.
+pub struct Sleeper {
+    since: Option<Instant>,
+    has_ended: AtomicBool,
+}
+
+impl Sleeper {
+    /// Since then, or not at all.
+    pub fn new(since: Option<Instant>) -> Self {
+        Self { since, has_ended: AtomicBool::new(false) }
+    }
+}
+
+impl Client for Sleeper {
+    fn capabilities(&self) -> &str {
+        "{}"
+    }
+    fn follow(&self, _: &Arc<Changes>) {}
+    fn idle_since(&self) -> Option<Instant> {
+        self.since
+    }
+    fn at_rest_since(&self) -> Option<Instant> {
+        self.since
+    }
+    fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+    fn end_if_at_rest(&self) -> bool {
+        self.end();
+        true
+    }
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+    fn ask(&self, _: Question) {}
+    fn withdraw(&self, _: &Weak<Connection>, _: &RawValue) {}
+    fn log(&self, _: LogLevel, _: Bytes) {}
+    fn tell(&self, _: &str, _: Option<Bytes>) {}
 }

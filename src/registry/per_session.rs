@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -55,15 +56,24 @@ pub struct PerSession {
     retired: CancellationToken,
     /// Cancelled when what had its name before is gone, where that must be.
     free: CancellationToken,
+    /// For those that run: one that makes room for another has its place until it is gone.
+    places: Arc<Semaphore>,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
     /// The tasks of all of them.
     running: TaskTracker,
 }
 
 struct Process {
-    tenant: TenantId,
+    owner: Owner,
     backend: Arc<Backend>,
     stop: CancellationToken,
+}
+
+impl Process {
+    /// Whether it is not about to end.
+    fn stays(&self) -> bool {
+        !self.stop.is_cancelled() && !self.owner.client.has_ended()
+    }
 }
 
 impl PerSession {
@@ -77,16 +87,18 @@ impl PerSession {
     ) -> Self {
         let (retired, processes) = (CancellationToken::new(), Arc::default());
         let environment = environment.with_own_starts();
+        let places = Arc::new(Semaphore::new(config.max_sessions as usize));
         let running = TaskTracker::new();
         // Done whenever there is none; more may come all the same.
         running.close();
-        Self { id, config, environment, tasks, stop, retired, free, processes, running }
+        Self { id, config, environment, tasks, stop, retired, free, places, processes, running }
     }
 
     /// The same with another configuration. The processes that there are stay as they are until their sessions end.
     pub(super) fn renewed(&self, config: config::Server) -> Self {
         Self {
             id: self.id.clone(),
+            places: Arc::new(Semaphore::new(config.max_sessions as usize)),
             config,
             environment: self.environment.clone(),
             tasks: self.tasks.clone(),
@@ -136,12 +148,7 @@ impl PerSession {
         if is_over || owner.client.has_ended() {
             return Err(NoProcess::Stopped);
         }
-        let of_tenant = processes.values().filter(|process| process.tenant == owner.tenant).count();
-        let free = (self.config.max_sessions as usize).saturating_sub(processes.len());
-        // While several tenants use the server, the last quarter is for those that have none.
-        let reserve =
-            if processes.len() > of_tenant { self.config.max_sessions as usize / 4 } else { 0 };
-        if free == 0 || (of_tenant > 0 && free <= reserve) {
+        if !make_room(&processes, &owner.tenant, self.config.max_sessions as usize) {
             return Err(NoProcess::TooMany);
         }
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
@@ -154,12 +161,12 @@ impl PerSession {
             owner: owner.clone(),
             stop: stop.clone(),
             free: self.free.clone(),
+            places: self.places.clone(),
             processes: self.processes.clone(),
         };
         self.tasks.spawn(self.running.track_future(running.run()));
         owner.client.follow(backend.changes());
-        let tenant = owner.tenant.clone();
-        let process = Process { tenant, backend: backend.clone(), stop };
+        let process = Process { owner: owner.clone(), backend: backend.clone(), stop };
         processes.insert(owner.session.clone(), process);
         Ok(backend)
     }
@@ -176,12 +183,46 @@ impl PerSession {
     }
 }
 
+/// Whether a tenant may have another process. If there are as many as there may be, the session that has been left for
+/// longest ends: one of the tenant's own, or else of a tenant that has more than its part, where this one has less.
+fn make_room(processes: &HashMap<SessionId, Process>, tenant: &TenantId, max: usize) -> bool {
+    let mut counts: HashMap<&TenantId, usize> = HashMap::from([(tenant, 0)]);
+    for process in processes.values().filter(|process| process.stays()) {
+        *counts.entry(&process.owner.tenant).or_default() += 1;
+    }
+    let (of_tenant, of_all) = (counts[tenant], counts.values().sum::<usize>());
+    // While several tenants use the server, the last quarter is for those that have none.
+    let reserve = if of_all > of_tenant && of_tenant > 0 { max / 4 } else { 0 };
+    if of_all + reserve < max {
+        return true;
+    }
+    let part = (max / counts.len()).max(1);
+    let may_make_room = |process: &Process| {
+        let theirs = &process.owner.tenant;
+        theirs == tenant || (of_tenant < part && counts[theirs] > part)
+    };
+    let resting = processes.values().filter(|process| process.stays() && may_make_room(process));
+    let resting = resting.filter_map(|process| {
+        let since = process.owner.client.at_rest_since()?;
+        Some((process.owner.tenant != *tenant, since, process))
+    });
+    let mut resting: Vec<_> = resting.collect();
+    resting.sort_by_key(|(is_other, since, _)| (*is_other, *since));
+    // It may just have been called.
+    let left = resting.into_iter().find(|(_, _, process)| process.owner.client.end_if_at_rest());
+    if let Some((_, _, process)) = left {
+        process.stop.cancel();
+    }
+    left.is_some()
+}
+
 /// The life of a session's process.
 struct Running {
     backend: Arc<Backend>,
     owner: Owner,
     stop: CancellationToken,
     free: CancellationToken,
+    places: Arc<Semaphore>,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
 }
 
@@ -190,10 +231,14 @@ impl Running {
     /// remembered of it is gone. The process counts against the limit until it is gone.
     async fn run(self) {
         let supervised = async {
-            tokio::select! {
-                () = self.free.cancelled() => {}
-                () = self.stop.cancelled() => {}
-            }
+            let place = async {
+                self.free.cancelled().await;
+                self.places.acquire().await
+            };
+            let _place = tokio::select! {
+                place = place => Some(place),
+                () = self.stop.cancelled() => None,
+            };
             self.backend.clone().supervise(self.stop.clone()).await;
         };
         tokio::pin!(supervised);
@@ -223,3 +268,7 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "per_session_tests.rs"]
+mod tests;

@@ -94,6 +94,8 @@ async fn there_are_at_most_max_sessions() {
     let one = Session::open(&gateway, "/mcp/own").await;
     let all = Session::open(&gateway, "/mcp").await;
     pid(&all, "own__pid").await;
+    // Whoever listens is not left.
+    let _streams = [one.listen().await, all.listen().await];
     let third = Session::try_open(&gateway, "/mcp/own", json!({})).await;
     assert_eq!((third.status, third.header("mcp-session-id")), (200, ""));
     let error = &third.json()["error"];
@@ -112,6 +114,31 @@ async fn there_are_at_most_max_sessions() {
         messages(&answer)[0]["result"].is_object().then_some(())
     })
     .await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_session_that_was_left_for_longest_makes_room() {
+    let gateway = start("max_sessions = 2").await;
+    let (one, two) =
+        (Session::open(&gateway, "/mcp/own").await, Session::open(&gateway, "/mcp/own").await);
+    let (of_two, of_one) = (pid(&two, "pid").await, pid(&one, "pid").await);
+    let three = Session::open(&gateway, "/mcp/own").await;
+    let of_three = pid(&three, "pid").await;
+    assert!(!is_alive(of_two), "three at once");
+    assert_eq!(two.ask("ping", json!({})).await.status, 404);
+    // One that has a call is not left, however long that takes.
+    assert_eq!(pid(&one, "pid").await, of_one);
+    let waiting = tokio::spawn(Answer::of(one.call(1, "hold", json!({}))));
+    let fake = gateway.fake("own");
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    assert_eq!(pid(&three, "pid").await, of_three);
+    let four = Session::open(&gateway, "/mcp/own").await;
+    pid(&four, "pid").await;
+    assert!(is_alive(of_one) && !is_alive(of_three));
+    one.tool_text("release", json!({})).await;
+    result_of(&waiting.await.unwrap());
+    assert_eq!(three.ask("ping", json!({})).await.status, 404);
     gateway.stop().await;
 }
 

@@ -112,8 +112,7 @@ impl Session {
     pub(super) fn forget(&self) {
         let mut state = self.state.lock();
         let watches = |(_, it): &(Lists, Arc<Subscription>)| it.watched_len() > 0;
-        let is_used = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
-        let is_left = !is_used && state.used.elapsed() >= FORGET_AFTER;
+        let is_left = !state.is_busy() && state.used.elapsed() >= FORGET_AFTER;
         let asked = state.log_level.is_some() || state.subscriptions.values().any(watches);
         if is_left && !asked {
             state.subscriptions.clear();
@@ -267,6 +266,17 @@ impl State {
             self.seat = Some(seats.take(tenant).ok_or(TOO_MANY_SEATS)?);
         }
         Ok(())
+    }
+
+    /// Whether it asks for something, or listens.
+    fn is_busy(&self) -> bool {
+        self.entered > 0 || !self.listeners.is_empty() || self.standing.is_some()
+    }
+
+    /// Whether nothing is under way: no request, whoever waits for it, and no question that may be answered.
+    fn is_at_rest(&self) -> bool {
+        let is_asked = || self.questions.values().any(|(asker, _)| asker.strong_count() > 0);
+        !self.is_busy() && self.running.is_empty() && !is_asked()
     }
 
     /// Puts a message on one stream of the client's: that of its newest request that has room, else the

@@ -104,8 +104,9 @@ impl Sessions {
         let capabilities = capabilities.get().to_owned();
         let session = Session::new(id.clone(), tenant.clone(), capabilities, Home::Here, expires);
         let session = Arc::new(session);
+        session.enter();
         self.shard(&id).lock().live.insert(id, session.clone());
-        (Entered::new(self, session), token)
+        (Entered { sessions: self, session }, token)
     }
 
     /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
@@ -132,13 +133,16 @@ impl Sessions {
             Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home, token.expires))
         });
         let session = session.clone();
+        // In this order: one that a request has entered is not ended to make room.
+        session.enter();
         if session.has_ended() {
+            session.leave();
             shard.live.remove(&id);
             shard.ended.note(&id, session.expires, now());
             self.tell_ended(&session);
             return None;
         }
-        Some(Entered::new(self, session))
+        Some(Entered { sessions: self, session })
     }
 
     /// Ends a session. Its token is worth nothing from now on.
@@ -250,13 +254,6 @@ impl Sessions {
 pub(super) struct Entered<'a> {
     sessions: &'a Sessions,
     pub(super) session: Arc<Session>,
-}
-
-impl<'a> Entered<'a> {
-    fn new(sessions: &'a Sessions, session: Arc<Session>) -> Self {
-        session.enter();
-        Self { sessions, session }
-    }
 }
 
 impl Drop for Entered<'_> {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Session, canonical};
+use super::{Session, State, canonical};
 use crate::backend::changes::Changes;
 use crate::backend::client::{Client, Question};
 use crate::backend::connection::Connection;
@@ -18,6 +18,19 @@ use crate::mcp::{LogLevel, method};
 
 /// Questions of servers that may wait for one client.
 pub(super) const QUESTIONS_MAX: usize = 64;
+
+impl Session {
+    fn end_with(&self, state: &mut State) {
+        self.ended.cancel();
+        for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
+            cancelled.cancel();
+        }
+        state.listeners.clear();
+        state.standing = None;
+        state.subscriptions.clear();
+        state.seat = None;
+    }
+}
 
 impl Client for Session {
     fn capabilities(&self) -> &str {
@@ -38,20 +51,26 @@ impl Client for Session {
 
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let is_busy = state.entered > 0 || !state.listeners.is_empty() || state.standing.is_some();
-        if is_busy { None } else { Some(state.used) }
+        (!state.is_busy()).then_some(state.used)
+    }
+
+    fn at_rest_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        state.is_at_rest().then_some(state.used)
     }
 
     fn end(&self) {
-        self.ended.cancel();
+        self.end_with(&mut self.state.lock());
+    }
+
+    fn end_if_at_rest(&self) -> bool {
+        // Whoever enters after this sees that it has ended.
         let mut state = self.state.lock();
-        for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
-            cancelled.cancel();
+        let is_at_rest = state.is_at_rest();
+        if is_at_rest {
+            self.end_with(&mut state);
         }
-        state.listeners.clear();
-        state.standing = None;
-        state.subscriptions.clear();
-        state.seat = None;
+        is_at_rest
     }
 
     fn ask(&self, question: Question) {

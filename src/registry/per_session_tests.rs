@@ -1,0 +1,69 @@
+//! Who makes room for whom.
+
+use super::*;
+use crate::backend::testing::{Sleeper, environment};
+use crate::config::{Program, Transport};
+
+/// Sessions by tenant, each with the seconds for which it has rested, if it does.
+fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
+    let id = ServerId::parse("own").unwrap();
+    let config = config::Server::new(Transport::Stdio(Program::default()));
+    let environment = environment();
+    let process = |(tenant, rested): &(&str, Option<u64>)| {
+        let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
+        let client = Arc::new(Sleeper::new(since));
+        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
+        let owner = Owner { tenant, session: session.clone(), client };
+        let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
+        let backend = Backend::new(id, config, environment, Arc::default(), None);
+        (session, Process { owner, backend, stop: CancellationToken::new() })
+    };
+    all.iter().map(process).collect()
+}
+
+/// Whether there is room for a tenant, and who had to go: whose session, and how long it had rested.
+#[track_caller]
+fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(String, u64)>) {
+    let processes = processes(all);
+    let has_room = make_room(&processes, &TenantId::parse(tenant).unwrap(), max);
+    let gone = processes.values().filter(|process| !process.stays()).map(|process| {
+        assert!(process.stop.is_cancelled());
+        let rested = process.owner.client.at_rest_since().unwrap().elapsed().as_secs();
+        (process.owner.tenant.to_string(), rested)
+    });
+    (has_room, gone.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_goes_while_there_is_room() {
+    tokio::time::advance(Duration::from_secs(1000)).await;
+    assert_eq!(room(&[], "a", 1), (true, vec![]));
+    assert_eq!(room(&[("a", Some(9)), ("a", Some(8))], "a", 3), (true, vec![]));
+    assert_eq!(room(&[("a", Some(9)), ("a", None), ("a", Some(8))], "b", 4), (true, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ones_own_goes_first_and_then_that_of_who_has_more_than_its_part() {
+    tokio::time::advance(Duration::from_secs(1000)).await;
+    let gone = |tenant: &str, rested| (true, vec![(tenant.to_owned(), rested)]);
+    // The one that has rested longest, of one's own.
+    let all = [("a", Some(5)), ("a", Some(7)), ("a", None), ("b", Some(100))];
+    assert_eq!(room(&all, "a", 4), gone("a", 7));
+    // Its own is not left: it has its part, and takes nothing of others.
+    let all = [("a", None), ("a", None), ("b", Some(9)), ("b", Some(8))];
+    assert_eq!(room(&all, "a", 4), (false, vec![]));
+    // A third of four is one: who has one keeps it, however long it was left.
+    let all = [("a", Some(5)), ("a", Some(7)), ("a", None), ("b", Some(100))];
+    assert_eq!(room(&all, "c", 4), gone("a", 7));
+    // Nobody rests.
+    assert_eq!(room(&[("a", None), ("a", None)], "b", 2), (false, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_quarter_is_not_for_those_that_have_some() {
+    tokio::time::advance(Duration::from_secs(1000)).await;
+    let all = [("a", None), ("b", Some(3)), ("b", None)];
+    assert_eq!(room(&all, "a", 4), (false, vec![]));
+    assert_eq!(room(&all, "b", 4), (true, vec![("b".to_owned(), 3)]));
+    assert_eq!(room(&all, "c", 4), (true, vec![]));
+}
