@@ -277,11 +277,6 @@ impl Connection {
         &self.pulse
     }
 
-    /// Tenants' calls under way, abandoned ones included.
-    pub fn calls_in_flight(&self) -> usize {
-        self.pending.calls()
-    }
-
     pub(super) fn token(&self) -> &CancellationToken {
         &self.closed
     }

@@ -290,11 +290,6 @@ impl Pending {
         self.table.lock().slots.len()
     }
 
-    /// How many of them are tenants' calls.
-    pub fn calls(&self) -> usize {
-        self.table.lock().slots.values().filter(|slot| slot.permit.is_some()).count()
-    }
-
     /// Whether no slot is taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
