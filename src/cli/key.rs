@@ -12,7 +12,7 @@ use serde_json::json;
 use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
+use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
 use crate::config::Config;
 use crate::ids::TenantId;
 use crate::keys::{ApiKey, KeyId, parse_name};
@@ -59,7 +59,7 @@ enum Command {
 #[derive(clap::Args)]
 struct OwnerArgs {
     /// The tenant's id
-    #[arg(value_parser = parse_tenant, required_unless_present = "admin", conflicts_with = "admin")]
+    #[arg(value_parser = TenantId::parse, required_unless_present = "admin", conflicts_with = "admin")]
     tenant: Option<TenantId>,
     /// Keys of administrators instead, for the admin API
     #[arg(long)]

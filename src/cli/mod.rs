@@ -21,7 +21,6 @@ use ::std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, Sources};
-use crate::ids::{InvalidId, TenantId};
 use crate::store::{Actor, Store};
 use crate::tenant::{Known, known};
 
@@ -155,8 +154,4 @@ async fn known_tenants(config: &Config, store: &Store) -> anyhow::Result<Known> 
 fn actor() -> Actor {
     let user = ::std::env::var("USER").or_else(|_| ::std::env::var("LOGNAME"));
     Actor::cli(&user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string()))
-}
-
-fn parse_tenant(text: &str) -> Result<TenantId, InvalidId> {
-    TenantId::parse(text)
 }

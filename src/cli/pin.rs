@@ -11,7 +11,7 @@ use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::config::Config;
-use crate::ids::{InvalidId, ServerId};
+use crate::ids::ServerId;
 use crate::pins::{Hash, Held, Pin, PinView, printable, views};
 
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ enum Command {
     /// Show which tools are approved, and which are held back
     List {
         /// Only of this server
-        #[arg(value_parser = parse_server)]
+        #[arg(value_parser = ServerId::parse)]
         server: Option<ServerId>,
         /// Print JSON
         #[arg(long)]
@@ -63,7 +63,7 @@ enum Command {
 #[derive(clap::Args)]
 struct ServerArgs {
     /// The server's id
-    #[arg(value_name = "SERVER", value_parser = parse_server)]
+    #[arg(value_name = "SERVER", value_parser = ServerId::parse)]
     id: ServerId,
     #[command(flatten)]
     config: ConfigArgs,
@@ -209,8 +209,4 @@ fn in_ascii(json: &str) -> String {
 
 fn to_the_second(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
-}
-
-fn parse_server(text: &str) -> Result<ServerId, InvalidId> {
-    ServerId::parse(text)
 }

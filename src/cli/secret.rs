@@ -11,9 +11,9 @@ use serde_json::json;
 use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
+use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
 use crate::config::{Config, Secret};
-use crate::ids::{InvalidId, ServerId, TenantId};
+use crate::ids::{ServerId, TenantId};
 use crate::secrets::{Keyring, Label, VALUE_LEN_MAX};
 use crate::store::Store;
 use crate::tenant::{SecretView, secrets};
@@ -34,10 +34,10 @@ enum Command {
     /// Show which secrets a tenant's servers need and which are set, but never what they are
     List {
         /// The tenant's id
-        #[arg(value_parser = parse_tenant)]
+        #[arg(value_parser = TenantId::parse)]
         tenant: TenantId,
         /// Only those for this server
-        #[arg(value_parser = parse_server)]
+        #[arg(value_parser = ServerId::parse)]
         server: Option<ServerId>,
         /// Print JSON
         #[arg(long)]
@@ -60,10 +60,10 @@ enum Command {
 #[derive(clap::Args)]
 struct SecretArgs {
     /// The tenant's id
-    #[arg(value_parser = parse_tenant)]
+    #[arg(value_parser = TenantId::parse)]
     tenant: TenantId,
     /// The server's id
-    #[arg(value_parser = parse_server)]
+    #[arg(value_parser = ServerId::parse)]
     server: ServerId,
     /// The secret's name, as in `${secret:NAME}`
     name: String,
@@ -179,8 +179,4 @@ fn read_value() -> anyhow::Result<Secret> {
     stdin().take(limit).read_to_string(&mut value).context("the value cannot be read")?;
     let trimmed = value.strip_suffix('\n').unwrap_or(&value);
     Ok(Secret::new(trimmed.strip_suffix('\r').unwrap_or(trimmed).to_owned()))
-}
-
-fn parse_server(text: &str) -> Result<ServerId, InvalidId> {
-    ServerId::parse(text)
 }

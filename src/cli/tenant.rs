@@ -9,7 +9,7 @@ use serde_json::json;
 use super::output::print;
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::table::align;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, parse_tenant, with_store};
+use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
 use crate::config::Config;
 use crate::ids::TenantId;
 use crate::policy::{Limit, Pattern, Policy};
@@ -57,7 +57,7 @@ enum Command {
 #[derive(clap::Args)]
 struct TenantArgs {
     /// The tenant's id
-    #[arg(value_name = "TENANT", value_parser = parse_tenant)]
+    #[arg(value_name = "TENANT", value_parser = TenantId::parse)]
     id: TenantId,
     #[command(flatten)]
     config: ConfigArgs,
