@@ -5,12 +5,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use tokio::time::Instant;
 use trunkline::backend::queue::Queue;
 use trunkline::ids::{ServerId, TenantId};
 use trunkline::store::Counts;
 use trunkline::tenant::usage::Meter;
+
+use crate::usage;
 
 /// Calls of each thread.
 const CALLS: u32 = 500_000;
@@ -24,7 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub fn queue_and_usage_us() -> Result<f64> {
     let threads = std::thread::available_parallelism()?.get();
     let (queue, meter) = (Arc::new(Queue::new(SLOTS)), Arc::new(Meter::default()));
-    let began = Instant::now();
+    let used = || usage::cpu_time(std::process::id()).context("no processor time can be read");
+    let before = used()?;
     let running: Vec<_> = (0..threads)
         .map(|_| {
             let (queue, meter) = (queue.clone(), meter.clone());
@@ -34,8 +37,7 @@ pub fn queue_and_usage_us() -> Result<f64> {
     for thread in running {
         thread.join().map_err(|_| anyhow!("a thread broke down"))??;
     }
-    // Each thread has its processor for all this time: so many calls take so much of one.
-    Ok(began.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+    Ok((used()? - before).as_secs_f64() * 1e6 / f64::from(CALLS) / threads as f64)
 }
 
 fn calls(queue: &Queue, meter: &Meter) -> Result<()> {
