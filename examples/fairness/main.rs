@@ -42,7 +42,7 @@ struct Options {
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard" | "confine") => return trunkline::cli::run(),
+        Some("serve" | "std" | "guard") => return trunkline::cli::run(),
         _ => measure(&Options::parse()),
     };
     match outcome {

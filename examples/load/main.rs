@@ -47,7 +47,7 @@ use crate::target::{Kind, Target};
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard" | "confine" | "check" | "call" | "key") => {
+        Some("serve" | "std" | "guard" | "check" | "call" | "key") => {
             return trunkline::cli::run();
         }
         Some("floor") => floor::run().map(|()| ExitCode::SUCCESS),

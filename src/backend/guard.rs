@@ -9,13 +9,15 @@
 //!
 //! The server's pipes are the gateway's own: the guard hands them down and keeps none.
 //!
-//! The guard itself is not confined, since it has to clean up: it starts a further stage, which confines itself and
-//! becomes the server ([`super::confine::stage`]).
+//! The guard itself is not confined, since it has to clean up: the process that becomes the server confines itself
+//! ([`super::confine::Confinement`]).
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -27,7 +29,10 @@ use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::confine::{CANNOT_CONFINE, CANNOT_RUN, ConfineError, PrivateDirectory, Profile, hide};
+use super::confine::{
+    CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, PrivateDirectory, Profile,
+    close_inherited, hide,
+};
 use super::proc_table;
 
 /// From TERM to KILL.
@@ -38,40 +43,51 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 const KILLED: u8 = 128 + 9;
 
 /// Runs `program` under guard, confined by `profile`, until it ends, or `gateway` does.
-pub fn run(gateway: u32, profile: &str, program: &str, args: &[String]) -> ExitCode {
-    // It goes when nothing is left that could use it.
-    let directory = match make_directory(profile) {
-        Ok(directory) => directory,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(CANNOT_CONFINE);
-        }
-    };
-    let mut stage = Command::new("/proc/self/exe");
-    stage.args(["confine", &std::process::id().to_string(), profile, "--", program]).args(args);
-    if let Some(directory) = &directory {
-        stage.current_dir(directory.path());
-    }
-    match try_run(gateway, stage) {
+pub fn run(gateway: u32, profile: &str, program: &OsStr, args: &[OsString]) -> ExitCode {
+    match try_run(gateway, profile, program, args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("cannot run `{program}`: {error}");
-            ExitCode::from(CANNOT_RUN)
+            eprintln!("{error}");
+            ExitCode::from(match error {
+                ConfineError::Run { .. } | ConfineError::Guard(_) => CANNOT_RUN,
+                _ => CANNOT_CONFINE,
+            })
         }
     }
 }
 
-fn make_directory(profile: &str) -> Result<Option<PrivateDirectory>, ConfineError> {
+fn try_run(
+    gateway: u32,
+    profile: &str,
+    program: &OsStr,
+    args: &[OsString],
+) -> Result<u8, ConfineError> {
+    // First of all, as long as everything that is open is inherited.
+    close_inherited().map_err(ConfineError::Descriptors)?;
+    let Some(gateway_end) = take_post(gateway)? else { return Ok(0) };
     let profile: Profile = serde_json::from_str(profile)?;
-    let Some(path) = profile.directory else { return Ok(None) };
-    match PrivateDirectory::make(&path, profile.user.as_ref()) {
-        Ok(directory) => Ok(Some(directory)),
-        Err(source) => Err(ConfineError::Directory { path, source }),
+    let is_in_sandbox = profile.reach.is_some();
+    // It goes when nothing is left that could use it.
+    let directory = make_directory(&profile)?;
+    let mut command = Command::new(program);
+    command.args(args).process_group(0);
+    if let Some(directory) = &directory {
+        command.current_dir(directory.path());
     }
+    Confinement::prepare(profile)?.impose_on(&mut command);
+    guard(gateway_end, || {
+        command.spawn().map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied if is_in_sandbox => {
+                ConfineError::OwnProgram(program.into())
+            }
+            _ => ConfineError::Run { program: program.into(), source },
+        })
+    })
 }
 
-fn try_run(gateway: u32, mut stage: Command) -> std::io::Result<u8> {
-    let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(std::io::ErrorKind::InvalidInput)?;
+/// Makes this process a guard; gives what shows the gateway's end, if that has not come yet.
+fn take_post(gateway: u32) -> io::Result<Option<OwnedFd>> {
+    let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
     // Its environment is the server's, secrets included, and its user may be that of other servers.
     hide()?;
     // A session of its own: keys pressed at the gateway's terminal are for the gateway.
@@ -79,17 +95,30 @@ fn try_run(gateway: u32, mut stage: Command) -> std::io::Result<u8> {
     set_child_subreaper(Some(getpid()))?;
     // Opened before the look at the parent: if the gateway died earlier than this, one of the two shows it.
     let gateway_end = pidfd_open(gateway, PidfdFlags::empty())?;
-    if getppid() != Some(gateway) {
-        return Ok(0);
+    Ok((getppid() == Some(gateway)).then_some(gateway_end))
+}
+
+fn make_directory(profile: &Profile) -> Result<Option<PrivateDirectory>, ConfineError> {
+    let Some(path) = &profile.directory else { return Ok(None) };
+    match PrivateDirectory::make(path, profile.user.as_ref()) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(source) => Err(ConfineError::Directory { path: path.clone(), source }),
     }
+}
+
+/// Starts the server and stays until nothing is left of it; gives its exit code.
+fn guard(
+    gateway_end: OwnedFd,
+    start: impl FnOnce() -> Result<Child, ConfineError>,
+) -> Result<u8, ConfineError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // Listening starts before the server does, so that none of its signals is missed.
         let mut child_ended = signal(SignalKind::child())?;
         let mut told_to_stop = signal(SignalKind::terminate())?;
-        // From this thread, which lives as long as the guard: that is what the kernel takes for its end.
-        let server = stage.process_group(0).spawn()?;
-        let server = Pid::from_child(&server);
+        // From this thread, which lives as long as the guard, since that is what the kernel takes for its end; and before
+        // there is another.
+        let server = Pid::from_child(&start()?);
         let ended =
             watch(server, &mut child_ended, &mut told_to_stop, watch_end(gateway_end)).await;
         // However it ended, nothing is left behind. A server that was not collected yet still has its
@@ -98,7 +127,7 @@ fn try_run(gateway: u32, mut stage: Command) -> std::io::Result<u8> {
             let _ = kill_process_group(server, Signal::KILL);
         }
         kill_descendants().await;
-        ended.map(exit_code)
+        Ok(exit_code(ended?))
     })
 }
 
@@ -118,7 +147,7 @@ async fn watch(
     child_ended: &mut UnixSignal,
     told_to_stop: &mut UnixSignal,
     mut gateway_ended: oneshot::Receiver<()>,
-) -> std::io::Result<Ended> {
+) -> io::Result<Ended> {
     let_go_of_the_pipes()?;
     let mut kill_at: Option<Instant> = None;
     loop {
@@ -153,7 +182,7 @@ fn watch_end(process: OwnedFd) -> oneshot::Receiver<()> {
 }
 
 /// The pipes belong to the gateway and the server alone: only then does each see when the other lets go.
-fn let_go_of_the_pipes() -> std::io::Result<()> {
+fn let_go_of_the_pipes() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -161,7 +190,7 @@ fn let_go_of_the_pipes() -> std::io::Result<()> {
 }
 
 /// Collects everything that has ended, orphans included; the server's status if it was among them.
-fn reap(server: Pid) -> std::io::Result<Option<ExitStatus>> {
+fn reap(server: Pid) -> io::Result<Option<ExitStatus>> {
     let mut server_status = None;
     loop {
         match wait(WaitOptions::NOHANG) {

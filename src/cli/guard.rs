@@ -1,22 +1,23 @@
 //! `trunkline guard`: not for people; see [`crate::backend::guard`].
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::backend::guard;
 
-#[derive(clap::Args)]
-pub(super) struct Args {
-    /// The process id of the gateway
-    gateway: u32,
-    /// How the server is confined, as JSON
-    profile: String,
-    /// The server's program
-    program: String,
-    /// Its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    args: Vec<String>,
+/// With its arguments as the gateway writes them: its own process id, how the server is confined, `--`, the program and what
+/// is for that. They are not looked for among all that people may say: a guard is started with every server, and that
+/// would take half of its time.
+pub(super) fn run(args: &[OsString]) -> ExitCode {
+    let [gateway, profile, _, program, args @ ..] = args else { return misused() };
+    let (Some(gateway), Some(profile)) = (gateway.to_str(), profile.to_str()) else {
+        return misused();
+    };
+    let Ok(gateway) = gateway.parse() else { return misused() };
+    guard::run(gateway, profile, program, args)
 }
 
-pub(super) fn run(args: Args) -> ExitCode {
-    guard::run(args.gateway, &args.profile, &args.program, &args.args)
+fn misused() -> ExitCode {
+    eprintln!("error: `trunkline guard` is started by the gateway itself");
+    ExitCode::from(2)
 }

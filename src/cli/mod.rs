@@ -2,7 +2,6 @@
 
 mod call;
 mod check;
-mod confine;
 mod guard;
 mod healthcheck;
 mod key;
@@ -53,12 +52,6 @@ enum Command {
     Pin(pin::Args),
     /// What tenants give to servers of their own, such as tokens
     Secret(secret::Args),
-    /// Watch over one server (started by the gateway itself)
-    #[command(hide = true)]
-    Guard(guard::Args),
-    /// Become one server, confined (started by the guard)
-    #[command(hide = true)]
-    Confine(confine::Args),
 }
 
 /// Where the configuration comes from.
@@ -74,6 +67,10 @@ struct ConfigArgs {
 
 /// Reads the command line and does what it says.
 pub fn run() -> ExitCode {
+    let args: Vec<_> = ::std::env::args_os().skip(1).collect();
+    if args.first().is_some_and(|command| command == "guard") {
+        return guard::run(&args[1..]);
+    }
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Std(args) => std::run(args),
@@ -84,8 +81,6 @@ pub fn run() -> ExitCode {
         Command::Key(args) => key::run(args),
         Command::Pin(args) => pin::run(args),
         Command::Secret(args) => secret::run(args),
-        Command::Guard(args) => return guard::run(args),
-        Command::Confine(args) => return confine::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -47,7 +47,7 @@ use options::Options;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
-        Some("guard" | "confine" | "std") => trunkline::cli::run(),
+        Some("guard" | "std") => trunkline::cli::run(),
         Some("child") => child::run(&args[1..]),
         _ => match Options::parse(&args) {
             Ok(Some(options)) => driver::run(&options),

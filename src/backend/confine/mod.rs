@@ -1,18 +1,18 @@
-//! What a server's process may do and use: settled by the gateway, applied by the last stage before the program.
+//! What a server's process may do and use: settled by the gateway, applied by the process itself before it becomes the program.
 //!
 //! - [`plan()`] turns a server's settings into a [`Profile`], or says what this [`Kernel`] cannot do
-//! - the guard makes the [`PrivateDirectory`], and starts [`stage`]: this executable again, which applies the profile to
-//!   itself and becomes the program. The guard itself must stay free: it has to clean up
+//! - the guard makes the [`PrivateDirectory`] and the [`Confinement`], which the process that it starts applies to itself.
+//!   The guard must stay free: it has to clean up
 //! - [`mod@landlock`] is what is within reach, [`seccomp`] which system calls are refused, [`user`] who runs it
 //! - [`hide`] is for the gateway and the guard themselves
 
+mod confinement;
 mod directory;
 mod hidden;
 mod kernel;
 mod landlock;
 mod plan;
 mod seccomp;
-pub mod stage;
 mod user;
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::confinement::{Confinement, close_inherited};
 pub use self::directory::PrivateDirectory;
 pub use self::hidden::hide;
 pub use self::kernel::Kernel;
@@ -34,7 +35,7 @@ pub const CANNOT_CONFINE: u8 = 125;
 /// The exit code of one whose program could not be run, as shells have it.
 pub const CANNOT_RUN: u8 = 126;
 
-/// What the last stage applies to itself. It goes there as an argument, for everybody on this machine to see: it has no
+/// What a server's process applies to itself. The guard gets it as an argument, for everybody on this machine to see: it has no
 /// secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
@@ -76,10 +77,10 @@ impl Limit {
     }
 }
 
-/// Why the last stage did not become the server's program.
+/// Why a process did not become the server's program.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The guard and this stage are not of one version.
+    /// The gateway and the guard are not of one version.
     #[error("the profile is not understood: {0}")]
     Profile(#[from] serde_json::Error),
     /// Whoever started it has ended.
@@ -147,15 +148,19 @@ pub enum ConfineError {
     Seccomp(#[from] seccompiler::Error),
     /// The sandbox leaves out the program itself.
     #[error(
-        "the sandbox does not let it read its own program `{0}`: add the program and what it needs to start (its \
-         interpreter, the dynamic loader, libraries; often \"/usr\", \"/lib\", \"/lib64\") to `sandbox.read`"
+        "the sandbox does not let it read its own program `{}`: add the program and what it needs to start (its \
+         interpreter, the dynamic loader, libraries; often \"/usr\", \"/lib\", \"/lib64\") to `sandbox.read`",
+        .0.display()
     )]
-    OwnProgram(String),
+    OwnProgram(PathBuf),
+    /// The guard cannot do its own work.
+    #[error("its guard failed: {0}")]
+    Guard(#[from] io::Error),
     /// The program could not be run.
-    #[error("cannot run `{program}`: {source}")]
+    #[error("cannot run `{}`: {source}", program.display())]
     Run {
         /// Which.
-        program: String,
+        program: PathBuf,
         /// What the system said.
         source: io::Error,
     },
