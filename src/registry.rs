@@ -25,7 +25,7 @@ use self::per_session::PerSession;
 pub use self::per_session::{NoProcess, Owner};
 use self::per_tenant::PerTenant;
 use crate::backend::changes::Changes;
-use crate::backend::{Backend, Environment, State};
+use crate::backend::{Backend, Environment};
 use crate::config;
 use crate::ids::{ServerId, SessionId, TenantId};
 use crate::secrets::Vault;
@@ -68,8 +68,10 @@ pub struct Own {
     pub tenant: TenantId,
     /// Which of that tenant's sessions has it, if it is for one.
     pub session: Option<SessionId>,
-    /// The process.
+    /// The process that takes calls.
     pub backend: Arc<Backend>,
+    /// The one that does as soon as it is ready.
+    pub replacement: Option<Arc<Backend>>,
 }
 
 /// Where a tenant hears of changes at a server.
@@ -224,12 +226,12 @@ impl Registry {
         self.servers().into_iter().filter_map(|server| server.shared().cloned())
     }
 
-    /// Where the one stands that will take a server's place as soon as it is ready; for this tenant, if each has its own.
-    pub fn replacement(&self, server: &Server, tenant: Option<&TenantId>) -> Option<State> {
+    /// The process that will take a server's place as soon as it is ready; for this tenant, if each has its own.
+    pub fn replacement(&self, server: &Server, tenant: Option<&TenantId>) -> Option<Arc<Backend>> {
         if let Server::PerTenant(processes) = server {
             return processes.replacement(tenant?);
         }
-        self.inner.changing.lock().successors.get(server.id()).map(|next| next.state())
+        self.inner.changing.lock().successors.get(server.id()).cloned()
     }
 
     /// Told when servers came or went, or were replaced.

@@ -65,6 +65,9 @@ pub enum SpawnError {
     /// It is there, but cannot be run.
     #[error("the program `{0}` is not an executable file")]
     NotExecutable(PathBuf),
+    /// Where it is to be started.
+    #[error("`cwd` is {0}, and there is no such directory")]
+    NoDirectory(PathBuf),
     /// A tenant's secret that it needs is not there.
     #[error(transparent)]
     MissingSecret(#[from] config::MissingSecret),
@@ -116,6 +119,9 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(dir) = &server.cwd {
+            if !dir.is_dir() {
+                return Err(SpawnError::NoDirectory(std::path::absolute(dir)?));
+            }
             command.current_dir(dir);
         }
         let mut child = command.spawn()?;
@@ -287,6 +293,23 @@ fn describe(status: ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let program = config::Program {
+            command: "/bin/sh".into(),
+            cwd: Some("/no/such".into()),
+            ..config::Program::default()
+        };
+        let spawned = Process::spawn(
+            Path::new("guard"),
+            &program,
+            &config::Secrets::default(),
+            StderrTail::default(),
+        );
+        let error = spawned.err().unwrap().to_string();
+        assert_eq!(error, "`cwd` is /no/such, and there is no such directory");
+    }
 
     #[test]
     fn a_missing_program_is_named_with_where_it_was_looked_for() {

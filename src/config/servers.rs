@@ -132,6 +132,15 @@ fn server(
             server.instances
         )));
     }
+    if let Some(most) = server.max_timeout
+        && most < server.timeout
+    {
+        return Err(place.error(format!(
+            "`{path}` has a `max_timeout` of {most:?}, which is less than its `timeout` of {:?}: it says how far progress \
+             may move that; set `timeout` for all calls",
+            server.timeout
+        )));
+    }
     Ok(server)
 }
 

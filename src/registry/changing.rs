@@ -86,6 +86,9 @@ impl Registry {
         // Not before: whoever finds its server retired looks for another.
         for server in left {
             let_go(server, wanted.get(server.id()));
+            if !wanted.contains_key(server.id()) {
+                self.inner.environment.metrics.forget_up(server.id().as_str());
+            }
             let listeners = changing.listeners.get(server.id()).and_then(Weak::upgrade);
             listeners.iter().for_each(|changes| changes.all_may_have_changed());
         }

@@ -183,6 +183,7 @@ impl PerSession {
             tenant: process.owner.tenant.clone(),
             session: Some(session.clone()),
             backend: process.backend.clone(),
+            replacement: None,
         });
         own.collect()
     }

@@ -30,7 +30,7 @@ use super::{NoProcess, Own, Source};
 use crate::backend::changes::Changes;
 use crate::backend::client::Audience;
 use crate::backend::service::Service;
-use crate::backend::{Backend, Environment, State};
+use crate::backend::{Backend, Environment};
 use crate::config::{self, Start};
 use crate::ids::{ServerId, TenantId};
 use crate::secrets::{SealedSet, Vault, wanted};
@@ -210,11 +210,9 @@ impl PerTenant {
         Backend::with(id, config, environment, Arc::new(secrets), audience, service)
     }
 
-    /// Where the one stands that takes the place of the tenant's process as soon as it is ready.
-    pub(super) fn replacement(&self, tenant: &TenantId) -> Option<State> {
-        let table = self.table.lock();
-        let is_beside = table.older.get(tenant).is_some_and(Process::stays);
-        table.processes.get(tenant).filter(|_| is_beside).map(|process| process.backend.state())
+    /// The one that takes the place of the tenant's process as soon as it is ready.
+    pub(super) fn replacement(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
+        self.table.lock().next(tenant).map(|process| process.backend.clone())
     }
 
     /// The tenant's process, if it is running.
@@ -225,12 +223,12 @@ impl PerTenant {
 
     pub(super) fn all(&self) -> Vec<Own> {
         let table = self.table.lock();
-        let own = table.processes.iter().map(|(tenant, process)| Own {
-            tenant: tenant.clone(),
-            session: None,
-            backend: process.backend.clone(),
-        });
-        own.collect()
+        let of = |tenant: &TenantId| {
+            let backend = table.current(tenant)?.backend.clone();
+            let replacement = table.next(tenant).map(|process| process.backend.clone());
+            Some(Own { tenant: tenant.clone(), session: None, backend, replacement })
+        };
+        table.processes.keys().filter_map(of).collect()
     }
 
     /// Where the tenant hears of changes, now and when its process is another.

@@ -214,7 +214,7 @@ impl Metrics {
         }
     }
 
-    /// From now on that is not shown of one that nobody shares any more.
+    /// From now on that is not shown of one that nobody shares any more, or that is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
         for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
             // It was not there, unless it was shared once.

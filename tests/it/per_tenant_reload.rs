@@ -27,7 +27,8 @@ async fn calls_end_where_they_began_however_long_they_may_take_and_new_ones_go_t
     let gateway = own(&none, "timeout = \"1s\"").start().await;
     let old = pid(&gateway).await;
     let fake = gateway.fake("own");
-    let long = gateway.post("own", "later", json!({"ms": 4000}));
+    // More than the usual time, and what calls that are given up have beyond it.
+    let long = gateway.post("own", "later", json!({"ms": 7000}));
     let long = tokio::spawn(Answer::of(long.header("Trunkline-Timeout-Ms", "30000")));
     eventually("under way", async || fake.calls_of("later").pop()).await;
     assert!(gateway.apply(&own(&none, "timeout = \"2s\"")).await);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::mcp_legacy::Session;
-use crate::support::{Gateway, Setup, eventually, in_time, is_alive, refused};
+use crate::support::{Answer, Gateway, Setup, eventually, failed, in_time, is_alive, refused};
 
 async fn pid(gateway: &Gateway, server: &str) -> String {
     gateway.call(server, "pid", "").await.tool_text()
@@ -29,7 +29,9 @@ async fn a_server_comes_and_goes_and_the_others_do_not_notice() {
     assert_eq!(gateway.servers().await.json()["servers"].as_array().unwrap().len(), 1);
     is_gone(two).await;
     assert_eq!(pid(&gateway, "one").await, before);
-    assert_eq!(gateway.metrics().await.value("trunkline_server_up{server=\"two\"}"), Some(0.0));
+    let metrics = gateway.metrics().await;
+    let up = |server: &str| metrics.value(&format!("trunkline_server_up{{server={server:?}}}"));
+    assert_eq!((up("one"), up("two")), (Some(1.0), None), "one that is not there is not down");
     gateway.stop().await;
 }
 
@@ -58,8 +60,11 @@ async fn a_changed_server_is_replaced_when_its_successor_is_ready_and_not_before
     let old = pid(&gateway, "fake").await;
     let long = gateway.spawn_call("fake", "later", json!({"ms": 3000}));
     eventually("under way", async || fake.calls_of("later").pop()).await;
-    assert!(gateway.apply(&none.fake_with("fake", &["start=slow"], "")).await);
+    let changed = none.fake_with("fake", &["start=slow"], "");
+    assert!(gateway.apply(&changed).await);
     assert_eq!(gateway.server("fake").await.json()["replacement"]["state"], "starting");
+    // What is on its way goes on, whatever else changes.
+    assert!(gateway.apply(&changed.fake("other")).await);
     assert_eq!(pid(&gateway, "fake").await, old);
     let new = eventually("replaced", async || {
         // Whoever calls meanwhile is answered at once.
@@ -162,6 +167,36 @@ async fn of_an_exclusive_server_there_are_never_two_and_its_callers_wait() {
             assert_eq!(pid, fake.pids()[round].to_string());
         }
     }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_exclusive_server_is_not_waited_for_longer_than_its_calls_usually_may_take() {
+    let none = Setup::new();
+    let settings = |max: &str| format!("exclusive = true\ntimeout = \"1s\"\nmax_timeout = {max:?}");
+    let gateway = none.clone().fake_with("fake", &[], &settings("1s")).start().await;
+    let fake = gateway.fake("fake");
+    let held = gateway.post("fake", "hold", json!({})).header("Trunkline-Timeout-Ms", "60000");
+    let held = tokio::spawn(Answer::of(held));
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    assert!(gateway.apply(&none.fake_with("fake", &[], &settings("2s"))).await);
+    let next = gateway.post("fake", "pid", json!({})).header("Trunkline-Timeout-Ms", "60000");
+    let next = in_time("answered", Answer::of(next)).await.tool_text();
+    assert_eq!(next, fake.pids()[1].to_string());
+    assert_eq!(held.await.unwrap().problem(), failed(502, "backend_exited"));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn how_long_the_drain_may_take_can_change_too() {
+    let fake = Setup::new().fake("fake");
+    let gateway = fake.clone().start().await;
+    assert!(gateway.apply(&fake.set("drain_timeout = \"300ms\"")).await);
+    let held = gateway.spawn_call("fake", "hold", "{}");
+    eventually("held", async || gateway.fake("fake").calls_of("hold").pop()).await;
+    gateway.shut_down();
+    // Within the half minute that it was, it would be waited for.
+    assert_eq!(in_time("ended", held).await.unwrap().problem(), failed(502, "backend_exited"));
     gateway.stop().await;
 }
 

@@ -7,6 +7,7 @@ use crate::support::mcp_modern::Stream;
 use crate::support::{Setup, eventually};
 
 const TOOLS: &str = "notifications/tools/list_changed";
+const PROMPTS: &str = "notifications/prompts/list_changed";
 const UPDATED: &str = "notifications/resources/updated";
 
 async fn hears_of_tools(stream: &mut Stream) {
@@ -46,6 +47,18 @@ async fn a_stream_of_all_servers_hears_of_those_that_come_and_go() {
         has("fake__new").await.then_some(())
     })
     .await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_hears_that_the_next_server_has_no_such_list() {
+    let none = Setup::new();
+    let gateway = none.clone().talker("changing", "legacy").start().await;
+    let mcp = gateway.mcp("/mcp/changing");
+    let (mut stream, first) = mcp.listen("1", json!({"promptsListChanged": true})).await;
+    assert_eq!(first["notifications"], json!({"promptsListChanged": true}));
+    assert!(gateway.apply(&none.fake("changing")).await);
+    assert_eq!(stream.next().await["method"], PROMPTS);
     gateway.stop().await;
 }
 

@@ -82,6 +82,38 @@ async fn operators_see_what_a_server_that_failed_has_said_and_callers_do_not() {
 }
 
 #[tokio::test]
+async fn operators_see_why_a_changed_server_does_not_start_while_the_old_one_serves() {
+    let none = Setup::new().with_tenant("a", "servers = [\"own\"]");
+    let with = |options: &[&str]| {
+        let setup = none.clone().fake_with("all", options, "");
+        setup.fake_with("own", options, "sharing = \"tenant\"")
+    };
+    let gateway = with(&[]).start().await;
+    let (a, admin) = (gateway.as_tenant("a").await, admin(&gateway).await);
+    let old = a.call("own", "pid", "").await.tool_text();
+    assert!(gateway.apply(&with(&["start=fail"])).await);
+    assert_eq!(a.call("own", "pid", "").await.tool_text(), old);
+    let has_failed = |next: &Value| next["copies"][0]["last_failure"].is_object();
+    let all = seen_when(&admin, "all", |it| has_failed(&it["replacement"])).await;
+    let own = seen_when(&admin, "own", |it| has_failed(&it["processes"][0]["replacement"])).await;
+    for served in [&all, &own["processes"][0]] {
+        // The one that serves is well.
+        assert_eq!((&served["state"], &served["down_since"]), (&json!("ready"), &Value::Null));
+        assert_eq!(served["copies"][0]["last_failure"], Value::Null, "{served}");
+        let next = &served["replacement"];
+        assert_eq!(next["reason"], "it ended with exit code 3", "{next}");
+        assert!(time(&next["down_since"]) > time(&served["since"]), "{served}");
+        let failure = &next["copies"][0]["last_failure"];
+        assert_eq!(failure["stderr"], json!(["cannot find my bearings"]), "{next}");
+    }
+    let seen = a.server("own").await;
+    assert_eq!(seen.json()["replacement"]["reason"], "it ended with exit code 3");
+    assert!(seen.json()["replacement"]["down_since"].is_string());
+    assert!(!seen.text().contains("bearings"), "{}", seen.text());
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn operators_see_what_a_server_says_that_runs_and_callers_do_not() {
     let gateway = Setup::new().fake("fake").start().await;
     gateway.call("fake", "stderr", json!({"kib": 2})).await.tool_text();

@@ -336,6 +336,11 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
             "1: `servers.x` ",
             &["`exclusive = true`", "`instances = 2`", "set `instances = 1`"],
         ),
+        (
+            "[servers.x]\ncommand = \"x\"\nmax_timeout = \"5s\"",
+            "1: `servers.x` ",
+            &["`max_timeout` of 5s", "less than its `timeout` of 30s", "set `timeout`"],
+        ),
     ];
     for (text, start, parts) in cases {
         let error = Setup::toml(text).error();

@@ -49,7 +49,17 @@ pub(in crate::http) struct ServerView {
     processes: Vec<OwnView>,
     /// What takes its place as soon as it is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
-    replacement: Option<StateView>,
+    replacement: Option<ReplacementView>,
+}
+
+/// What takes the place of a process as soon as it is ready.
+#[derive(Serialize)]
+struct ReplacementView {
+    #[serde(flatten)]
+    state: StateView,
+    /// Every copy; not for callers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    copies: Vec<CopyView>,
 }
 
 /// Where a server stands.
@@ -100,6 +110,8 @@ struct OwnView {
     #[serde(flatten)]
     state: StateView,
     copies: Vec<CopyView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replacement: Option<ReplacementView>,
 }
 
 impl ServerView {
@@ -111,7 +123,8 @@ impl ServerView {
             return Self::without_process(server);
         };
         let replacement = registry.replacement(server, Some(&caller.tenant.id));
-        let view = Self::of_backend(server, &backend, replacement.as_ref());
+        let replacement = replacement.as_deref().map(ReplacementView::for_caller);
+        let view = Self { replacement, ..Self::of_backend(server, &backend) };
         let State::Ready(ready) = backend.state() else { return view };
         Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
     }
@@ -124,9 +137,10 @@ impl ServerView {
             let processes = shown(own).iter().map(OwnView::of).collect();
             return Self { process_count, processes, ..Self::without_process(server) };
         };
-        let copies = backend.copies().iter().map(CopyView::of).collect();
         let replacement = registry.replacement(server, None);
-        let view = Self { copies, ..Self::of_backend(server, backend, replacement.as_ref()) };
+        let replacement = replacement.as_deref().map(ReplacementView::for_operator);
+        let copies = CopyView::all(backend);
+        let view = Self { copies, replacement, ..Self::of_backend(server, backend) };
         let State::Ready(ready) = backend.state() else { return view };
         Self {
             tools: Some(ready.tools.iter().count()),
@@ -142,7 +156,7 @@ impl ServerView {
         Self { id: server.id().to_string(), state, ..Self::default() }
     }
 
-    fn of_backend(server: &Server, backend: &Backend, replacement: Option<&State>) -> Self {
+    fn of_backend(server: &Server, backend: &Backend) -> Self {
         let copies = backend.copies();
         let is_ready = |copy: &&pool::View| matches!(copy.state, State::Ready(_));
         let (version, era) = match backend.state() {
@@ -159,9 +173,18 @@ impl ServerView {
             era,
             ready: Some(copies.iter().filter(is_ready).count()),
             instances: Some(copies.len()),
-            replacement: replacement.map(StateView::of),
             ..Self::default()
         }
+    }
+}
+
+impl ReplacementView {
+    fn for_caller(backend: &Backend) -> Self {
+        Self { state: StateView::of_backend(backend), copies: vec![] }
+    }
+
+    fn for_operator(backend: &Backend) -> Self {
+        Self { copies: CopyView::all(backend), ..Self::for_caller(backend) }
     }
 }
 
@@ -192,6 +215,10 @@ impl StateView {
 }
 
 impl CopyView {
+    fn all(backend: &Backend) -> Vec<Self> {
+        backend.copies().iter().map(Self::of).collect()
+    }
+
     fn of(copy: &pool::View) -> Self {
         let last_failure = copy.trouble.as_ref().map(|trouble| FailureView {
             at: trouble.at,
@@ -216,16 +243,17 @@ impl OwnView {
             tenant: own.tenant.to_string(),
             session: own.session.as_ref().map(SessionId::short),
             state: StateView::of_backend(&own.backend),
-            copies: own.backend.copies().iter().map(CopyView::of).collect(),
+            copies: CopyView::all(&own.backend),
+            replacement: own.replacement.as_deref().map(ReplacementView::for_operator),
         }
     }
 }
 
-/// Those of many that are shown: first those that are not ready, then by name.
+/// Those of many that are shown: first those that are not ready or about to be replaced, then by name.
 fn shown(mut own: Vec<Own>) -> Vec<Own> {
     own.sort_by_cached_key(|own| {
-        let is_ready = matches!(own.backend.state(), State::Ready(_));
-        (is_ready, own.tenant.clone(), own.session.clone())
+        let is_well = matches!(own.backend.state(), State::Ready(_)) && own.replacement.is_none();
+        (is_well, own.tenant.clone(), own.session.clone())
     });
     own.truncate(PROCESSES_MAX);
     own

@@ -120,6 +120,12 @@ impl Table {
         older.or_else(|| self.processes.get(tenant))
     }
 
+    /// The process that takes a tenant's calls as soon as it is ready, if an older one does until then.
+    pub(super) fn next(&self, tenant: &TenantId) -> Option<&Process> {
+        let is_beside = self.older.get(tenant).is_some_and(Process::stays);
+        self.processes.get(tenant).filter(|_| is_beside)
+    }
+
     /// Whether the tenant may have one. If others have `max` already, those that have not been used for longest leave.
     pub(super) fn make_room(&self, tenant: &TenantId, max: usize) -> bool {
         let others = self.processes.keys().filter(|other| *other != tenant);
