@@ -166,14 +166,16 @@ async fn a_session_that_is_left_ends_with_its_process() {
 #[tokio::test]
 async fn a_session_that_listens_or_waits_is_not_left() {
     let gateway = start("idle_timeout = \"500ms\"").await;
-    let (listens, waits, left) = (
-        Session::open(&gateway, "/mcp/own").await,
-        Session::open(&gateway, "/mcp/own").await,
-        Session::open(&gateway, "/mcp/own").await,
-    );
+    let open = async || Session::open(&gateway, "/mcp").await;
+    let (listens, waits, left) = (open().await, open().await, open().await);
+    // A process that there is not cannot be left: the first two are busy when theirs start, however long that takes.
     let stream = listens.listen().await;
-    let waiting = tokio::spawn(Answer::of(waits.call(1, "later", json!({"ms": 2500}))));
-    let pids = gateway.fake("own").pids();
+    pid(&listens, "own__pid").await;
+    let waiting = tokio::spawn(Answer::of(waits.call(1, "own__later", json!({"ms": 2500}))));
+    let fake = gateway.fake("own");
+    eventually("under way", async || fake.calls_of("later").pop()).await;
+    pid(&left, "own__pid").await;
+    let pids = fake.pids();
     ended(&left, pids[2]).await;
     result_of(&waiting.await.unwrap());
     // Long after the time of one that did neither.
@@ -181,7 +183,7 @@ async fn a_session_that_listens_or_waits_is_not_left() {
     drop(stream);
     ended(&listens, pids[0]).await;
     ended(&waits, pids[1]).await;
-    assert_eq!(gateway.fake("own").pids(), pids);
+    assert_eq!(fake.pids(), pids);
     gateway.stop().await;
 }
 
