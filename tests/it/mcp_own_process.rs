@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::support::mcp_legacy::{Session, initialize, messages, post, request, result_of};
-use crate::support::{Answer, Gateway, Setup, eventually, is_alive, kill, refused};
+use crate::support::{Answer, Gateway, HttpServer, Setup, eventually, is_alive, kill, refused};
 
 async fn start(settings: &str) -> Gateway {
     let settings = format!("sharing = \"session\"\n{settings}");
@@ -223,6 +223,40 @@ async fn a_process_that_ends_in_the_middle_of_a_call_ends_its_session() {
     let second = pid(&Session::open(&gateway, "/mcp/own").await, "pid").await;
     assert_eq!(fake.pids(), [first, second]);
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_has_served_its_time_ends_with_its_session_when_it_has_no_call() {
+    let gateway = start("recycle.calls = 2").await;
+    let session = Session::open(&gateway, "/mcp/own").await;
+    let _stream = session.listen().await;
+    let first = pid(&session, "pid").await;
+    let slow = tokio::spawn(Answer::of(session.call(1, "later", json!({"ms": 2500}))));
+    result_of(&slow.await.unwrap());
+    // Another would know nothing of what this one was told.
+    ended(&session, first).await;
+    let second = pid(&Session::open(&gateway, "/mcp/own").await, "pid").await;
+    assert_eq!(gateway.fake("own").pids(), [first, second]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_elsewhere_that_has_forgotten_a_session_ends_it_here_too() {
+    let server = HttpServer::legacy().await;
+    let setup = Setup::new().http("own", &server.url("/mcp"), "sharing = \"session\"");
+    let gateway = setup.start().await;
+    let session = Session::open(&gateway, "/mcp/own").await;
+    assert_eq!(session.tool_text("echo", json!({"text": "a"})).await, "a");
+    server.forget_sessions();
+    let said = messages(&Answer::of(session.call(1, "echo", json!({"text": "b"}))).await);
+    assert!(said[0]["error"].is_object(), "{said:?}");
+    eventually("ended", async || {
+        (session.ask("ping", json!({})).await.status == 404).then_some(())
+    })
+    .await;
+    assert_eq!(server.seen_of("initialize").len(), 1);
+    gateway.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
