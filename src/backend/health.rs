@@ -52,7 +52,7 @@ pub(super) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
             Some(_) => {}
         }
         let silent = pulse.silent_for();
-        let is_idle = connection.in_flight() == 0 && silent >= PING_AFTER;
+        let is_idle = silent >= PING_AFTER && connection.pending().is_idle();
         let is_stuck = is_overdue
             && silent >= grace
             && !connection.pending().is_busy_since_before_overdue(usual);

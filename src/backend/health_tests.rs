@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::backend::client::Audience;
+use crate::backend::during::Listener;
 use crate::backend::pending::Answer;
 use crate::backend::queue::Queue;
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
@@ -83,6 +84,20 @@ async fn an_idle_server_that_gives_no_sign_of_life_has_failed() {
     assert!(watched.is_at(30));
     assert_eq!((&mut watched.verdict).await.unwrap(), "it has not answered for 35 s");
     assert!(watched.is_at(35));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_only_listened_to_is_idle() {
+    let mut watched = watch(PIPE_LEN);
+    let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
+    let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+    ticket.listen(Listener::new(None).0);
+    ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
+    assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
+    let ping = timeout(2 * PING_AFTER, watched.peer.receive()).await.expect("it is asked");
+    assert_eq!(ping["method"], "ping");
+    assert!(watched.is_at(30));
+    assert_eq!((&mut watched.verdict).await.unwrap(), "it has not answered for 35 s");
 }
 
 #[tokio::test(start_paused = true)]

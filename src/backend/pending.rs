@@ -317,6 +317,12 @@ impl Pending {
         self.table.lock().closed.clone()
     }
 
+    /// Whether the server has nothing to do. What the gateway itself listens to is answered when it ends, if ever.
+    pub fn is_idle(&self) -> bool {
+        let is_listened_to = |slot: &Slot| slot.permit.is_none() && slot.listener.is_some();
+        self.table.lock().slots.values().all(is_listened_to)
+    }
+
     /// How many slots are taken, abandoned ones included.
     pub fn len(&self) -> usize {
         self.table.lock().slots.len()

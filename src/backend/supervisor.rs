@@ -185,6 +185,12 @@ impl Keeper {
                 }
                 Left::Worn(why) => {
                     let server = &self.backend.id;
+                    if let Some(client) = &self.backend.audience.client {
+                        tracing::info!(%server, %why, "a session ends with its process of server `{server}`");
+                        client.end();
+                        self.stop(serving.run).await;
+                        return None;
+                    }
                     tracing::info!(%server, copy = self.number, %why, "server `{server}` is replaced");
                     serving = match self.replace(serving).await {
                         Ok(successor) => successor,

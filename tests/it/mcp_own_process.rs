@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::support::mcp_legacy::{Session, initialize, messages, post, request, result_of};
-use crate::support::{Answer, Gateway, Setup, eventually, is_alive, kill, refused};
+use crate::support::{Answer, Gateway, HttpServer, Setup, eventually, is_alive, kill, refused};
 
 async fn start(settings: &str) -> Gateway {
     let settings = format!("sharing = \"session\"\n{settings}");
@@ -166,14 +166,16 @@ async fn a_session_that_is_left_ends_with_its_process() {
 #[tokio::test]
 async fn a_session_that_listens_or_waits_is_not_left() {
     let gateway = start("idle_timeout = \"500ms\"").await;
-    let (listens, waits, left) = (
-        Session::open(&gateway, "/mcp/own").await,
-        Session::open(&gateway, "/mcp/own").await,
-        Session::open(&gateway, "/mcp/own").await,
-    );
+    let open = async || Session::open(&gateway, "/mcp").await;
+    let (listens, waits, left) = (open().await, open().await, open().await);
+    // A process that there is not cannot be left: the first two are busy when theirs start, however long that takes.
     let stream = listens.listen().await;
-    let waiting = tokio::spawn(Answer::of(waits.call(1, "later", json!({"ms": 2500}))));
-    let pids = gateway.fake("own").pids();
+    pid(&listens, "own__pid").await;
+    let waiting = tokio::spawn(Answer::of(waits.call(1, "own__later", json!({"ms": 2500}))));
+    let fake = gateway.fake("own");
+    eventually("under way", async || fake.calls_of("later").pop()).await;
+    pid(&left, "own__pid").await;
+    let pids = fake.pids();
     ended(&left, pids[2]).await;
     result_of(&waiting.await.unwrap());
     // Long after the time of one that did neither.
@@ -181,7 +183,7 @@ async fn a_session_that_listens_or_waits_is_not_left() {
     drop(stream);
     ended(&listens, pids[0]).await;
     ended(&waits, pids[1]).await;
-    assert_eq!(gateway.fake("own").pids(), pids);
+    assert_eq!(fake.pids(), pids);
     gateway.stop().await;
 }
 
@@ -221,6 +223,40 @@ async fn a_process_that_ends_in_the_middle_of_a_call_ends_its_session() {
     let second = pid(&Session::open(&gateway, "/mcp/own").await, "pid").await;
     assert_eq!(fake.pids(), [first, second]);
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_has_served_its_time_ends_with_its_session_when_it_has_no_call() {
+    let gateway = start("recycle.calls = 2").await;
+    let session = Session::open(&gateway, "/mcp/own").await;
+    let _stream = session.listen().await;
+    let first = pid(&session, "pid").await;
+    let slow = tokio::spawn(Answer::of(session.call(1, "later", json!({"ms": 2500}))));
+    result_of(&slow.await.unwrap());
+    // Another would know nothing of what this one was told.
+    ended(&session, first).await;
+    let second = pid(&Session::open(&gateway, "/mcp/own").await, "pid").await;
+    assert_eq!(gateway.fake("own").pids(), [first, second]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_elsewhere_that_has_forgotten_a_session_ends_it_here_too() {
+    let server = HttpServer::legacy().await;
+    let setup = Setup::new().http("own", &server.url("/mcp"), "sharing = \"session\"");
+    let gateway = setup.start().await;
+    let session = Session::open(&gateway, "/mcp/own").await;
+    assert_eq!(session.tool_text("echo", json!({"text": "a"})).await, "a");
+    server.forget_sessions();
+    let said = messages(&Answer::of(session.call(1, "echo", json!({"text": "b"}))).await);
+    assert!(said[0]["error"].is_object(), "{said:?}");
+    eventually("ended", async || {
+        (session.ask("ping", json!({})).await.status == 404).then_some(())
+    })
+    .await;
+    assert_eq!(server.seen_of("initialize").len(), 1);
+    gateway.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -14,19 +14,25 @@ use super::super::run::{Run, StartError};
 use super::super::wear::worn;
 use super::{Keeper, Left, Serving};
 use crate::config::Transport;
+use crate::mcp::Era;
 
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
 
 impl Keeper {
-    /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up.
+    /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up. One
+    /// that belongs to a client goes when it has no calls, since no other can take its place.
     pub(super) async fn worn(&self, serving: &Serving) -> String {
         let Serving { run, load, since, lifetime, stays_until, .. } = serving;
         if let Some(until) = stays_until {
             sleep_until(*until).await;
         }
         self.leaving.wait().await;
-        worn(&self.backend.config.recycle, run, load, *since, *lifetime).await
+        let why = worn(&self.backend.config.recycle, run, load, *since, *lifetime).await;
+        if self.backend.audience.client.is_some() {
+            load.idle().await;
+        }
+        why
     }
 
     /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
@@ -130,10 +136,19 @@ impl Keeper {
         }
     }
 
-    /// A run that takes no more calls goes when those it has have ended.
+    /// A run that takes no more calls goes when those it has have ended. If a session of a legacy server goes with it, the
+    /// client has to begin again: another would know nothing of what this one was told.
     pub(super) fn leave(&self, serving: Serving, reason: &str) {
         let server = &self.backend.id;
-        tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
+        match &self.backend.audience.client {
+            Some(client) if serving.run.ready.dialect.version().era() == Era::Legacy => {
+                client.end();
+                tracing::warn!(%server, %reason, "a session ends with its connection to server `{server}`");
+            }
+            _ => {
+                tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
+            }
+        }
         self.note_trouble(reason, vec![]);
         self.drain(serving);
     }
