@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -184,13 +184,15 @@ impl Place {
                 // The thread that starts a process stands still until its program is loaded: no call may wait for that.
                 let spawn =
                     spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
-                let (process, stdin, stdout) =
-                    spawn.await.map_err(|error| SpawnError::System(error.into()))??;
+                let (process, stdin, stdout) = spawn.await.map_err(StartError::system)??;
                 options.exit = Some(process.exit());
                 Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
             }
             config::Transport::Http(upstream) => {
-                let (connection, driving) = http::open(upstream, secrets, options)?;
+                let (upstream, secrets) = (upstream.clone(), secrets.clone());
+                // All CAs that the system trusts are read first: no call may wait for that either.
+                let open = spawn_blocking(move || http::open(&upstream, &secrets, options));
+                let (connection, driving) = open.await.map_err(StartError::system)??;
                 Ok((Self::Http(driving), connection))
             }
         }
@@ -269,6 +271,11 @@ async fn prepare(
 }
 
 impl StartError {
+    /// The task that was to open the connection did not end.
+    fn system(error: JoinError) -> Self {
+        SpawnError::System(error.into()).into()
+    }
+
     /// Nobody wants it any more.
     pub(super) fn stopped() -> Self {
         Self::new("it was stopped", "it was stopped")
