@@ -189,6 +189,18 @@ impl Changes {
         }
     }
 
+    /// What could not be asked for is to be asked for again, by those who still watch it.
+    pub(super) fn unsettle_failed(&self, uris: &BTreeSet<String>) {
+        let table = self.table.lock();
+        for watched in uris.iter().filter_map(|uri| table.watched.get(uri)) {
+            watched.answer.send_if_modified(|answer| {
+                let has_failed = matches!(answer, Some(Err(_)));
+                *answer = answer.take().filter(|_| !has_failed);
+                has_failed
+            });
+        }
+    }
+
     fn note_move(&self) {
         self.moved.send_modify(|version| *version += 1);
     }

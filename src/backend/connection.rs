@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -29,8 +29,9 @@ use crate::jsonrpc::Frame;
 use crate::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
 
-/// Frames beyond those of the calls in flight: cancellations, and answers to the server's own requests.
-const CONTROL_FRAMES_MAX: usize = 64;
+/// Frames beyond those of the calls in flight: mostly answers to the server's own requests. However many it makes, they
+/// take no room that calls and their cancellations need.
+const MESSAGES_MAX: usize = 256;
 
 /// What a connection needs to know.
 pub struct Options {
@@ -59,6 +60,8 @@ pub struct Connection {
     ids: Arc<dyn IdSource>,
     pending: Pending,
     outgoing: mpsc::Sender<Outgoing>,
+    /// What there may be of messages on their way.
+    room_for_messages: Arc<Semaphore>,
     /// The version that the handshake has settled on.
     version: OnceLock<ProtocolVersion>,
     /// Whether arguments are repeated in headers where a tool asks for that.
@@ -89,7 +92,12 @@ pub(super) enum Outgoing {
         headers: Vec<(String, String)>,
     },
     /// Something that expects no answer.
-    Message(Frame),
+    Message {
+        /// The message.
+        frame: Frame,
+        /// What it takes of the room for messages.
+        _room: OwnedSemaphorePermit,
+    },
     /// The call `id` is no longer wanted.
     Cancel {
         /// Of a request that was sent.
@@ -159,7 +167,7 @@ impl Connection {
         options: Options,
         has_headers: bool,
     ) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
-        let frames_max = 2 * options.max_in_flight + CONTROL_FRAMES_MAX;
+        let frames_max = 2 * options.max_in_flight + MESSAGES_MAX;
         let (outgoing, frames) = mpsc::channel(frames_max);
         let connection = Arc::new(Self {
             generation: options.generation,
@@ -167,6 +175,7 @@ impl Connection {
             ids: options.ids,
             pending: Pending::default(),
             outgoing,
+            room_for_messages: Arc::new(Semaphore::new(MESSAGES_MAX)),
             version: OnceLock::new(),
             has_headers,
             abandoned: Notify::new(),
@@ -221,7 +230,9 @@ impl Connection {
     /// Sends a frame that expects no answer. If too many wait already it is not sent: whoever does not
     /// read would not read this either.
     pub fn notify(&self, frame: Frame) {
-        let _ = self.outgoing.try_send(Outgoing::Message(frame));
+        if let Ok(_room) = self.room_for_messages.clone().try_acquire_owned() {
+            let _ = self.outgoing.try_send(Outgoing::Message { frame, _room });
+        }
     }
 
     /// Ends the connection: all calls fail with `end`, the server's input is closed.

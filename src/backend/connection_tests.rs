@@ -64,6 +64,24 @@ async fn answers_in_any_order_reach_their_own_callers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn however_much_a_server_asks_there_is_room_for_calls() {
+    let (connection, mut peer) = connect(256);
+    // It reads nothing meanwhile, so that what it is answered has to wait.
+    for id in 0..4 * MESSAGES_MAX {
+        peer.send(json!({"id": id, "method": "ping"})).await;
+    }
+    let called = call(&connection, "a", in_secs(60));
+    let request = loop {
+        let message = peer.receive().await;
+        if message["method"] == "tools/call" {
+            break message;
+        }
+    };
+    peer.answer(&request["id"], json!("a")).await;
+    assert_eq!(called.await.unwrap(), result(&json!("a")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_timeout_leaves_the_others_untouched_and_cancels_that_call_alone() {
     let (connection, mut peer) = connect(4096);
     let slow = call(&connection, "slow", in_secs(1));

@@ -220,7 +220,7 @@ pub(super) fn describe(failure: &Failure) -> String {
     match failure {
         Failure::Ended { end: End::Exited(reason) | End::Protocol(reason), .. } => reason.clone(),
         Failure::Ended { end: End::Stopped, .. } => "it was stopped".to_owned(),
-        Failure::Expired { .. } => "it did not answer in time (`start_timeout`)".to_owned(),
+        Failure::Expired { .. } => "it did not answer in time".to_owned(),
         Failure::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
         Failure::Busy => "it does not read its input".to_owned(),
         Failure::Mixup => "its answers cannot be trusted".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -99,11 +99,16 @@ impl Run {
             Place::open(&server.transport, secrets, environment, options, stderr).await?;
         let prepare = async {
             let greeting = place.greet(&connection, server, deadline).await?;
-            let deadline = match place {
-                Place::Process(_) => deadline,
-                Place::Http(_) => Instant::now() + server.timeout,
+            let (deadline, setting) = match place {
+                Place::Process(_) => (deadline, "start_timeout"),
+                Place::Http(_) => (Instant::now() + server.timeout, "timeout"),
             };
-            prepare(id, connection.clone(), greeting, deadline, environment, server.pin).await
+            let connection = connection.clone();
+            let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
+            ready.map_err(|error| match error {
+                ListError::Failed(Failure::Expired { .. }) => StartError::late(setting),
+                other => other.into(),
+            })
         };
         let prepared = tokio::select! {
             prepared = prepare => prepared,
@@ -179,13 +184,15 @@ impl Place {
                 // The thread that starts a process stands still until its program is loaded: no call may wait for that.
                 let spawn =
                     spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
-                let (process, stdin, stdout) =
-                    spawn.await.map_err(|error| SpawnError::System(error.into()))??;
+                let (process, stdin, stdout) = spawn.await.map_err(StartError::system)??;
                 options.exit = Some(process.exit());
                 Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
             }
             config::Transport::Http(upstream) => {
-                let (connection, driving) = http::open(upstream, secrets, options)?;
+                let (upstream, secrets) = (upstream.clone(), secrets.clone());
+                // All CAs that the system trusts are read first: no call may wait for that either.
+                let open = spawn_blocking(move || http::open(&upstream, &secrets, options));
+                let (connection, driving) = open.await.map_err(StartError::system)??;
                 Ok((Self::Http(driving), connection))
             }
         }
@@ -197,18 +204,16 @@ impl Place {
         server: &config::Server,
         deadline: Instant,
     ) -> Result<Greeting, StartError> {
-        match &server.transport {
-            config::Transport::Stdio(_) => Ok(greet(connection, deadline).await?),
+        let (greeting, setting) = match &server.transport {
+            config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
             config::Transport::Http(upstream) => {
-                match http::greet(connection, upstream.init_timeout).await {
-                    Err(HandshakeError::Failed(Failure::Expired { .. })) => {
-                        let late = "it did not answer in time (`init_timeout`)";
-                        Err(StartError::new(late, late))
-                    }
-                    greeting => Ok(greeting?),
-                }
+                (http::greet(connection, upstream.init_timeout).await, "init_timeout")
             }
-        }
+        };
+        greeting.map_err(|error| match error {
+            HandshakeError::Failed(Failure::Expired { .. }) => StartError::late(setting),
+            other => other.into(),
+        })
     }
 
     /// Done when the process has ended; tells how.
@@ -249,7 +254,7 @@ async fn prepare(
     deadline: Instant,
     environment: &Environment,
     is_pinned: bool,
-) -> Result<Ready, StartError> {
+) -> Result<Ready, ListError> {
     let dialect = Arc::new(Dialect::new(greeting.version));
     let tools = match greeting.capabilities.tools {
         Some(_) => {
@@ -266,9 +271,20 @@ async fn prepare(
 }
 
 impl StartError {
+    /// The task that was to open the connection did not end.
+    fn system(error: JoinError) -> Self {
+        SpawnError::System(error.into()).into()
+    }
+
     /// Nobody wants it any more.
     pub(super) fn stopped() -> Self {
         Self::new("it was stopped", "it was stopped")
+    }
+
+    /// It took longer than this setting says.
+    fn late(setting: &str) -> Self {
+        let late = format!("it did not answer in time (`{setting}`)");
+        Self::new(&late, &late)
     }
 
     fn permanent(self, is_permanent: bool) -> Self {
@@ -296,7 +312,12 @@ impl From<SpawnError> for StartError {
 
 impl From<http::SetupError> for StartError {
     fn from(error: http::SetupError) -> Self {
-        Self::new("it cannot be connected to", &error.to_string()).permanent(true)
+        // All that the operator has written was looked at when it was read.
+        let reason = match error {
+            http::SetupError::Header(_) => "a secret has characters that no header can have",
+            _ => "it cannot be connected to",
+        };
+        Self::new(reason, &error.to_string()).permanent(true)
     }
 }
 

@@ -5,6 +5,7 @@
 //! of the old one as soon as the server has acknowledged it. Lists have a request of their own, so that a
 //! resource that the server refuses cannot silence them.
 
+mod again;
 mod listening;
 mod turns;
 
@@ -17,7 +18,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use self::listening::Listening;
+use self::again::{Failures, Pauses};
+use self::listening::{Listening, NotListening};
 use self::turns::Turns;
 use super::Ready;
 use super::changes::Changes;
@@ -33,10 +35,6 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Questions about resources that a server is asked at once; and of them, those that end a subscription.
 const ASKED_MAX: usize = 16;
 const LEFT_MAX: usize = 4;
-/// The pause before listening again, when a server ended the subscription.
-/// It grows each time.
-const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
-const LISTEN_AGAIN_MAX: Duration = Duration::from_secs(300);
 /// The pause before a change of what is watched is passed on, for every hundred resources: changes often
 /// come together, and each tells the server of all of them.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
@@ -149,7 +147,8 @@ enum Known {
 async fn keep_modern(changes: &Changes, ready: &Ready) {
     let mut moved = changes.moved();
     let mut listening: Option<Listening> = None;
-    let mut pause = LISTEN_AGAIN_AFTER;
+    let (mut pauses, mut since) = (Pauses::default(), Instant::now());
+    let mut failures = Failures::default();
     // What the request asked for, and what the server agreed to.
     let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
     let mut turns = Turns::default();
@@ -172,14 +171,27 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
             match Listening::begin(ready, &json!({"resourceSubscriptions": attempt})).await {
                 Ok((new, acknowledged)) => {
                     listening = Some(new);
+                    since = Instant::now();
+                    failures.end();
                     honoured = acknowledged.unwrap_or_else(|| attempt.clone());
                     asked_for = attempt;
                 }
-                Err(refused) => {
+                Err(not_listening) => {
                     let added: Vec<_> = attempt.difference(&asked_for).collect();
-                    match added[..] {
-                        [] => {}
-                        [guilty] => changes.settle(guilty, Err(refused)),
+                    match (&added[..], not_listening) {
+                        ([], _) => {}
+                        ([guilty], NotListening::Refused(refused)) => {
+                            failures.end();
+                            changes.settle(guilty, Err(refused));
+                        }
+                        ([_], NotListening::Failed) => {
+                            let is_down = failures.note(&mut pauses);
+                            let new = wanted.difference(&asked_for);
+                            for uri in new.filter(|uri| is_down || attempt.contains(*uri)) {
+                                changes.settle(uri, Err(unasked()));
+                                failures.add(uri);
+                            }
+                        }
                         _ => one_by_one = true,
                     }
                 }
@@ -194,9 +206,13 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
         }
         tokio::select! {
             () = wait_for_change(&mut moved, wanted.len()) => {}
+            // Whoever was told that it failed is gone. The server had agreed to tell the others.
+            failed = failures.due() => {
+                changes.unsettle_failed(&failed);
+                changes.resources_may_have_changed();
+            }
             () = Listening::ended(&mut listening) => {
-                sleep(pause).await;
-                pause = (pause * 2).min(LISTEN_AGAIN_MAX);
+                sleep(pauses.after(since.elapsed())).await;
                 listening = None;
                 asked_for.clear();
                 changes.unsettle();
@@ -227,17 +243,20 @@ async fn listen_to_lists(changes: &Changes, ready: &Ready) {
     if ready.dialect.version().era() == Era::Legacy || filter == json!({}) {
         return std::future::pending().await;
     }
-    let mut pause = LISTEN_AGAIN_AFTER;
-    // A server that refuses will not tell anything: the lists stay as they are.
-    while let Ok((listening, _)) = Listening::begin(ready, &filter).await {
-        Listening::ended(&mut Some(listening)).await;
-        // The server ended it; what happens before the next one is not told.
-        sleep(pause).await;
-        pause = (pause * 2).min(LISTEN_AGAIN_MAX);
+    let mut pauses = Pauses::default();
+    loop {
+        let began = Instant::now();
+        match Listening::begin(ready, &filter).await {
+            Ok((listening, _)) => Listening::ended(&mut Some(listening)).await,
+            // It will not tell anything: the lists stay as they are.
+            Err(NotListening::Refused(_)) => return std::future::pending().await,
+            Err(NotListening::Failed) => {}
+        }
+        // What happens before the next one is not told.
+        sleep(pauses.after(began.elapsed())).await;
         ready.connection.note_tools_changed();
         changes.lists_may_have_changed(ready.about.lists());
     }
-    std::future::pending().await
 }
 
 fn list_filter(ready: &Ready) -> Value {
@@ -260,8 +279,12 @@ fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {
         Ok(Answer::Result(_)) => Ok(()),
         Ok(Answer::Error(refused)) => Err(serde_json::from_slice(&refused)
             .unwrap_or_else(|_| error(INTERNAL_ERROR, "the server refused the subscription"))),
-        Err(_) => Err(error(INTERNAL_ERROR, "the server did not answer the subscription")),
+        Err(_) => Err(unasked()),
     }
+}
+
+fn unasked() -> ErrorObject {
+    error(INTERNAL_ERROR, "the server did not answer the subscription")
 }
 
 fn error(code: i64, message: &str) -> ErrorObject {
@@ -274,6 +297,9 @@ async fn wait_for_change(moved: &mut watch::Receiver<u64>, watched: usize) {
     sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
 }
 
+#[cfg(test)]
+#[path = "subscriptions_again_tests.rs"]
+mod again_tests;
 #[cfg(test)]
 #[path = "subscriptions_tests.rs"]
 mod tests;

@@ -116,14 +116,16 @@ impl Outgoing {
     fn claimed(&self) -> Option<u64> {
         match self {
             Self::Request { id, .. } => Some(*id),
-            Self::Message(_) | Self::Cancel { .. } => None,
+            Self::Message { .. } | Self::Cancel { .. } => None,
         }
     }
 
     /// As it is written to a pipe.
     fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Request { frame, .. } | Self::Message(frame) => Cow::Borrowed(frame.as_bytes()),
+            Self::Request { frame, .. } | Self::Message { frame, .. } => {
+                Cow::Borrowed(frame.as_bytes())
+            }
             Self::Cancel { id, reason } => {
                 Cow::Owned(requests::cancelled(*id, reason).into_bytes())
             }

@@ -13,7 +13,7 @@ use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::client::Audience;
-use crate::backend::confine::{Kernel, Plan, plan};
+use crate::backend::confine::{Kernel, Plan, PlanError, plan};
 use crate::backend::pending::End;
 use crate::backend::run::{Launch, Run, StartError};
 use crate::config::Transport;
@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     print(&format!("configuration: {origin}\n"))?;
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
-    let mut left_out = String::new();
+    let (mut left_out, mut failed) = (String::new(), 0);
     for (server, mut config) in config.servers {
         // What it has is shown, whatever was approved.
         config.pin = false;
@@ -60,7 +60,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let secrets = secrets.join("`, `");
             left_out +=
                 &format!("\n{server} was not started: it needs tenants' secrets (`{secrets}`)\n");
-            left_out += &render_plan(confined(&config.transport).as_ref());
+            match confined(&config.transport) {
+                Ok(plan) => left_out += &render_plan(plan.as_ref()),
+                Err(error) => {
+                    left_out += &format!("  and it cannot be: {error}\n");
+                    failed += 1;
+                }
+            }
             continue;
         }
         let environment = environment.clone();
@@ -79,22 +85,22 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 }
                 Err(error) => Err(error),
             };
-            let confined = confined(&config.transport);
+            let confined = confined(&config.transport).ok().flatten();
             Report { server, outcome, confined, took }
         });
     }
     let mut reports = checks.join_all().await;
     reports.sort_by(|a, b| a.server.cmp(&b.server));
     print(&format!("{}{left_out}", render(&reports)))?;
-    let failed = reports.iter().filter(|report| report.outcome.is_err()).count();
+    failed += reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How a server's program is confined, if it is one and can be.
-fn confined(transport: &Transport) -> Option<Plan> {
+/// How a server's program is confined, if it is one.
+fn confined(transport: &Transport) -> Result<Option<Plan>, PlanError> {
     match transport {
-        Transport::Stdio(program) => plan(program, &Kernel::current()).ok(),
-        Transport::Http(_) => None,
+        Transport::Stdio(program) => plan(program, &Kernel::current()).map(Some),
+        Transport::Http(_) => Ok(None),
     }
 }
 

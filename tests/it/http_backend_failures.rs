@@ -205,3 +205,15 @@ async fn a_server_that_cannot_be_used_says_why_to_the_operator() {
     assert_eq!(output.status.code(), Some(1), "{table}");
     assert!(table.to_lowercase().contains("connection refused"), "{table}");
 }
+
+#[tokio::test]
+async fn a_server_that_is_too_slow_is_told_with_the_setting_that_says_so() {
+    let server = HttpServer::modern().await;
+    server.set_tools(Value::Null);
+    let setup = Setup::new().http("web", &server.url("/mcp"), "timeout = \"300ms\"");
+    setup.write();
+    let output = trunkline(&setup, &["check"]).await;
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("it did not answer in time (`timeout`)"), "{table}");
+    server.stop().await;
+}

@@ -90,6 +90,16 @@ async fn a_server_that_needs_secrets_is_left_out_of_a_check() {
 }
 
 #[tokio::test]
+async fn a_server_that_needs_secrets_and_cannot_be_confined_fails_a_check() {
+    let setup = setup("user = \"no-such-user\"");
+    setup.write();
+    let output = trunkline(&setup, &["check"]).await;
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("(`TOKEN`)\n  and it cannot be: there is no user"), "{said}");
+}
+
+#[tokio::test]
 async fn secrets_are_encrypted_again_and_those_that_no_key_opens_are_named() {
     let setup = setup("");
     let path = setup.write();

@@ -87,16 +87,41 @@ async fn copies_of_a_server_that_has_a_url_are_connections_with_calls_of_their_o
     server.stop().await;
 }
 
+const SECRET_HEADER: &str =
+    "sharing = \"tenant\"\nheaders.Authorization = \"Bearer ${secret:TOKEN}\"";
+
+#[tokio::test]
+async fn a_secret_that_no_header_can_have_is_told_to_its_tenant() {
+    let server = HttpServer::modern().await;
+    let setup = Setup::new()
+        .without_anonymous()
+        .set(&format!("[secrets]\nkeys = [{KEY:?}]"))
+        .with_tenant("acme", "servers = [\"own\"]")
+        .http("own", &server.url("/mcp"), SECRET_HEADER);
+    let key = setup.new_key("acme").await;
+    let serving = setup.serve_with(&[]).await;
+    let acme = Api::new(serving.addr, Some(key));
+    set(&acme, "swordfish\nand more").await;
+    let said = acme.call("own", "echo", json!({"text": "a"})).await;
+    assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+    let reason = "a secret has characters that no header can have";
+    assert!(said.detail().contains(reason), "{}", said.detail());
+    assert!(server.seen().is_empty());
+    // With another one the server is connected to anew.
+    set(&acme, "swordfish").await;
+    assert_eq!(acme.call("own", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_header_has_the_secret_of_whoever_calls_and_the_log_has_none() {
     let server = HttpServer::modern().await;
-    let settings = "sharing = \"tenant\"\nheaders.Authorization = \"Bearer ${secret:TOKEN}\"";
     let setup = Setup::new()
         .without_anonymous()
         .set(&format!("[secrets]\nkeys = [{KEY:?}]"))
         .with_tenant("acme", "servers = [\"own\"]")
         .with_tenant("globex", "servers = [\"own\"]")
-        .http("own", &server.url("/mcp"), settings);
+        .http("own", &server.url("/mcp"), SECRET_HEADER);
     let keys = [setup.new_key("acme").await, setup.new_key("globex").await];
     let serving = setup.serve_with(&[("RUST_LOG", "trace")]).await;
     let tenants = keys.map(|key| Api::new(serving.addr, Some(key)));

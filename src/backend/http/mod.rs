@@ -127,7 +127,7 @@ impl Driver {
                     self.tell(requests::cancelled(id, reason)).await;
                 }
             }
-            Outgoing::Message(frame) => self.tell(frame).await,
+            Outgoing::Message { frame, .. } => self.tell(frame).await,
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) async fn refused(
     mut response: Response,
     has_session: bool,
 ) -> Result<(), NoAnswer> {
+    // Else a server that says nothing but this when it is idle would be asked for a sign of life all the time.
+    link.connection.pulse().note_heard();
     let status = response.status().as_u16();
     let retry_after = match (status, retry_after(response.headers())) {
         (429, None) => Some(PAUSE),
@@ -166,6 +168,17 @@ mod tests {
             assert_eq!(no_answer, NoAnswer::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
             assert_eq!(*link.connection.paused_until().borrow(), until);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_is_a_sign_of_life() {
+        let link = Link::to_nowhere();
+        for status in [401, 429, 500, 502] {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            let response = axum::http::Response::builder().status(status).body("").unwrap();
+            refused(&link, 1, Response::from(response), false).await.unwrap_err();
+            assert_eq!(link.connection.pulse().silent_for(), Duration::ZERO, "{status}");
         }
     }
 

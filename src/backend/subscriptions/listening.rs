@@ -25,13 +25,21 @@ pub(super) struct Listening {
     answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
 }
 
+/// Why a server does not tell.
+pub(super) enum NotListening {
+    /// It will not.
+    Refused(ErrorObject),
+    /// It could not be asked, or not understood. Another time it may be.
+    Failed,
+}
+
 impl Listening {
     /// Listens; also gives the resources that the server agreed to tell of, if it said.
     pub(super) async fn begin(
         ready: &Ready,
         filter: &Value,
-    ) -> Result<(Self, Option<BTreeSet<String>>), ErrorObject> {
-        let failed = |_| error(INTERNAL_ERROR, "the server could not be asked");
+    ) -> Result<(Self, Option<BTreeSet<String>>), NotListening> {
+        let failed = |failure| NotListening::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
         let ticket = connection
@@ -46,11 +54,11 @@ impl Listening {
             biased;
             // One that never acknowledges may tell all the same.
             event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
-            answer = &mut answer => return Err(refusal(answer)),
+            answer = &mut answer => return Err(NotListening::of(answer)),
         };
         let acknowledged = match event {
             // Nobody is left who could acknowledge: there is an answer.
-            Some(None) => return Err(refusal(answer.await)),
+            Some(None) => return Err(NotListening::of(answer.await)),
             Some(event) => event,
             None => None,
         };
@@ -84,10 +92,51 @@ fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
     acknowledged.notifications.resource_subscriptions
 }
 
-/// What was answered instead of being acknowledged.
-fn refusal(answer: Result<Answer, Failure>) -> ErrorObject {
-    match read(answer) {
-        Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
-        Err(refused) => refused,
+impl NotListening {
+    /// By what was answered instead of being acknowledged.
+    fn of(answer: Result<Answer, Failure>) -> Self {
+        match answer {
+            Err(failure) if !is_final(&failure) => Self::Failed,
+            answer => Self::Refused(match read(answer) {
+                Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
+                Err(refused) => refused,
+            }),
+        }
+    }
+}
+
+/// Whether asking again would end no better. What stands between may have failed with any other status.
+fn is_final(failure: &Failure) -> bool {
+    match failure {
+        Failure::Http { status, retry_after: None } => {
+            matches!(status, 400..=499 | 501) && !matches!(status, 408 | 425)
+        }
+        Failure::Unsendable(_) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_from_a_failure_that_may_pass() {
+        let is_refused =
+            |failure| matches!(NotListening::of(Err(failure)), NotListening::Refused(_));
+        let http = |status, retry_after| Failure::Http { status, retry_after };
+        for status in [400, 401, 404, 405, 501] {
+            assert!(is_refused(http(status, None)), "{status}");
+        }
+        for status in [303, 408, 425, 500, 502, 503, 504] {
+            assert!(!is_refused(http(status, None)), "{status}");
+        }
+        assert!(!is_refused(http(429, Some(Duration::from_secs(1)))));
+        let reason = "it cannot be reached";
+        assert!(!is_refused(Failure::Unreached { reason, detail: String::new() }));
+        assert!(matches!(
+            NotListening::of(Ok(Answer::Result("{}".into()))),
+            NotListening::Refused(_)
+        ));
     }
 }

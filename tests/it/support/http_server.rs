@@ -148,6 +148,7 @@ impl HttpServer {
         *self.shared.target.lock() = target;
     }
 
+    /// With none at all it does not answer when it is asked for them.
     pub fn set_tools(&self, tools: Value) {
         *self.shared.tools.lock() = tools;
     }
@@ -272,6 +273,9 @@ impl Shared {
         match seen.message["method"].as_str().unwrap_or_default() {
             "tools/list" => {
                 let tools = self.tools.lock().clone();
+                if tools.is_null() {
+                    return self.stream(mpsc::channel(1).1, true, String::new());
+                }
                 let caching =
                     json!({"resultType": "complete", "ttlMs": 600_000, "cacheScope": "public"});
                 let mut result = json!({"tools": tools});
