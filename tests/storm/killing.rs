@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use rand::RngExt;
 use tempfile::TempDir;
-use tokio::task::JoinSet;
+use tokio::runtime::Handle;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -186,27 +188,38 @@ async fn kill_all(dir: std::path::PathBuf, tally: Arc<Tally>, notes: Arc<Notes>)
 }
 
 /// What calls of the neighbour take.
-async fn measure(gateway: &Gateway, time: Duration, tally: &Tally) -> Vec<Duration> {
+async fn measure(gateway: &Arc<Gateway>, time: Duration, tally: &Arc<Tally>) -> Vec<Duration> {
     sleep(SETTLE.min(time / 4)).await;
     let end = Instant::now() + time;
-    let callers = (0..NEIGHBOUR_CALLERS).map(|tenant| measure_one(gateway, tenant, end, tally));
-    join_all(callers).await.concat()
+    let callers = (0..NEIGHBOUR_CALLERS).map(|tenant| {
+        let (gateway, tally, runtime) = (gateway.clone(), tally.clone(), Handle::current());
+        spawn_blocking(move || measure_one(&runtime, &gateway, tenant, end, &tally))
+    });
+    join_all(callers).await.into_iter().flat_map(|calls| calls.expect("it only calls")).collect()
 }
 
-async fn measure_one(
-    gateway: &Gateway,
+/// Calls at random moments, from a thread of its own. The runtime's timers go by whole milliseconds: by them, all calls would
+/// begin at the same point between two ticks of the server's, and whatever delays a hundredth of them would show as a
+/// millisecond or as nothing.
+fn measure_one(
+    runtime: &Handle,
+    gateway: &Arc<Gateway>,
     tenant: usize,
     end: Instant,
     tally: &Tally,
 ) -> Vec<Duration> {
-    let (caller, mut latencies) = (worker::caller(tenant), vec![]);
+    let (caller, mut latencies) = (Arc::new(worker::caller(tenant)), vec![]);
     while Instant::now() < end {
-        let began = Instant::now();
-        match gateway.call(&caller, to_neighbour()).await {
-            Ok(_) => latencies.push(began.elapsed()),
+        std::thread::park_timeout(Duration::from_micros(rand::rng().random_range(1000..3000)));
+        let (gateway, caller, began) = (gateway.clone(), caller.clone(), Instant::now());
+        let call = runtime.spawn(async move {
+            let called = gateway.call(&caller, to_neighbour()).await.map(|_| began.elapsed());
+            called.map_err(|error| error.to_string())
+        });
+        match runtime.block_on(call).expect("calls do not panic") {
+            Ok(latency) => latencies.push(latency),
             Err(error) => tally.fault(format!("the neighbour failed: {error}")),
         }
-        sleep(Duration::from_millis(2)).await;
     }
     latencies
 }
