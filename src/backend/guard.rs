@@ -14,7 +14,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -47,7 +47,8 @@ pub fn run(gateway: u32, profile: &str, program: &OsStr, args: &[OsString]) -> E
     match try_run(gateway, profile, program, args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("{error}");
+            // Whoever would read it may be gone.
+            let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(match error {
                 ConfineError::Run { .. } | ConfineError::Guard(_) => CANNOT_RUN,
                 _ => CANNOT_CONFINE,

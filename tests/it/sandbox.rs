@@ -72,6 +72,20 @@ async fn only_what_is_listed_can_be_read() {
 }
 
 #[tokio::test]
+async fn relative_paths_and_those_of_the_process_are_the_servers_own() {
+    if !can(3) {
+        return;
+    }
+    let gateway = sandboxed(&["/proc/self"], "write = [\".\"], syscalls = false").start().await;
+    assert!(can_read(&gateway, "/proc/self/status").await);
+    assert!(!can_read(&gateway, "/proc/1/status").await);
+    // The gateway's own directory is that of this test.
+    let here = std::env::current_dir().unwrap().join("Cargo.toml");
+    assert!(!can_read(&gateway, here.to_str().unwrap()).await);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn only_what_is_listed_and_the_private_directory_can_be_written() {
     if !can(3) {
         return;

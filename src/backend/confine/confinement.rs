@@ -1,12 +1,11 @@
 //! What a new process does to itself before it becomes a server's program.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
-use ::landlock::RulesetCreated;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
     setrlimit,
@@ -19,17 +18,14 @@ use super::{CANNOT_CONFINE, ConfineError, Limit, Profile, landlock, seccomp};
 /// A profile, ready to be applied to one process.
 pub struct Confinement {
     profile: Profile,
-    reach: Option<RulesetCreated>,
     filters: Vec<BpfProgram>,
 }
 
 impl Confinement {
-    /// Does all that takes memory or descriptors, of which the process may have none left under its limits.
+    /// Does what can be done before there is the process.
     pub fn prepare(profile: Profile) -> Result<Self, ConfineError> {
-        let directory = profile.directory.as_deref();
-        let reach = profile.reach.as_ref().map(|reach| landlock::prepare(reach, directory));
-        let (reach, filters) = (reach.transpose()?, seccomp::prepare(profile.refuse)?);
-        Ok(Self { profile, reach, filters })
+        let filters = seccomp::prepare(profile.refuse)?;
+        Ok(Self { profile, filters })
     }
 
     /// Has the process that `command` starts confine itself before it becomes the program. If it cannot there is no
@@ -37,11 +33,12 @@ impl Confinement {
     ///
     /// To be called by whoever starts it, while it has no other threads.
     #[expect(unsafe_code, reason = "nothing else runs in a new process before its program")]
-    pub fn impose_on(mut self, command: &mut Command) {
+    pub fn impose_on(self, command: &mut Command) {
         let guard = getpid();
         let confine = move || {
             self.apply(guard).or_else(|error| {
-                eprintln!("{error}");
+                // Whoever would read it may be gone.
+                let _ = writeln!(io::stderr(), "{error}");
                 exit(CANNOT_CONFINE.into())
             })
         };
@@ -51,7 +48,12 @@ impl Confinement {
     }
 
     /// From what needs rights to what takes them away.
-    fn apply(&mut self, guard: Pid) -> Result<(), ConfineError> {
+    fn apply(&self, guard: Pid) -> Result<(), ConfineError> {
+        // Paths such as `.` and `/proc/self` mean the process's own. Opening them takes descriptors, which it may have few of
+        // under its limits.
+        let directory = self.profile.directory.as_deref();
+        let reach = self.profile.reach.as_ref().map(|reach| landlock::prepare(reach, directory));
+        let reach = reach.transpose()?;
         // Limits may need rights that another user does not have.
         set_limits(&self.profile)?;
         if let Some(user) = &self.profile.user {
@@ -62,7 +64,7 @@ impl Confinement {
         die_with(guard)?;
         set_no_new_privs(true)
             .map_err(|error| ConfineError::Plain { what: "no_new_privs", source: error.into() })?;
-        if let Some(reach) = self.reach.take() {
+        if let Some(reach) = reach {
             landlock::enforce(reach)?;
         }
         seccomp::enforce(&self.filters)

@@ -10,7 +10,7 @@ use crate::config;
 /// What will be done to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For the last stage. It names no private directory yet: each run has another one.
+    /// For the process itself. It names no private directory yet: each run has another one.
     pub profile: Profile,
     /// What will be in force, in a few words each.
     pub in_force: Vec<String>,
