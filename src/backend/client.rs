@@ -33,6 +33,9 @@ pub trait Client: Send + Sync {
     /// The same if nothing of it is under way. Tells whether it is over.
     fn end_if_at_rest(&self) -> bool;
 
+    /// The same if no request of it is under way, at whichever server; it may listen. Tells whether it is over.
+    fn end_if_nothing_is_asked(&self) -> bool;
+
     /// Whether it is.
     fn has_ended(&self) -> bool;
 

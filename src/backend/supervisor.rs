@@ -185,9 +185,8 @@ impl Keeper {
                 }
                 Left::Worn(why) => {
                     let server = &self.backend.id;
-                    if let Some(client) = &self.backend.audience.client {
+                    if self.backend.audience.client.is_some() {
                         tracing::info!(%server, %why, "a session ends with its process of server `{server}`");
-                        client.end();
                         self.stop(serving.run).await;
                         return None;
                     }

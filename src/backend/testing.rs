@@ -120,6 +120,9 @@ impl Client for Sleeper {
         self.end();
         true
     }
+    fn end_if_nothing_is_asked(&self) -> bool {
+        self.end_if_at_rest()
+    }
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }

@@ -241,6 +241,19 @@ async fn a_process_that_has_served_its_time_ends_with_its_session_when_it_has_no
 }
 
 #[tokio::test]
+async fn a_session_whose_process_has_served_its_time_finishes_its_calls_at_other_servers() {
+    let settings = "sharing = \"session\"\nrecycle.calls = 1";
+    let gateway = Setup::new().fake("other").fake_with("own", &[], settings).start().await;
+    let session = Session::open(&gateway, "/mcp").await;
+    let elsewhere = tokio::spawn(Answer::of(session.call(1, "other__later", json!({"ms": 2500}))));
+    eventually("under way", async || gateway.fake("other").calls_of("later").pop()).await;
+    let own = pid(&session, "own__pid").await;
+    result_of(&elsewhere.await.unwrap());
+    ended(&session, own).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_elsewhere_that_has_forgotten_a_session_ends_it_here_too() {
     let server = HttpServer::legacy().await;
     let setup = Setup::new().http("own", &server.url("/mcp"), "sharing = \"session\"");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::State;
 use super::super::health::failing;
@@ -18,10 +18,12 @@ use crate::mcp::Era;
 
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
+/// How often it is looked whether a client whose process has served its time still asks for something.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Keeper {
     /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up. One
-    /// that belongs to a client goes when it has no calls, since no other can take its place.
+    /// that belongs to a client ends with it, since no other can take its place, as soon as the client asks nothing.
     pub(super) async fn worn(&self, serving: &Serving) -> String {
         let Serving { run, load, since, lifetime, stays_until, .. } = serving;
         if let Some(until) = stays_until {
@@ -29,8 +31,10 @@ impl Keeper {
         }
         self.leaving.wait().await;
         let why = worn(&self.backend.config.recycle, run, load, *since, *lifetime).await;
-        if self.backend.audience.client.is_some() {
-            load.idle().await;
+        if let Some(client) = &self.backend.audience.client {
+            while !client.end_if_nothing_is_asked() {
+                sleep(LOOK_AGAIN).await;
+            }
         }
         why
     }

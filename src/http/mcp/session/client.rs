@@ -30,6 +30,16 @@ impl Session {
         state.subscriptions.clear();
         state.seat = None;
     }
+
+    /// Whoever enters after this sees that it has ended.
+    fn end_if(&self, may_end: impl FnOnce(&State) -> bool) -> bool {
+        let mut state = self.state.lock();
+        let may_end = may_end(&state);
+        if may_end {
+            self.end_with(&mut state);
+        }
+        may_end
+    }
 }
 
 impl Client for Session {
@@ -64,13 +74,11 @@ impl Client for Session {
     }
 
     fn end_if_at_rest(&self) -> bool {
-        // Whoever enters after this sees that it has ended.
-        let mut state = self.state.lock();
-        let is_at_rest = state.is_at_rest();
-        if is_at_rest {
-            self.end_with(&mut state);
-        }
-        is_at_rest
+        self.end_if(State::is_at_rest)
+    }
+
+    fn end_if_nothing_is_asked(&self) -> bool {
+        self.end_if(|state| state.entered == 0 && state.running.is_empty())
     }
 
     fn ask(&self, question: Question) {
