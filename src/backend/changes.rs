@@ -189,16 +189,17 @@ impl Changes {
         }
     }
 
-    /// What could not be asked for is to be asked for again, by those who still watch it.
-    pub(super) fn unsettle_failed(&self, uris: &BTreeSet<String>) {
+    /// What could not be asked for is to be asked for again, for those who still watch it. Gives what that is.
+    pub(super) fn unsettle_failed<'a>(&self, uris: &'a BTreeSet<String>) -> Vec<&'a String> {
         let table = self.table.lock();
-        for watched in uris.iter().filter_map(|uri| table.watched.get(uri)) {
+        let unsettle = |watched: &Watched| {
             watched.answer.send_if_modified(|answer| {
                 let has_failed = matches!(answer, Some(Err(_)));
                 *answer = answer.take().filter(|_| !has_failed);
                 has_failed
-            });
-        }
+            })
+        };
+        uris.iter().filter(|uri| table.watched.get(*uri).is_some_and(unsettle)).collect()
     }
 
     fn note_move(&self) {

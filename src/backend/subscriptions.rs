@@ -23,8 +23,7 @@ use self::listening::{Listening, NotListening};
 use self::turns::Turns;
 use super::Ready;
 use super::changes::Changes;
-use super::connection::Failure;
-use super::pending::Answer;
+use super::pending::{Answer, Failure};
 use crate::ids::TenantId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
@@ -192,7 +191,10 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
                                 failures.add(uri);
                             }
                         }
-                        _ => one_by_one = true,
+                        _ => {
+                            failures.end();
+                            one_by_one = true;
+                        }
                     }
                 }
             }
@@ -206,10 +208,11 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
         }
         tokio::select! {
             () = wait_for_change(&mut moved, wanted.len()) => {}
-            // Whoever was told that it failed is gone. The server had agreed to tell the others.
+            // Whoever was told that it failed is gone. The server had agreed to tell those who are left.
             failed = failures.due() => {
-                changes.unsettle_failed(&failed);
-                changes.resources_may_have_changed();
+                for uri in changes.unsettle_failed(&failed) {
+                    changes.resource_updated(uri);
+                }
             }
             () = Listening::ended(&mut listening) => {
                 sleep(pauses.after(since.elapsed())).await;

@@ -42,7 +42,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// It could be asked.
+    /// It could be asked, or is asked anew for one after the other.
     pub(super) fn end(&mut self) {
         self.in_a_row = 0;
     }
