@@ -55,19 +55,28 @@ pub enum Answer {
     Error(Bytes),
 }
 
-/// Why there is no answer.
+/// Why a request got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
-    /// The connection ended first.
+pub enum Failure {
+    /// The connection ended.
     Ended {
         /// Why.
         end: End,
         /// Whether the server may have seen the request.
         written: bool,
     },
-    /// There was one, over the size limit.
+    /// The deadline passed.
+    Expired {
+        /// Whether the server may have seen the request.
+        written: bool,
+    },
+    /// The answer was over the size limit.
     TooLarge,
-    /// There was an HTTP status instead.
+    /// Too many frames wait to be written.
+    Busy,
+    /// The answer belonged to another call. It was withheld and the connection closed.
+    Mixup,
+    /// The server answered with an HTTP status instead.
     Http {
         /// Which.
         status: u16,
@@ -91,7 +100,7 @@ pub struct Delivery {
     /// Whose outcome this is.
     pub owner: Owner,
     /// The outcome.
-    pub outcome: Result<Answer, NoAnswer>,
+    pub outcome: Result<Answer, Failure>,
 }
 
 /// Why a call could not be registered.

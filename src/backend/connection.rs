@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
 use super::client::{Audience, Client};
-use super::pending::{Answer, End, Owner, Pending, Progress, Refused};
+use super::pending::{Answer, End, Failure, Owner, Pending, Progress, Refused};
 use super::pulse::Pulse;
 use super::queue::Permit;
 use super::request_ids::IdSource;
@@ -104,45 +104,6 @@ pub(super) enum Outgoing {
         id: u64,
         /// Why, in words for the server.
         reason: &'static str,
-    },
-}
-
-/// Why a request got no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The connection ended.
-    Ended {
-        /// Why.
-        end: End,
-        /// Whether the server may have seen the request.
-        written: bool,
-    },
-    /// The deadline passed.
-    Expired {
-        /// Whether the server may have seen the request.
-        written: bool,
-    },
-    /// The answer was over the size limit.
-    TooLarge,
-    /// Too many frames wait to be written.
-    Busy,
-    /// The answer belonged to another call. It was withheld and the connection closed.
-    Mixup,
-    /// The server answered with an HTTP status instead.
-    Http {
-        /// Which.
-        status: u16,
-        /// When to come back, if it said.
-        retry_after: Option<Duration>,
-    },
-    /// It could not be sent as it is, for this reason.
-    Unsendable(String),
-    /// The server was not reached, or knew at once that it could not take the call.
-    Unreached {
-        /// In words that may be shown to callers.
-        reason: &'static str,
-        /// The whole story, for the operator.
-        detail: String,
     },
 }
 

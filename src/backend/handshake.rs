@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::connection::{Connection, Failure};
-use super::pending::{Answer, End};
+use super::connection::Connection;
+use super::pending::{Answer, End, Failure};
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::requests;
 use crate::mcp::results::{

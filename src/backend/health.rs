@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Ready;
-use super::connection::Failure;
+use super::pending::Failure;
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub use super::answer::{
-    Answer, Completion, Delivery, End, NoAnswer, Owner, Patience, Progress, Refused,
+    Answer, Completion, Delivery, End, Failure, Owner, Patience, Progress, Refused,
 };
 use super::answering::Answering;
 use super::during::{Event, Listener};
@@ -205,7 +205,7 @@ impl Pending {
     }
 
     /// Hands an outcome to whoever waits for `id`.
-    pub fn complete(&self, id: u64, outcome: Result<Answer, NoAnswer>) -> Completion {
+    pub fn complete(&self, id: u64, outcome: Result<Answer, Failure>) -> Completion {
         let slot = {
             let mut table = self.table.lock();
             let slot = table.slots.remove(&id);
@@ -304,8 +304,7 @@ impl Pending {
             std::mem::take(&mut table.slots)
         };
         for slot in slots.into_values() {
-            let outcome =
-                Err(NoAnswer::Ended { end: end.clone(), written: slot.written.is_some() });
+            let outcome = Err(Failure::Ended { end: end.clone(), written: slot.written.is_some() });
             if let Some(waiter) = slot.waiter {
                 let _ = waiter.send(Delivery { owner: slot.owner, outcome });
             }

@@ -20,7 +20,7 @@ fn claim(pending: &Pending, id: u64) -> bool {
     !batch.is_empty()
 }
 
-fn answer(text: &'static str) -> Result<Answer, NoAnswer> {
+fn answer(text: &'static str) -> Result<Answer, Failure> {
     Ok(Answer::Result(Bytes::from_static(text.as_bytes())))
 }
 
@@ -78,7 +78,7 @@ async fn closing_tells_everyone_how_far_they_came_and_refuses_the_late() {
     let end = End::Exited("exit code 1".into());
     pending.close(&end);
     pending.close(&End::Stopped);
-    let ended = |written| Err(NoAnswer::Ended { end: end.clone(), written });
+    let ended = |written| Err(Failure::Ended { end: end.clone(), written });
     assert_eq!(queued.await.unwrap().outcome, ended(false));
     assert_eq!(written.await.unwrap().outcome, ended(true));
     assert_eq!(insert(&pending, 3).unwrap_err(), Refused::Closed(end.clone()));

@@ -14,7 +14,7 @@ use super::client::Question;
 use super::connection::{Connection, detach};
 use super::during::Event;
 use super::mailbox::List;
-use super::pending::{Answer, Completion, End, NoAnswer};
+use super::pending::{Answer, Completion, End, Failure};
 use super::process::exited;
 use crate::jsonrpc::id_scan::Whose;
 use crate::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
@@ -189,7 +189,7 @@ fn take_overlong(connection: &Connection, whose: Whose) -> Result<(), End> {
     connection.metrics().too_long_lines.inc();
     match whose {
         Whose::AnswerTo(id) => {
-            count(connection, id, connection.pending().complete(id, Err(NoAnswer::TooLarge)));
+            count(connection, id, connection.pending().complete(id, Err(Failure::TooLarge)));
             Ok(())
         }
         Whose::NotAnAnswer => Ok(()),
@@ -199,7 +199,7 @@ fn take_overlong(connection: &Connection, whose: Whose) -> Result<(), End> {
     }
 }
 
-fn complete(connection: &Connection, id: &RawValue, outcome: Result<Answer, NoAnswer>) {
+fn complete(connection: &Connection, id: &RawValue, outcome: Result<Answer, Failure>) {
     match id.get().parse() {
         Ok(id) => count(connection, id, connection.pending().complete(id, outcome)),
         Err(_) => connection.metrics().unknown_answers.inc(),

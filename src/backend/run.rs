@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Audience;
-use super::connection::{Connection, Failure, Options};
+use super::connection::{Connection, Options};
 use super::handshake::{Greeting, HandshakeError, greet};
-use super::pending::End;
+use super::pending::{End, Failure};
 use super::process::{Process, SpawnError, StderrTail, exited};
 use super::tools::{ListError, ToolSet};
 use super::{About, Environment, Ready, http};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, Failure, Outgoing};
+use super::connection::{Connection, Outgoing};
 use super::during::Listener;
-use super::pending::{Answer, Delivery, End, NoAnswer, Owner, Patience, Progress};
+use super::pending::{Answer, Delivery, End, Failure, Owner, Patience, Progress};
 use crate::jsonrpc::Frame;
 
 /// One registered call. Dropping it abandons the call: the server is told, and nobody else is touched.
@@ -88,13 +88,7 @@ impl Ticket {
         if delivery.owner != self.owner {
             return Err(self.mixup());
         }
-        delivery.outcome.map_err(|no_answer| match no_answer {
-            NoAnswer::Ended { end, written } => Failure::Ended { end, written },
-            NoAnswer::TooLarge => Failure::TooLarge,
-            NoAnswer::Http { status, retry_after } => Failure::Http { status, retry_after },
-            NoAnswer::Unsendable(reason) => Failure::Unsendable(reason),
-            NoAnswer::Unreached { reason, detail } => Failure::Unreached { reason, detail },
-        })
+        delivery.outcome
     }
 
     fn expire(&mut self) -> Failure {

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Environment;
-use super::connection::{Connection, Failure};
+use super::connection::Connection;
 use super::handshake::describe;
-use super::pending::Answer;
+use super::pending::{Answer, Failure};
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;

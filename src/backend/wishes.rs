@@ -6,7 +6,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Failure};
+use super::connection::Connection;
+use super::pending::Failure;
 
 /// What is asked so far.
 #[derive(Default)]

@@ -3,8 +3,7 @@
 use super::error::RETRY_SOON;
 use super::{CallError, Executed};
 use crate::backend::NotReady;
-use crate::backend::connection::Failure;
-use crate::backend::pending::End;
+use crate::backend::pending::{End, Failure};
 use crate::backend::queue::QueueError;
 use crate::limits::Refusal;
 use crate::registry::NoProcess;

@@ -124,6 +124,33 @@ async fn a_tool_whose_error_is_about_a_session_is_run_once() {
 }
 
 #[tokio::test]
+async fn a_tool_that_is_not_found_costs_nobody_the_session() {
+    let server = HttpServer::legacy().await;
+    let gateway = gateway(&server).await;
+    for body in ["", "<p>not here</p>", r#"{"error":"no such file"}"#] {
+        let before = server.seen_of("tools/call").len();
+        let said = gateway.call("web", "status", status(404, json!({}), body)).await;
+        assert_eq!(said.problem(), refused(502, "backend_http"), "{body}");
+        assert_eq!(server.seen_of("tools/call").len(), before + 1);
+    }
+    assert_eq!(server.seen_of("initialize").len(), 1);
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_of_which_nothing_is_found_is_renewed() {
+    let server = HttpServer::legacy().await;
+    let gateway = gateway(&server).await;
+    server.forget_sessions_silently();
+    let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+    assert_eq!((said.tool_text().as_str(), said.header("trunkline-attempts")), ("b", "2"));
+    assert_eq!(server.seen_of("initialize").len(), 2);
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_restarts_is_connected_to_again() {
     for is_modern in [false, true] {
         let addr = "127.0.0.1:0".parse().unwrap();

@@ -14,7 +14,7 @@ use super::head::{Head, SESSION};
 use super::refusal::refused;
 use super::sse::SseDecoder;
 use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
-use crate::backend::pending::{End, NoAnswer};
+use crate::backend::pending::{End, Failure};
 use crate::backend::reader::{Answers, Taken};
 use crate::jsonrpc::Frame;
 use crate::mcp::method;
@@ -41,11 +41,11 @@ pub(super) async fn run(
     let connection = &link.connection;
     tokio::select! {
         outcome = converse(&link, id, frame, &params) => {
-            if let Err(no_answer) = outcome {
-                if no_answer == NoAnswer::TooLarge {
+            if let Err(failure) = outcome {
+                if failure == Failure::TooLarge {
                     connection.metrics().too_long_lines.inc();
                 }
-                connection.pending().complete(id, Err(no_answer));
+                connection.pending().complete(id, Err(failure));
             }
         }
         () = given_up(&link, id, &cancelled) => {}
@@ -80,13 +80,13 @@ async fn converse(
     id: u64,
     frame: Frame,
     params: &[(String, String)],
-) -> Result<(), NoAnswer> {
+) -> Result<(), Failure> {
     let head = Head::of(&frame);
     let headers = head.headers(link, params)?;
-    let has_session = headers.contains_key(SESSION);
+    let in_session = headers.contains_key(SESSION).then_some(&*head.method);
     let mut response = link.post(&headers, frame).await.map_err(|error| unsent(link, error))?;
     if !response.status().is_success() {
-        return refused(link, id, response, has_session).await;
+        return refused(link, id, response, in_session).await;
     }
     if head.method == method::INITIALIZE {
         note_session(link, response.headers());
@@ -105,7 +105,7 @@ async fn converse(
 }
 
 /// Reads a stream until the answer. A legacy server may end it and go on where it is asked to.
-async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), NoAnswer> {
+async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), Failure> {
     let mut decoder = SseDecoder::new(link.message_len_max);
     loop {
         let ended = read_events(link, &mut response, &mut decoder, Answers::To(id)).await;
@@ -129,7 +129,7 @@ async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), NoAn
     }
 }
 
-async fn finish(ended: Ended, response: Response) -> Result<(), NoAnswer> {
+async fn finish(ended: Ended, response: Response) -> Result<(), Failure> {
     if ended == Ended::Answered {
         drain(response).await;
         return Ok(());
@@ -138,9 +138,9 @@ async fn finish(ended: Ended, response: Response) -> Result<(), NoAnswer> {
 }
 
 /// The server may have done what it was asked; nobody will know.
-fn cut_off(ended: Ended) -> NoAnswer {
+fn cut_off(ended: Ended) -> Failure {
     match ended {
-        Ended::TooLarge => NoAnswer::TooLarge,
+        Ended::TooLarge => Failure::TooLarge,
         Ended::Flood => senseless("it floods its answer with what is no message"),
         Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
         Ended::Broken(error) => {
@@ -150,15 +150,15 @@ fn cut_off(ended: Ended) -> NoAnswer {
     }
 }
 
-fn senseless(what: &str) -> NoAnswer {
-    NoAnswer::Ended { end: End::Protocol(what.to_owned()), written: true }
+fn senseless(what: &str) -> Failure {
+    Failure::Ended { end: End::Protocol(what.to_owned()), written: true }
 }
 
-fn exited(how: &str) -> NoAnswer {
-    NoAnswer::Ended { end: End::Exited(how.to_owned()), written: true }
+fn exited(how: &str) -> Failure {
+    Failure::Ended { end: End::Exited(how.to_owned()), written: true }
 }
 
-fn unsent(link: &Link, error: SendError) -> NoAnswer {
+fn unsent(link: &Link, error: SendError) -> Failure {
     let detail = error.to_string();
     match error {
         SendError::Unreachable(_) => {
@@ -166,11 +166,11 @@ fn unsent(link: &Link, error: SendError) -> NoAnswer {
             if link.connection.pulse().silent_for() > HEARD_LATELY {
                 link.connection.retire(reason, detail.clone());
             }
-            NoAnswer::Unreached { reason, detail }
+            Failure::Unreached { reason, detail }
         }
         SendError::Elsewhere(_) | SendError::Nowhere => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
-            NoAnswer::Unreached { reason: "it redirects to where it must not", detail }
+            Failure::Unreached { reason: "it redirects to where it must not", detail }
         }
         SendError::Broken(_) => {
             tracing::debug!(%error, "a request broke off");
@@ -207,8 +207,8 @@ mod tests {
         advance(HEARD_LATELY * 10).await;
         link.connection.pulse().note_heard();
         advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && !is_retired(&link.connection));
+        assert!(matches!(fail(), Failure::Unreached { .. }) && !is_retired(&link.connection));
         advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), NoAnswer::Unreached { .. }) && is_retired(&link.connection));
+        assert!(matches!(fail(), Failure::Unreached { .. }) && is_retired(&link.connection));
     }
 }

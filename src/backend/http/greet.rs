@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::connection::{Connection, Failure};
+use crate::backend::connection::Connection;
 use crate::backend::handshake::{Greeting, HandshakeError, Probe, open_legacy, read_probe};
-use crate::backend::pending::End;
+use crate::backend::pending::{End, Failure};
 use crate::mcp::requests;
 
 /// Opens a fresh connection, both eras tried. Each step may take `init_timeout`.

@@ -6,7 +6,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::Link;
-use crate::backend::pending::NoAnswer;
+use crate::backend::pending::Failure;
 use crate::jsonrpc::{Frame, Message, decode};
 use crate::mcp::headers::encode;
 use crate::mcp::{Era, ProtocolVersion, method};
@@ -66,7 +66,7 @@ impl Head {
         &self,
         link: &Link,
         params: &[(String, String)],
-    ) -> Result<HeaderMap, NoAnswer> {
+    ) -> Result<HeaderMap, Failure> {
         // The probe is written in the newest version; with the handshake the version is yet to be found.
         let version = match self.method.as_str() {
             method::DISCOVER => Some(ProtocolVersion::LATEST),
@@ -83,7 +83,7 @@ impl Head {
     }
 
     /// Adds the headers that repeat parts of the message.
-    fn repeat(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), NoAnswer> {
+    fn repeat(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), Failure> {
         if let Ok(method) = HeaderValue::from_str(&self.method)
             && !method.is_empty()
         {
@@ -97,7 +97,7 @@ impl Head {
         for (name, value) in name.into_iter().chain(params) {
             len += name.as_str().len() + value.len();
             if value.len() > VALUE_LEN_MAX || len > VALUES_LEN_MAX {
-                return Err(NoAnswer::Unsendable(format!(
+                return Err(Failure::Unsendable(format!(
                     "what the header `{name}` repeats is too long: a header may have {VALUE_LEN_MAX} bytes, and all that \
                      repeat something {VALUES_LEN_MAX} together"
                 )));
@@ -186,7 +186,7 @@ mod tests {
         let half = "x".repeat(VALUE_LEN_MAX / 2);
         assert_eq!((check(&fits, &[&half]), check("a", &[&fits, &half])), (Ok(()), Ok(())));
         let is_refused = |outcome, header: &str| match outcome {
-            Err(NoAnswer::Unsendable(why)) => assert!(why.contains(header), "{why}"),
+            Err(Failure::Unsendable(why)) => assert!(why.contains(header), "{why}"),
             other => panic!("{other:?}"),
         };
         is_refused(check(&over, &[]), "mcp-name");

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::client::{Client, SendError};
 use self::head::Head;
 use super::connection::{Connection, Options, Outgoing};
-use super::pending::NoAnswer;
+use super::pending::Failure;
 use crate::config::{Secrets, Upstream};
 use crate::jsonrpc::Frame;
 use crate::mcp::{Era, method, requests};
@@ -42,7 +42,8 @@ use crate::mcp::{Era, method, requests};
 pub(super) use self::client::SetupError;
 pub(super) use self::greet::greet;
 
-/// Notifications and answers to the server's own requests that may be on their way at once.
+/// Notifications and answers to the server's own requests that may be on their way at once; besides, each call can be
+/// cancelled once.
 const MESSAGES_MAX: usize = 64;
 /// How long the server may take to hear that its session is no longer needed.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -127,6 +128,8 @@ impl Driver {
                     self.tell(requests::cancelled(id, reason)).await;
                 }
             }
+            // Those that the server itself makes necessary: it waits for what it is to be told, or asks for less.
+            Outgoing::Message { .. } if self.messages.len() >= MESSAGES_MAX => {}
             Outgoing::Message { frame, .. } => self.tell(frame).await,
         }
     }
@@ -146,7 +149,7 @@ impl Driver {
                 () = connection.token().cancelled() => return,
             }
             self.messages.spawn(notices::listen(link));
-        } else if self.messages.len() < MESSAGES_MAX {
+        } else {
             self.messages.spawn(async move { link.post_message(head, frame).await });
         }
     }
@@ -182,10 +185,10 @@ impl Link {
     }
 
     /// The server has forgotten this session. It has not looked at the request.
-    fn session_is_gone(&self) -> NoAnswer {
+    fn session_is_gone(&self) -> Failure {
         let (reason, detail) = ("its session has ended", "the server has ended the session");
         self.connection.retire(reason, detail.to_owned());
-        NoAnswer::Unreached { reason, detail: detail.to_owned() }
+        Failure::Unreached { reason, detail: detail.to_owned() }
     }
 
     async fn end_session(&self) {

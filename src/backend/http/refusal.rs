@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::stream::{read_whole, take};
-use crate::backend::pending::NoAnswer;
+use crate::backend::pending::Failure;
 use crate::backend::reader::Answers;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Message, decode};
-use crate::mcp::HEADER_MISMATCH;
+use crate::mcp::requests::Dialect;
+use crate::mcp::{HEADER_MISMATCH, method};
 
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
@@ -29,13 +30,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A status that is no success. Modern servers say more in the body: that is an answer like any other, unless the server
-/// wants to be left alone. Then it has refused the request, and whoever asks next has to know.
+/// wants to be left alone. Then it has refused the request, and whoever asks next has to know. `in_session` is what was
+/// asked, if there is a session that it was asked in.
 pub(super) async fn refused(
     link: &Link,
     id: u64,
     mut response: Response,
-    has_session: bool,
-) -> Result<(), NoAnswer> {
+    in_session: Option<&str>,
+) -> Result<(), Failure> {
     // Else a server that says nothing but this when it is idle would be asked for a sign of life all the time.
     link.connection.pulse().note_heard();
     let status = response.status().as_u16();
@@ -46,11 +48,18 @@ pub(super) async fn refused(
     let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
         link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
-        return Err(NoAnswer::Http { status, retry_after: Some(retry_after) });
+        return Err(Failure::Http { status, retry_after: Some(retry_after) });
     }
     let error_code = error_of(&body, id);
-    if has_session && knows_no_session(status, &body, error_code.is_some()) {
-        return Err(link.session_is_gone());
+    if let Some(method) = in_session {
+        let is_gone = match session_after(status, &body, error_code.is_some()) {
+            Session::Known => false,
+            Session::InDoubt => method == method::TOOLS_LIST || !is_session_known(link).await,
+            Session::Gone => true,
+        };
+        if is_gone {
+            return Err(link.session_is_gone());
+        }
     }
     if let Some(code) = error_code {
         if code == HEADER_MISMATCH {
@@ -60,13 +69,24 @@ pub(super) async fn refused(
         take(link, body, Answers::To(id));
         return Ok(());
     }
-    Err(NoAnswer::Http { status, retry_after })
+    Err(Failure::Http { status, retry_after })
 }
 
-/// Whether the server has forgotten the session. The specification asks for 404; many servers say 400 with an error, and
-/// some make that the answer to the request. Then it must have the words they have from the SDKs: a tool that has sessions
-/// of its own can fail with others, and has run.
-fn knows_no_session(status: u16, body: &[u8], is_answer: bool) -> bool {
+/// What a refusal says about the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Session {
+    /// Nothing.
+    Known,
+    /// Either that it has ended, or that one thing is not there.
+    InDoubt,
+    /// That it has ended.
+    Gone,
+}
+
+/// Whether the server has forgotten the session. The specification asks for 404, which is also what one tool may say, or a
+/// proxy; many servers say 400 with an error, and some make that the answer to the request. Then it must have the words they
+/// have from the SDKs: a tool that has sessions of its own can fail with others, and has run.
+fn session_after(status: u16, body: &[u8], is_answer: bool) -> Session {
     // Without the other members of an answer, at times.
     #[derive(Deserialize)]
     struct Refusal {
@@ -76,13 +96,25 @@ fn knows_no_session(status: u16, body: &[u8], is_answer: bool) -> bool {
     let (code, words) =
         refusal.map_or((0, String::new()), |it| (it.code, it.message.to_lowercase()));
     let is_about_session = words.contains("session");
-    match (status, code) {
+    let is_gone = match (status, code) {
+        (404, _) if !is_answer && !is_about_session => return Session::InDoubt,
         (404, _) if !is_answer => true,
         (400, BAD_REQUEST | NO_SUCH_SESSION) if !is_answer => is_about_session,
         (400 | 404, BAD_REQUEST) => is_about_session && words.starts_with("bad request:"),
         (404, NO_SUCH_SESSION) => words == "session not found",
         _ => false,
-    }
+    };
+    if is_gone { Session::Gone } else { Session::Known }
+}
+
+/// Asks for something else in the session: what was there when it began. If that is not there either, the session has
+/// ended. To be refused one thing, and not to be told, is no reason to take everybody's session for lost. A ping would
+/// not do: some answer it without a look at the session.
+async fn is_session_known(link: &Link) -> bool {
+    let Some(version) = link.connection.version() else { return false };
+    let (deadline, dialect) = (Instant::now() + link.init_timeout, Dialect::new(version));
+    let _ = link.connection.request(deadline, |id| dialect.tools_list(id, None)).await;
+    link.connection.retired().is_none()
 }
 
 /// The code of the JSON-RPC error that answers `id`.
@@ -138,9 +170,9 @@ mod tests {
         for (asked, paused) in [("3", 3), ("300", 10)] {
             let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
             let response = Response::from(response.body("").unwrap());
-            let no_answer = refused(&link, 1, response, false).await.unwrap_err();
+            let failure = refused(&link, 1, response, None).await.unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
-            assert_eq!(no_answer, NoAnswer::Http { status: 429, retry_after });
+            assert_eq!(failure, Failure::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
             assert_eq!(*link.connection.paused_until().borrow(), Some(until));
         }
@@ -164,8 +196,8 @@ mod tests {
                 response = response.header(RETRY_AFTER, asked);
             }
             let response = Response::from(response.body(body).unwrap());
-            let no_answer = refused(&link, 1, response, false).await.unwrap_err();
-            assert_eq!(no_answer, NoAnswer::Http { status, retry_after: wait });
+            let failure = refused(&link, 1, response, None).await.unwrap_err();
+            assert_eq!(failure, Failure::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
             assert_eq!(*link.connection.paused_until().borrow(), until);
         }
@@ -177,7 +209,7 @@ mod tests {
         for status in [401, 429, 500, 502] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let response = axum::http::Response::builder().status(status).body("").unwrap();
-            refused(&link, 1, Response::from(response), false).await.unwrap_err();
+            refused(&link, 1, Response::from(response), None).await.unwrap_err();
             assert_eq!(link.connection.pulse().silent_for(), Duration::ZERO, "{status}");
         }
     }
@@ -189,15 +221,20 @@ mod tests {
         };
         let bad_request = body(-32000, "Bad Request: No valid session ID provided");
         let not_found = body(-32001, "Session not found");
-        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), false);
+        let after = |status, body: &str| session_after(status, body.as_bytes(), false);
+        let lost = |status, body: &str| after(status, body) == Session::Gone;
         assert!(lost(400, &bad_request) && lost(400, &not_found) && lost(404, &not_found));
-        assert!(lost(404, &body(-32600, "Session not found")) && lost(404, "") && lost(404, "<p>"));
+        assert!(lost(404, &body(-32600, "Session not found")));
+        for body in ["", "<p>", "session not found", &body(-32600, "Not found")] {
+            assert_eq!(after(404, body), Session::InDoubt, "{body}");
+        }
         assert!(!lost(400, &body(-32602, "no such session")));
         assert!(!lost(400, &body(-32000, "Bad Request")) && !lost(400, "session"));
         assert!(!lost(500, &bad_request) && !lost(403, &not_found));
 
         // The answer to the request, by its id.
-        let lost = |status, body: &str| knows_no_session(status, body.as_bytes(), true);
+        let lost =
+            |status, body: &str| session_after(status, body.as_bytes(), true) == Session::Gone;
         assert!(lost(400, &bad_request) && lost(404, &not_found));
         assert!(!lost(400, &not_found) && !lost(500, &bad_request) && !lost(404, ""));
         for message in ["browser session is busy", "Session not found", "no session: bad request"] {

@@ -9,9 +9,8 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::super::Ready;
-use super::super::connection::Failure;
 use super::super::during::{Event, Listener};
-use super::super::pending::Answer;
+use super::super::pending::{Answer, Failure};
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::ids::{CallId, TenantId};
 use crate::jsonrpc::INTERNAL_ERROR;

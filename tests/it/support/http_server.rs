@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -55,6 +55,8 @@ struct Shared {
     is_modern: bool,
     seen: Mutex<Vec<Seen>>,
     sessions: Mutex<Vec<String>>,
+    /// A session that is not known is a status, and no words.
+    is_terse: AtomicBool,
     /// Where `/redirect` leads.
     target: Mutex<String>,
     /// Connections that there were.
@@ -95,6 +97,7 @@ impl HttpServer {
             is_modern,
             seen: Mutex::default(),
             sessions: Mutex::default(),
+            is_terse: AtomicBool::new(false),
             target: Mutex::default(),
             connections: AtomicUsize::new(0),
             open: Arc::default(),
@@ -137,6 +140,12 @@ impl HttpServer {
 
     pub fn forget_sessions(&self) {
         self.shared.sessions.lock().clear();
+    }
+
+    /// Nor says from now on that it was a session it does not know.
+    pub fn forget_sessions_silently(&self) {
+        self.shared.is_terse.store(true, Ordering::Release);
+        self.forget_sessions();
     }
 
     /// Refuses the next stream for what is nobody's answer.
@@ -261,6 +270,9 @@ impl Shared {
                 error(400, &Value::Null, -32000, "Bad Request: no session")
             }
             _ if !self.sessions.lock().iter().any(|it| it == seen.header("mcp-session-id")) => {
+                if self.is_terse.load(Ordering::Acquire) {
+                    return status(404);
+                }
                 error(404, &Value::Null, -32001, "Session not found")
             }
             method if method.starts_with("notifications/") => status(202),
