@@ -165,7 +165,7 @@ pub enum CallError {
     /// The tool asks back, and this caller cannot answer.
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
-    /// It was taken from the tenant's rates, and tried once or more.
+    /// It was taken from the tenant's rates, or tried.
     #[error("{last}{}", in_words(*attempts))]
     Attempted {
         /// How often it was tried.
@@ -289,14 +289,14 @@ impl CallError {
 
     /// Whether the tenant's own limits refused the call, which has cost nobody anything.
     pub fn is_own_limit(&self) -> bool {
-        matches!(self, Self::TenantBusy { .. } | Self::RateLimited { .. })
+        matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })
     }
 
-    /// How many attempts there were.
+    /// How many attempts there were; none at what was refused before.
     pub fn attempts(&self) -> u32 {
         match self {
             Self::Attempted { attempts, .. } => *attempts,
-            _ => 1,
+            _ => 0,
         }
     }
 
@@ -331,7 +331,7 @@ impl CallError {
 }
 
 fn in_words(attempts: u32) -> String {
-    if attempts == 1 { String::new() } else { format!(" (after {attempts} attempts)") }
+    if attempts <= 1 { String::new() } else { format!(" (after {attempts} attempts)") }
 }
 
 impl Executed {

@@ -32,10 +32,10 @@ impl Tried {
     /// A call's last error, as it is after all that was before, and what was left of the tenant's rates.
     pub(super) fn then(&self, last: CallError, standing: Option<Standing>) -> CallError {
         let standing = standing.unwrap_or_default();
-        if self.count <= 1 && standing.is_empty() {
+        let attempts = self.count;
+        if attempts == 0 && standing.is_empty() {
             return last;
         }
-        let attempts = self.count.max(1);
         let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
         CallError::Attempted { attempts, executed, standing, last: Box::new(last) }
     }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Answer, Gateway, Setup, failed, kill};
+use crate::support::{Answer, Gateway, Setup, failed, kill, refused};
 
 const SAFE: &str = "retry = \"safe\"\nattempt_timeout = \"300ms\"\n";
 
@@ -47,6 +47,15 @@ async fn nor_unless_the_operator_allows_it() {
     let answer = gateway.call("fake", "steps", &steps).await;
     assert_eq!(answer.problem(), failed(502, "backend_exited"));
     assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_refused_before_is_no_attempt() {
+    let gateway = start(SAFE).await;
+    let answer = gateway.call("fake", "no-such-tool", "{}").await;
+    assert_eq!(answer.problem(), refused(404, "tool_not_found"));
+    assert_eq!(attempts(&answer), "0");
     gateway.stop().await;
 }
 
