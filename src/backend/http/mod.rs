@@ -128,7 +128,7 @@ impl Driver {
                     self.tell(requests::cancelled(id, reason)).await;
                 }
             }
-            // Those that the server itself makes necessary: it waits for what it is to be told, or asks for less.
+            // However much the server asks: it is its own answers that are missing then.
             Outgoing::Message { .. } if self.messages.len() >= MESSAGES_MAX => {}
             Outgoing::Message { frame, .. } => self.tell(frame).await,
         }
