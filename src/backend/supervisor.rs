@@ -292,6 +292,10 @@ impl Keeper {
     fn fail(&mut self, failed: Failed, reason: &str) -> Next {
         let next = self.lifecycle.after(failed, Instant::now());
         self.backend.pool.note_failure(self.number, reason);
+        if let Next::Quarantine(until) = next {
+            let (server, again_in_s) = (&self.backend.id, (until - Instant::now()).as_secs());
+            tracing::warn!(%server, copy = self.number, %reason, again_in_s, "server `{server}` is in quarantine");
+        }
         let reason = reason.into();
         self.enter(match next {
             Next::Restart(_) => State::Starting,

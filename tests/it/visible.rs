@@ -50,6 +50,18 @@ async fn what_is_wrong_is_said_since_when_it_is_however_often_it_was_tried() {
 }
 
 #[tokio::test]
+async fn the_log_says_which_server_is_in_quarantine_and_why() {
+    let gateway = Setup::new().fake_with("fake", &["start=fail"], "").serve().await;
+    gateway.logged("server `fake` is in quarantine").await;
+    let log = gateway.log();
+    let line = log.iter().find(|line| line.contains("is in quarantine")).unwrap();
+    let event: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(event["reason"], "it ended with exit code 3");
+    // Of the 30 s and up to a tenth more, what the line itself took may be gone.
+    assert!((25..=33).contains(&event["again_in_s"].as_u64().unwrap()), "{line}");
+}
+
+#[tokio::test]
 async fn one_that_is_started_again_says_what_happened_until_it_is_ready() {
     let gateway = Setup::new().fake_with("fake", &["mute_after=1"], "").start().await;
     let ready = gateway.server("fake").await.json();
