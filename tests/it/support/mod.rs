@@ -39,7 +39,7 @@ pub use self::identity_provider::{
 };
 pub use self::mcp_modern::Mcp;
 pub use self::postgres::Postgres;
-pub use self::processes::{arguments_of, environment_of, is_alive, kill};
+pub use self::processes::{arguments_of, environment_of, exists, is_alive, kill};
 pub use self::raw_http::RawHttp;
 pub use self::redis::{Redis, Replica};
 pub use self::setup::{Setup, python};
