@@ -18,16 +18,17 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use nix::sys::signal::{SIGCHLD, SIGTERM, SigSet};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
     pidfd_open, set_child_subreaper, setsid, wait,
 };
-use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::confine::{
     CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, PrivateDirectory, Profile,
@@ -76,7 +77,7 @@ fn try_run(
         command.current_dir(directory.path());
     }
     Confinement::prepare(profile)?.impose_on(&mut command);
-    guard(gateway_end, || {
+    guard(&gateway_end, || {
         command.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied if is_in_sandbox => {
                 ConfineError::OwnProgram(program.into())
@@ -109,27 +110,28 @@ fn make_directory(profile: &Profile) -> Result<Option<PrivateDirectory>, Confine
 
 /// Starts the server and stays until nothing is left of it; gives its exit code.
 fn guard(
-    gateway_end: OwnedFd,
+    gateway_end: &OwnedFd,
     start: impl FnOnce() -> Result<Child, ConfineError>,
 ) -> Result<u8, ConfineError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // Listening starts before the server does, so that none of its signals is missed.
-        let mut child_ended = signal(SignalKind::child())?;
-        let mut told_to_stop = signal(SignalKind::terminate())?;
-        // From this thread, which lives as long as the guard, since that is what the kernel takes for its end; and before
-        // there is another.
-        let server = Pid::from_child(&start()?);
-        let ended =
-            watch(server, &mut child_ended, &mut told_to_stop, watch_end(gateway_end)).await;
-        // However it ended, nothing is left behind. A server that was not collected yet still has its
-        // number, and its group can be killed at one stroke.
-        if !matches!(ended, Ok(Ended::ByItself(_))) {
-            let _ = kill_process_group(server, Signal::KILL);
-        }
-        kill_descendants().await;
-        Ok(exit_code(ended?))
-    })
+    // Before the server is started, so that none is missed.
+    let signals = hear_signals()?;
+    // From this thread, which lives as long as the guard, since that is what the kernel takes for its end.
+    let server = Pid::from_child(&start()?);
+    let ended = watch(server, &signals, gateway_end);
+    // However it ended, nothing is left behind. A server that was not collected yet still has its
+    // number, and its group can be killed at one stroke.
+    if !matches!(ended, Ok(Ended::ByItself(_))) {
+        let _ = kill_process_group(server, Signal::KILL);
+    }
+    kill_descendants();
+    Ok(exit_code(ended?))
+}
+
+/// Has the end of children and the wish to stop wait to be read.
+fn hear_signals() -> io::Result<SignalFd> {
+    let heard = SigSet::from_iter([SIGCHLD, SIGTERM]);
+    heard.thread_block()?;
+    Ok(SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
 /// How a watch ends.
@@ -143,43 +145,36 @@ enum Ended {
 }
 
 /// Waits for the server's end, a reason to end it, or the gateway's end.
-async fn watch(
-    server: Pid,
-    child_ended: &mut UnixSignal,
-    told_to_stop: &mut UnixSignal,
-    mut gateway_ended: oneshot::Receiver<()>,
-) -> io::Result<Ended> {
+fn watch(server: Pid, signals: &SignalFd, gateway_end: &OwnedFd) -> io::Result<Ended> {
     let_go_of_the_pipes()?;
     let mut kill_at: Option<Instant> = None;
     loop {
+        if let Some(signal) = signals.read_signal()?
+            && signal.ssi_signo.cast_signed() == SIGTERM as i32
+        {
+            let _ = kill_process_group(server, Signal::TERM);
+            // One that is stopped would not hear it.
+            let _ = kill_process_group(server, Signal::CONT);
+            kill_at.get_or_insert(Instant::now() + TERM_GRACE);
+        }
         if let Some(status) = reap(server)? {
             return Ok(Ended::ByItself(status));
         }
-        tokio::select! {
-            _ = child_ended.recv() => {}
-            _ = told_to_stop.recv() => {
-                let _ = kill_process_group(server, Signal::TERM);
-                // One that is stopped would not hear it.
-                let _ = kill_process_group(server, Signal::CONT);
-                kill_at.get_or_insert(Instant::now() + TERM_GRACE);
-            }
-            _ = &mut gateway_ended => return Ok(Ended::GatewayGone),
-            () = async { sleep_until(kill_at.unwrap_or_else(Instant::now)).await }, if kill_at.is_some() => {
-                return Ok(Ended::Overdue);
-            }
+        let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Ended::Overdue);
+        }
+        let mut fds =
+            [PollFd::new(gateway_end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let left = left.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[0].revents().is_empty() {
+            return Ok(Ended::GatewayGone);
         }
     }
-}
-
-/// Done when the process ends. A thread waits for it: there is no safe way to have the runtime do so.
-fn watch_end(process: OwnedFd) -> oneshot::Receiver<()> {
-    let (ended, end) = oneshot::channel();
-    std::thread::spawn(move || {
-        let mut fds = [PollFd::new(&process, PollFlags::IN)];
-        while let Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
-        ended.send(())
-    });
-    end
 }
 
 /// The pipes belong to the gateway and the server alone: only then does each see when the other lets go.
@@ -208,13 +203,14 @@ fn reap(server: Pid) -> io::Result<Option<ExitStatus>> {
 
 /// Kills all that descends from here, whatever group or session it has moved to. Again and again, since
 /// the killed may have been about to start others.
-async fn kill_descendants() {
+#[expect(clippy::disallowed_methods, reason = "there is no runtime whose worker would stand still")]
+fn kill_descendants() {
     let give_up = Instant::now() + REAP_TIMEOUT;
     while has_descendants() && Instant::now() < give_up {
         for pid in proc_table::descendants_of(getpid()) {
             let _ = kill_process(pid, Signal::KILL);
         }
-        sleep(Duration::from_millis(2)).await;
+        sleep(Duration::from_millis(2));
     }
 }
 

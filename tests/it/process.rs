@@ -39,6 +39,16 @@ async fn a_server_sees_only_a_few_variables_and_those_configured() {
 }
 
 #[tokio::test]
+async fn no_signal_is_held_back_from_a_server() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let pid = gateway.fake("fake").pids()[0];
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let held_back = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+    assert_eq!(held_back.trim(), "0000000000000000");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_want_to_end_is_killed_with_all_it_started() {
     let gateway = Setup::new().fake_with("fake", &["stubborn=yes"], "").start().await;
     let others = spawn_others(&gateway).await;

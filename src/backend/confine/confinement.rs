@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
     setrlimit,
@@ -49,6 +50,10 @@ impl Confinement {
 
     /// From what needs rights to what takes them away.
     fn apply(&self, guard: Pid) -> Result<(), ConfineError> {
+        // The guard holds some back, and so may have whoever started the gateway; that is inherited.
+        SigSet::empty()
+            .thread_set_mask()
+            .map_err(|error| ConfineError::Plain { what: "the signals", source: error.into() })?;
         // Paths such as `.` and `/proc/self` mean the process's own. Opening them takes descriptors, which it may have few of
         // under its limits.
         let directory = self.profile.directory.as_deref();
