@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -124,6 +125,7 @@ impl Process {
             }
             command.current_dir(dir);
         }
+        see_ends()?;
         let mut child = command.spawn()?;
         let (Some(pid), Some(stdin), Some(stdout), Some(errors)) =
             (child.id(), child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -191,6 +193,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
     }
+}
+
+/// Whoever started the gateway may have ignored how children end. That is inherited, by guards too, and the system then tells
+/// nobody. A handler, which stays, ends that here, and programs do not inherit it.
+fn see_ends() -> std::io::Result<()> {
+    signal(SignalKind::child()).map(drop)
 }
 
 /// Waits for the end that [`Process::exit`] tells.

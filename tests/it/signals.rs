@@ -5,7 +5,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Setup, arguments_of, environment_of, eventually, is_alive, within};
+use crate::support::{
+    Serving, Setup, arguments_of, environment_of, eventually, is_alive, kill, within,
+};
 
 #[tokio::test]
 async fn a_gateway_that_is_killed_leaves_nothing_behind() {
@@ -24,6 +26,18 @@ async fn a_gateway_that_is_killed_leaves_nothing_behind() {
         .await;
         assert!(gateway.processes().is_empty(), "round {round}");
     }
+}
+
+#[tokio::test]
+async fn a_gateway_sees_how_servers_end_whatever_it_inherits() {
+    let gateway = Serving::start_ignoring_ends(Setup::new().fake("fake")).await;
+    gateway.ready().await;
+    kill(gateway.fake("fake").pids()[0], Signal::KILL);
+    gateway.logged("it was ended by signal 9").await;
+    eventually("back", async || {
+        (gateway.call("fake", "pid", "").await.status == 200).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -43,7 +43,11 @@ pub async fn trunkline_reading(setup: &Setup, args: &[&str], input: &str) -> Out
 }
 
 fn command(setup: &Setup) -> Command {
-    let mut command = Command::new(TRUNKLINE);
+    command_of(TRUNKLINE, setup)
+}
+
+fn command_of(program: &str, setup: &Setup) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(setup.dir.path()).kill_on_drop(true);
     // What the tests themselves are told is not for the program.
     let ours = |name: &OsString| {
@@ -75,6 +79,13 @@ impl Serving {
     /// Starts it in the directory of a setup, with these arguments and nothing else.
     pub async fn start_with(setup: Setup, args: &[&str]) -> Self {
         Self::start_as(command(&setup).arg("serve").args(args), setup).await
+    }
+
+    /// Starts it as somebody would who does not want to know how his children end: the program inherits that.
+    pub async fn start_ignoring_ends(setup: Setup) -> Self {
+        let config = setup.write();
+        let args = ["--ignore-signal=CHLD", TRUNKLINE, "serve", "--config"];
+        Self::start_as(command_of("env", &setup).args(args).arg(config), setup).await
     }
 
     async fn start_as(command: &mut Command, setup: Setup) -> Self {
