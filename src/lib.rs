@@ -26,9 +26,10 @@
 //! - [`policy`]: what a tenant may do
 //! - [`pins`]: definitions of tools, to be compared and shown
 //! - [`ids`]: names, parsed once
-//! - [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
+//! - [`aside`], [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
 
 pub mod app;
+pub mod aside;
 pub mod backend;
 pub mod cli;
 pub mod config;

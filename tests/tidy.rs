@@ -72,6 +72,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "gateway",
         &[
+            "aside",
             "backend",
             "config",
             "ids",
@@ -86,7 +87,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("tenant", &["config", "ids", "keys", "limits", "policy", "secrets", "store"]),
     ("registry", &["backend", "config", "ids", "secrets"]),
-    ("backend", &["config", "ids", "jsonrpc", "mcp", "pins", "policy", "telemetry"]),
+    ("backend", &["aside", "config", "ids", "jsonrpc", "mcp", "pins", "policy", "telemetry"]),
     ("std_server", &["jsonrpc", "mcp"]),
     ("mcp", &["jsonrpc"]),
     ("jsonrpc", &[]),
@@ -97,6 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("replicas", &["config", "ids", "seal", "store"]),
     ("secrets", &["config", "ids", "seal"]),
     ("seal", &["config"]),
+    ("aside", &[]),
     ("config", &["ids", "policy"]),
     ("pins", &["ids"]),
     ("policy", &[]),

@@ -1,4 +1,4 @@
-//! The reader task: reads lines and gives each answer to its call. It waits for nothing but the read.
+//! The reader task: reads lines and gives each answer to its call. It waits for nothing but that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::during::Event;
 use super::mailbox::List;
 use super::pending::{Answer, Completion, End, Failure};
 use super::process::exited;
+use crate::aside::{LONG, aside};
 use crate::jsonrpc::id_scan::Whose;
 use crate::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
 use crate::mcp::{Era, LogLevel, method};
@@ -39,6 +40,7 @@ pub(super) async fn run(
     line_len_max: usize,
     exit: Option<watch::Receiver<Option<String>>>,
 ) {
+    let _closing = Closing(connection.clone());
     let read = async {
         match (read_all(&connection, output, line_len_max).await, exit) {
             (End::Exited(reason), Some(exit)) => {
@@ -51,6 +53,15 @@ pub(super) async fn run(
     tokio::select! {
         end = read => connection.close(&end),
         () = connection.token().cancelled() => {}
+    }
+}
+
+/// Should reading ever fail of itself, nobody waits for answers in vain. Who closes the connection before this says why.
+struct Closing(Arc<Connection>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close(&End::Exited("its output is not read any more".into()));
     }
 }
 
@@ -70,7 +81,7 @@ async fn read_all(
             }
         }
         while let Some(line) = splitter.next_line() {
-            if let Err(end) = take(connection, &line, &mut garbage) {
+            if let Err(end) = take(connection, line, &mut garbage).await {
                 return end;
             }
         }
@@ -80,15 +91,18 @@ async fn read_all(
     }
 }
 
-fn take(connection: &Arc<Connection>, line: &Line, garbage: &mut Garbage) -> Result<(), End> {
+async fn take(connection: &Arc<Connection>, line: Line, garbage: &mut Garbage) -> Result<(), End> {
     match line {
-        Line::Whole(line) => match take_message(connection, line, Answers::Any) {
-            Taken::Garbage if garbage.floods(line.len(), Instant::now()) => {
-                Err(End::Protocol("it floods its output with what is no message".into()))
+        Line::Whole(line) => {
+            let len = line.len();
+            match take_message(connection, line, Answers::Any).await {
+                Taken::Garbage if garbage.floods(len, Instant::now()) => {
+                    Err(End::Protocol("it floods its output with what is no message".into()))
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        },
-        Line::TooLong { whose } => take_overlong(connection, *whose),
+        }
+        Line::TooLong { whose } => take_overlong(connection, whose),
     }
 }
 
@@ -114,8 +128,20 @@ pub(super) enum Taken {
     Garbage,
 }
 
-/// Takes one message.
-pub(super) fn take_message(connection: &Arc<Connection>, line: &Bytes, answers: Answers) -> Taken {
+/// Takes one message, a long one aside.
+pub(super) async fn take_message(
+    connection: &Arc<Connection>,
+    line: Bytes,
+    answers: Answers,
+) -> Taken {
+    if line.len() <= LONG {
+        return take_now(connection, &line, answers);
+    }
+    let connection = connection.clone();
+    aside(move || take_now(&connection, &line, answers)).await
+}
+
+fn take_now(connection: &Arc<Connection>, line: &Bytes, answers: Answers) -> Taken {
     match decode(line) {
         Ok(Message::Response { id, outcome }) => {
             let expected = match answers {
@@ -355,3 +381,7 @@ fn read<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Option<(T, &'a 
     let params = params?.get();
     Some((serde_json::from_str(params).ok()?, params))
 }
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;

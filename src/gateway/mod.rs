@@ -259,7 +259,7 @@ async fn at_server(
     loop {
         match sending.attempt(place, &mut attempts).await {
             Ok(sent) => {
-                return sent.into_reply(call, &mut pass.standing, attempts.count());
+                return sent.into_reply(call, &mut pass.standing, attempts.count()).await;
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::retry::Attempts;
 use super::{Call, CallError, Reply};
+use crate::aside::{LONG, aside};
 use crate::backend::Backend;
 use crate::backend::pending::{Answer, Patience};
 use crate::backend::queue::Place;
@@ -102,14 +103,14 @@ impl Sending<'_> {
 
 impl Sent {
     /// Where the tenant stands is taken along, unless it is no reply.
-    pub(super) fn into_reply(
+    pub(super) async fn into_reply(
         self,
         call: &Call,
         standing: &mut Option<Standing>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
-        let (result, ResultHead { kind, is_typed }) = read_answer(answer)?;
+        let (result, ResultHead { kind, is_typed }) = read_answer(answer).await?;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
@@ -118,7 +119,16 @@ impl Sent {
     }
 }
 
-fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+/// Reads an answer, a long one aside.
+async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+    let (Answer::Result(text) | Answer::Error(text)) = &answer;
+    if text.len() <= LONG {
+        return read_now(answer);
+    }
+    aside(|| read_now(answer)).await
+}
+
+fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
         Answer::Error(error) => return Err(CallError::from_server_error(&error)),
@@ -127,4 +137,22 @@ fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
         std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
     let head = ResultHead::read(text).map_err(CallError::protocol)?;
     Ok((result, head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aside::testing::is_done_aside;
+
+    #[test]
+    fn only_a_long_answer_is_read_aside() {
+        let read = |len: usize| async move {
+            let around = "{\"a\":\"\"}".len();
+            let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
+            let (read, head) = read_answer(Answer::Result(result.clone().into())).await.unwrap();
+            assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
+        };
+        assert!(!is_done_aside(read(LONG)));
+        assert!(is_done_aside(read(LONG + 1)));
+    }
 }

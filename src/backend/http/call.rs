@@ -94,7 +94,7 @@ async fn converse(
     match kind_of(&response) {
         Kind::Json => {
             let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
-            match take(link, body, Answers::To(id)) {
+            match take(link, body, Answers::To(id)).await {
                 Taken::Answer => Ok(()),
                 _ => Err(senseless("it answered with something else than an answer")),
             }

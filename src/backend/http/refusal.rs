@@ -66,7 +66,7 @@ pub(super) async fn refused(
             // What the tool wants in headers is not what it said when it was listed.
             link.connection.note_tools_changed();
         }
-        take(link, body, Answers::To(id));
+        take(link, body, Answers::To(id)).await;
         return Ok(());
     }
     Err(Failure::Http { status, retry_after })

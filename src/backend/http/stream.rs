@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use tokio::time::{Instant, timeout};
@@ -89,7 +88,7 @@ pub(super) async fn read_events(
             match item {
                 Item::Message(message) => {
                     let len = message.len();
-                    match take(link, message, answers) {
+                    match take(link, message, answers).await {
                         Taken::Answer => return Ended::Answered,
                         Taken::Garbage if garbage.floods(len, Instant::now()) => {
                             return Ended::Flood;
@@ -107,9 +106,9 @@ pub(super) async fn read_events(
 }
 
 /// Takes one message. Tells what it was.
-pub(super) fn take(link: &Link, message: Vec<u8>, answers: Answers) -> Taken {
+pub(super) async fn take(link: &Link, message: Vec<u8>, answers: Answers) -> Taken {
     link.connection.pulse().note_heard();
-    take_message(&link.connection, &Bytes::from(message), answers)
+    take_message(&link.connection, message.into(), answers).await
 }
 
 /// Leaves the connection as the next request needs it, if that is a matter of moments.
