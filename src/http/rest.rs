@@ -97,7 +97,7 @@ async fn read_call(
 /// The caller's own timeout, if it gives one.
 pub(super) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is not supported: calls are not repeated, and the header must not promise it";
+        let message = "`Idempotency-Key` is not supported: answers are not kept, so a call that is sent twice would run twice";
         return Err(CallError::InvalidRequest(message.to_owned()));
     }
     let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };

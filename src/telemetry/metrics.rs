@@ -65,7 +65,7 @@ metrics! {
     down_since: IntGaugeVec = "trunkline_server_down_since_timestamp_seconds" ["server"];
     /// Tools of a pinned server that are held back, since they are not as they were approved.
     held_tools: IntGaugeVec = "trunkline_held_tools" ["server"];
-    /// Starts of the server after the first.
+    /// Starts of the server's copies after each one's first: after failures, those that fail included, and planned ones (`recycle`).
     restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
     /// Copies of the server that are ready for calls; only of servers that everybody shares.
     instances: IntGaugeVec = "trunkline_server_instances" ["server"];
