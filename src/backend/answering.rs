@@ -1,38 +1,98 @@
 //! Whether a server answers calls at all. One that is wedged may still answer pings, or print.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
+
+use crate::ids::TenantId;
 
 /// What is known of it, under the lock of the calls that wait.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// Counts the signs that it works on calls: answers, and progress that somebody hears.
-    signs: u64,
-    /// When the first call was written that is past its deadline and grace, if there was no sign since.
-    stuck_since: Option<Instant>,
+    /// When it last gave a sign that it works on calls: an answer, or progress that somebody hears.
+    sign: Option<Instant>,
+    /// What it has left unanswered since then.
+    overdue: Option<Overdue>,
+}
+
+/// When a call was given to the server, and before which others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Many are written at the same time.
+    pub(super) number: u64,
+    pub(super) at: Instant,
+}
+
+/// Calls that are past their deadline and grace. That somebody hung up says nothing about the server: it is told, and then has
+/// nothing to answer.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    first: Written,
+    /// Since when it is known.
+    noted: Instant,
+    /// Whose they are; `None` if several tenants'.
+    tenant: Option<TenantId>,
+    /// Whether a call that was written later than that is overdue, too.
+    is_confirmed: bool,
+}
+
+/// What speaks against a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    /// When the first call was written that it has left unanswered.
+    pub(super) written: Instant,
+    /// Since when that is known.
+    pub(super) noted: Instant,
+    /// Whether it has left another one unanswered, from beginning to end, since then. A server that is told that a call is no
+    /// longer wanted need not answer it, so one alone proves nothing.
+    pub(super) is_confirmed: bool,
 }
 
 impl Answering {
-    /// What a call remembers when it is written.
-    pub(super) fn signs(&self) -> u64 {
-        self.signs
-    }
-
     /// It works on calls.
     pub(super) fn note_sign(&mut self) {
-        self.signs += 1;
-        self.stuck_since = None;
+        self.sign = Some(Instant::now());
+        self.overdue = None;
     }
 
-    /// A call that was written then, after so many signs, is overdue.
-    pub(super) fn note_overdue(&mut self, written: Instant, signs: u64) {
-        if signs == self.signs {
-            let first = self.stuck_since.map_or(written, |first| first.min(written));
-            self.stuck_since = Some(first);
-        }
+    /// When it last showed that it does.
+    pub(super) fn sign(&self) -> Option<Instant> {
+        self.sign
     }
 
-    /// Since when it has answered no call, if one is overdue.
-    pub(super) fn stuck_since(&self) -> Option<Instant> {
-        self.stuck_since
+    /// A call is overdue.
+    pub(super) fn note_overdue(&mut self, written: Written, tenant: &TenantId, now: Instant) {
+        let Some(overdue) = &mut self.overdue else {
+            let tenant = Some(tenant.clone());
+            let overdue = Overdue { first: written, noted: now, tenant, is_confirmed: false };
+            self.overdue = Some(overdue);
+            return;
+        };
+        overdue.tenant.take_if(|known| known != tenant);
+        overdue.is_confirmed |= written.at > overdue.noted;
+    }
+
+    pub(super) fn overdue(&self) -> Option<&Overdue> {
+        self.overdue.as_ref()
+    }
+}
+
+impl Overdue {
+    /// Whether the server is to be left its time for a call that somebody waits for: it may be at one that came earlier, and one
+    /// tenant's calls alone are no proof against those of another. `usual` is what calls usually may take. No patience, and no
+    /// row of calls, is to keep a server in its place that hangs.
+    pub(super) fn is_excused_by(
+        &self,
+        written: Written,
+        tenant: &TenantId,
+        usual: Duration,
+    ) -> bool {
+        let is_another = self.tenant.as_ref().is_some_and(|mine| mine != tenant);
+        written.number < self.first.number || (is_another && self.noted.elapsed() < 2 * usual)
+    }
+
+    pub(super) fn doubt(&self) -> Doubt {
+        let Self { first, noted, is_confirmed, .. } = *self;
+        Doubt { written: first.at, noted, is_confirmed }
     }
 }

@@ -293,8 +293,13 @@ impl Connection {
         }
     }
 
-    pub(super) fn abandon(&self, id: u64, cancel: Option<&'static str>) -> Progress {
-        let progress = self.pending.abandon(id, Instant::now() + self.grace);
+    pub(super) fn abandon(
+        &self,
+        id: u64,
+        is_queued: bool,
+        cancel: Option<&'static str>,
+    ) -> Progress {
+        let progress = self.pending.abandon(id, is_queued, Instant::now() + self.grace);
         if progress == Progress::Written {
             if let Some(reason) = cancel {
                 self.metrics.cancelled.inc();
@@ -308,8 +313,8 @@ impl Connection {
     /// Frees the slots of abandoned calls that the server never answers.
     async fn sweep(self: Arc<Self>) {
         loop {
-            let (unanswered, next) = self.pending.expire(Instant::now());
-            if unanswered > 0 {
+            let (is_overdue, next) = self.pending.expire(Instant::now());
+            if is_overdue {
                 self.pulse.note_overdue();
             }
             let wait = async {

@@ -30,7 +30,8 @@ fn call(
     deadline: Instant,
 ) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
     let arguments = RawObject::parse(json!({"mark": mark}).to_string().into()).unwrap();
-    let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+    let mut ticket =
+        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
     let frame = dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &CallMeta::default());
     ticket.send(frame).unwrap();
@@ -118,7 +119,7 @@ async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace
     let queue = Queue::new(1);
     for answered in [true, false] {
         let permit = enter(&queue, in_secs(1)).await.unwrap();
-        let ticket = connection
+        let mut ticket = connection
             .register(TenantId::gateway(), CallId::new(), in_secs(60), Some(permit))
             .unwrap();
         ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
@@ -283,7 +284,8 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     assert!(RawObject::parse(smuggled.into()).is_err());
     let spread = "{\"a\":\r\n{\"jsonrpc\":\"2.0\",\n\"id\":9,\"method\":\"x\"}\n}";
     let arguments = RawObject::parse(spread.into()).unwrap();
-    let ticket = connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
+    let mut ticket =
+        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
     ticket
         .send(Dialect::new(ProtocolVersion::LATEST).tools_call(
             ticket.id(),

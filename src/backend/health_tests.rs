@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -39,14 +40,29 @@ fn watch(pipe_len: usize) -> Watched {
 }
 
 impl Watched {
-    /// Calls with arguments of this length.
+    /// A tenant calls with arguments of this length.
     async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+        self.call_as("one", len, time).await
+    }
+
+    /// Another tenant does, with short ones.
+    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+        self.call_as("another", 1, time).await
+    }
+
+    async fn call_as(
+        &self,
+        tenant: &str,
+        len: usize,
+        time: Duration,
+    ) -> JoinHandle<Result<Answer, Failure>> {
         let arguments = RawObject::parse(json!({"a": "x".repeat(len)}).to_string().into()).unwrap();
-        let (tenant, deadline) = (TenantId::gateway(), Instant::now() + time);
+        let (tenant, deadline) = (TenantId::parse(tenant).unwrap(), Instant::now() + time);
         let permit =
             self.queue.line_up(&tenant, 1, 0).slot(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
-        let ticket = connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
+        let mut ticket =
+            connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
         let meta = CallMeta::default();
         let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
         ticket.send(frame).unwrap();
@@ -90,7 +106,8 @@ async fn an_idle_server_that_gives_no_sign_of_life_has_failed() {
 async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
-    let ticket = connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+    let mut ticket =
+        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
     ticket.listen(Listener::new(None).0);
     ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
@@ -132,7 +149,7 @@ async fn a_server_that_is_silent_until_the_grace_of_a_late_call_ends_is_asked_an
     assert_eq!(watched.peer.receive().await["method"], "tools/call");
     assert!(call.await.unwrap().is_err());
     assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
-    // Others that wait are no reason to leave it alone.
+    // The tenant's own later calls are no reason to leave it alone.
     let other = watched.call(1, Duration::from_secs(1000)).await;
     watched.peer.receive().await;
     assert_eq!(watched.peer.receive().await["method"], "ping");
@@ -162,6 +179,82 @@ async fn a_server_that_is_only_slow_with_one_call_is_not_even_asked() {
     assert!(!busy.is_finished() && !watched.verdict.is_finished());
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_tenants_late_calls_do_not_cost_another_a_server_that_may_be_at_its_call() {
+    let mut watched = watch(PIPE_LEN);
+    let late = watched.call(1, Duration::from_secs(1)).await;
+    let others = watched.another_calls(Duration::from_secs(60)).await;
+    for _ in 0..2 {
+        assert_eq!(watched.peer.receive().await["method"], "tools/call");
+    }
+    assert!(late.await.unwrap().is_err());
+    assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+    assert!(timeout(Duration::from_secs(50), watched.peer.receive()).await.is_err());
+    assert!(!others.is_finished() && !watched.verdict.is_finished());
+    // When that one is late, too, it is no longer one tenant's word.
+    assert!(others.await.unwrap().is_err());
+    assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+    assert_eq!(watched.peer.receive().await["method"], "ping");
+    assert!(watched.is_at(60));
+    (&mut watched.verdict).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_who_call_all_the_time_do_not_keep_a_server_that_hangs_in_its_place() {
+    let mut watched = watch(1 << 20);
+    let late = watched.call(1, Duration::from_secs(1)).await;
+    assert!(late.await.unwrap().is_err());
+    while !watched.verdict.is_finished() && watched.began.elapsed() < 10 * USUAL {
+        let others = watched.another_calls(Duration::from_secs(3600)).await;
+        sleep(MOMENT).await;
+        others.abort();
+    }
+    let due = 1 + GRACE.as_secs() + 2 * USUAL.as_secs() + PING_TIMEOUT.as_secs();
+    let after = watched.began.elapsed().as_secs();
+    assert!((due..=due + 4).contains(&after), "{after}");
+    assert!((&mut watched.verdict).await.unwrap().starts_with("it has not answered for "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_written_together_have_an_order() {
+    let mut watched = watch(PIPE_LEN);
+    let long = watched.call(1, Duration::from_secs(60)).await;
+    let late = watched.call(1, Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        assert_eq!(watched.peer.receive().await["method"], "tools/call");
+    }
+    assert!(late.await.unwrap().is_err());
+    assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+    assert!(timeout(Duration::from_secs(50), watched.peer.receive()).await.is_err());
+    assert!(!long.is_finished() && !watched.verdict.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgets_what_it_is_told_to_forget_is_not_stuck() {
+    let mut watched = watch(PIPE_LEN);
+    for time in [Duration::from_secs(1), USUAL] {
+        let late = watched.call(1, time).await;
+        assert_eq!(answer_pings_only(&mut watched, time + 20 * STUCK_MAX).await, None);
+        assert!(late.await.unwrap().is_err());
+        let next = watched.call(1, time).await;
+        let request = watched.peer.receive().await;
+        watched.peer.answer(&request["id"], json!({})).await;
+        assert!(next.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_hang_up_say_nothing_about_a_server() {
+    let mut watched = watch(PIPE_LEN);
+    for _ in 0..20 {
+        let gone = watched.call(1, Duration::from_secs(100)).await;
+        assert_eq!(watched.peer.receive().await["method"], "tools/call");
+        gone.abort();
+        assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
+        assert_eq!(answer_pings_only(&mut watched, 2 * GRACE).await, None);
+    }
+}
+
 /// Prints, and answers pings and nothing else, until the time is over or it is given up. Tells after how long that was.
 async fn answer_pings_only(watched: &mut Watched, time: Duration) -> Option<u64> {
     let until = Instant::now() + time;
@@ -180,15 +273,19 @@ async fn answer_pings_only(watched: &mut Watched, time: Duration) -> Option<u64>
 async fn a_server_that_answers_pings_and_no_calls_is_given_a_while_and_has_failed() {
     let mut watched = watch(PIPE_LEN);
     let call = watched.call(1, Duration::from_secs(1)).await;
-    // Others that wait are no reason to leave it alone.
+    // The tenant's own later calls are no reason to leave it alone.
     sleep(MOMENT).await;
     let other = watched.call(1, Duration::from_secs(1000)).await;
+    let noted = 1 + GRACE.as_secs();
+    assert_eq!(answer_pings_only(&mut watched, Duration::from_secs(noted)).await, None);
+    // Another one is the proof.
+    let again = watched.call(1, Duration::from_secs(1)).await;
     let after = answer_pings_only(&mut watched, Duration::from_secs(100)).await;
-    let due = 1 + GRACE.as_secs() + STUCK_MAX.as_secs();
+    let due = noted + STUCK_MAX.as_secs();
     assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
     let verdict = (&mut watched.verdict).await.unwrap();
     assert!(verdict.starts_with("it has answered no call for 3"), "{verdict}");
-    assert!(call.await.unwrap().is_err() && !other.is_finished());
+    assert!(call.await.unwrap().is_err() && again.await.unwrap().is_err() && !other.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,10 +319,11 @@ async fn one_that_may_be_at_an_earlier_call_that_somebody_waits_for_is_not_stuck
     let late = watched.call(1, Duration::from_secs(1)).await;
     assert_eq!(answer_pings_only(&mut watched, Duration::from_secs(190)).await, None);
     assert!(late.await.unwrap().is_err() && !long.is_finished());
+    let again = watched.call(1, Duration::from_secs(1)).await;
     // The deadline of the first ends that.
     let after = answer_pings_only(&mut watched, Duration::from_secs(100)).await;
-    let due = 200 + STUCK_MAX.as_secs();
-    assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
+    assert!(after.is_some_and(|after| (200..=202).contains(&after)), "{after:?}");
+    assert!(again.await.unwrap().is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,8 +332,10 @@ async fn one_callers_patience_does_not_keep_a_server_that_hangs_for_the_others()
     let _patient = watched.call(1, Duration::from_secs(3600)).await;
     sleep(MOMENT).await;
     let _late = watched.call(1, Duration::from_secs(1)).await;
+    assert_eq!(answer_pings_only(&mut watched, 2 * GRACE).await, None);
+    let _again = watched.call(1, Duration::from_secs(1)).await;
     let after = answer_pings_only(&mut watched, Duration::from_secs(3000)).await;
-    let due = (USUAL + STUCK_MAX).as_secs();
+    let due = USUAL.as_secs();
     assert!(after.is_some_and(|after| (due..=due + 2).contains(&after)), "{after:?}");
 }
 
@@ -251,6 +351,31 @@ async fn a_server_that_does_not_read_for_ten_seconds_has_failed() {
     assert!(!watched.verdict.is_finished());
     assert_eq!((&mut watched.verdict).await.unwrap(), "it has not read its input for 10 s");
     assert!(watched.is_at(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_just_answered_is_about_to_read_on() {
+    let mut watched = watch(256);
+    let long = watched.call(1, Duration::from_secs(60)).await;
+    let request = watched.peer.receive().await;
+    let _large = watched.call(1000, Duration::from_secs(1000)).await;
+    sleep(3 * BLOCKED_MAX).await;
+    watched.peer.answer(&request["id"], json!({})).await;
+    assert!(long.await.unwrap().is_ok());
+    sleep(BLOCKED_MAX - MOMENT).await;
+    assert!(!watched.verdict.is_finished());
+    assert_eq!((&mut watched.verdict).await.unwrap(), "it has not read its input for 10 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_reads_a_little_of_a_long_call_at_a_time_is_not_blocked() {
+    let mut watched = watch(256);
+    let _call = watched.call(2000, Duration::from_secs(1000)).await;
+    for _ in 0..5 {
+        sleep(BLOCKED_MAX - MOMENT).await;
+        watched.peer.input.get_mut().get_mut().read_exact(&mut [0; 200]).await.unwrap();
+    }
+    assert!(!watched.verdict.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +404,7 @@ async fn a_server_that_may_be_at_somebody_elses_call_is_left_alone_when_a_later_
     assert!(!long.is_finished() && !watched.verdict.is_finished());
     assert_eq!(watched.peer.receive().await["method"], "notifications/cancelled");
     assert_eq!(watched.peer.receive().await["method"], "ping");
-    assert!(watched.is_at(60 + GRACE.as_secs()));
+    assert!(watched.is_at(60));
     (&mut watched.verdict).await.unwrap();
 }
 

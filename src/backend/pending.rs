@@ -7,13 +7,15 @@
 //!                      │                     │
 //!                      │ abandon             │ abandon
 //!                      ▼                     ▼
-//!                  (removed)             Abandoned ──complete or expire──▶ (removed)
+//!              Unwanted ──claim──▶ (removed) Abandoned ──complete or expire──▶ (removed)
 //! ```
 //!
 //! An abandoned call keeps its slot on the server until the server is done with it, or a grace period
-//! ends: a caller that sends and hangs up cannot pile up work.
+//! ends: a caller that sends and hangs up cannot pile up work. Nor can it pile up frames that nobody reads: one that is not written yet
+//! keeps its slot until the writer has come to its frame.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +26,7 @@ use tokio::time::Instant;
 pub use super::answer::{
     Answer, Completion, Delivery, End, Failure, Owner, Patience, Progress, Refused,
 };
-use super::answering::Answering;
+use super::answering::{Answering, Doubt, Written};
 use super::during::{Event, Listener};
 use super::queue::Permit;
 use crate::ids::TenantId;
@@ -45,9 +47,9 @@ struct Table {
     callers: Callers,
     /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
     unanswered: usize,
-    /// When the last of them was written.
-    overdue: Option<Instant>,
     answering: Answering,
+    /// How many calls were given to the writer.
+    written: u64,
     /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
     /// or refused.
     closed: Option<End>,
@@ -69,9 +71,9 @@ struct Slot {
     /// How progress moves the deadline, if it does.
     patience: Option<Patience>,
     /// When it was given to the writer, if it was.
-    written: Option<Instant>,
-    /// What the server had given of [`Answering`] by then.
-    signs: u64,
+    written: Option<Written>,
+    /// Whether the writer has thrown its frame away instead.
+    is_discarded: bool,
     /// `None` once abandoned.
     waiter: Option<oneshot::Sender<Delivery>>,
     /// Who hears what the server says meanwhile.
@@ -102,8 +104,9 @@ impl Pending {
         }
         let waiter = Some(waiter);
         let (patience, listener) = (None, None);
+        let (written, is_discarded) = (None, false);
         let slot =
-            Slot { owner, deadline, patience, written: None, signs: 0, waiter, listener, permit };
+            Slot { owner, deadline, patience, written, is_discarded, waiter, listener, permit };
         table.slots.insert(id, slot);
         Ok(())
     }
@@ -170,21 +173,34 @@ impl Pending {
     }
 
     /// Asks for a batch of frames whether each may still be written, and marks those that may. Dropped
-    /// are those whose caller has gone or whose deadline has passed.
-    pub fn claim<T>(&self, batch: &mut Vec<T>, id: impl Fn(&T) -> Option<u64>, now: Instant) {
+    /// are those whose caller has gone or whose deadline has passed. Gives the number of the last call among them: the server may be at
+    /// any that came before it.
+    pub fn claim<T>(
+        &self,
+        batch: &mut Vec<T>,
+        id: impl Fn(&T) -> Option<u64>,
+        now: Instant,
+    ) -> u64 {
+        // Dropped after the lock is given back: their permits go to the next in line.
+        let mut unwanted = vec![];
         let mut table = self.table.lock();
-        let signs = table.answering.signs();
+        let Table { slots, written, .. } = &mut *table;
         batch.retain(|frame| {
             let Some(id) = id(frame) else { return true };
-            match table.slots.get_mut(&id) {
-                Some(slot) if slot.deadline > now => {
-                    slot.written = Some(now);
-                    slot.signs = signs;
-                    true
-                }
-                _ => false,
+            let Entry::Occupied(mut slot) = slots.entry(id) else { return false };
+            if slot.get().waiter.is_none() && slot.get().written.is_none() {
+                unwanted.push(slot.remove());
+                return false;
             }
+            if slot.get().deadline <= now {
+                slot.get_mut().is_discarded = true;
+                return false;
+            }
+            *written += 1;
+            slot.get_mut().written = Some(Written { number: *written, at: now });
+            true
         });
+        *written
     }
 
     /// Takes back that these were written: the server has not got a single byte of them.
@@ -229,66 +245,73 @@ impl Pending {
     }
 
     /// The caller no longer waits. Tells how far the call had come; if it was written, its slot stays
-    /// until the answer or until `grace_end`.
-    pub fn abandon(&self, id: u64, grace_end: Instant) -> Progress {
+    /// until the answer or until `grace_end`; if its frame `is_queued`, until the writer has come to that.
+    pub fn abandon(&self, id: u64, is_queued: bool, grace_end: Instant) -> Progress {
         let mut table = self.table.lock();
         let Some(slot) = table.slots.get_mut(&id) else { return Progress::Done };
-        if slot.written.is_none() {
-            let slot = table.slots.remove(&id);
-            // Its permit goes to the next in line, which takes its time.
-            drop(table);
-            drop(slot);
-            return Progress::NotWritten;
-        }
         slot.waiter = None;
         slot.listener = None;
+        if slot.written.is_none() {
+            if !is_queued || slot.is_discarded {
+                let slot = table.slots.remove(&id);
+                // Its permit goes to the next in line, which takes its time.
+                drop(table);
+                drop(slot);
+            }
+            return Progress::NotWritten;
+        }
         table.abandoned.push_back((grace_end, id));
         table.forget_answered();
         Progress::Written
     }
 
-    /// Frees the slots of abandoned calls whose grace has ended; tells how many there were, and when the next one does.
-    pub fn expire(&self, now: Instant) -> (usize, Option<Instant>) {
+    /// Frees the slots of abandoned calls whose grace has ended; tells whether a call is overdue by that, and when the next
+    /// one's ends.
+    pub fn expire(&self, now: Instant) -> (bool, Option<Instant>) {
         // Dropped after the lock is given back: their permits go to the next in line.
         let mut expired = vec![];
         let mut table = self.table.lock();
-        let mut unanswered = 0;
+        let mut is_overdue = false;
         while let Some(&(grace_end, id)) = table.abandoned.front() {
             if grace_end > now && table.slots.contains_key(&id) {
-                return (unanswered, Some(grace_end));
+                return (is_overdue, Some(grace_end));
             }
             table.abandoned.pop_front();
             let Some(slot) = table.slots.remove(&id) else { continue };
             if slot.permit.is_some() {
-                unanswered += 1;
                 table.unanswered += 1;
-                table.overdue = slot.written;
-                if let Some(written) = slot.written {
-                    table.answering.note_overdue(written, slot.signs);
-                }
+            }
+            if let (Some(_), Some(written)) = (&slot.permit, slot.written)
+                && slot.deadline <= now
+            {
+                is_overdue = true;
+                table.answering.note_overdue(written, &slot.owner.tenant, now);
             }
             expired.push(slot);
         }
-        (unanswered, None)
+        (is_overdue, None)
     }
 
-    /// Whether the server may be at a call that somebody still waits for, for at most `usual` so far, and that came before the
-    /// last one that it has left unanswered. A server that does one after the other has not got to that one yet.
-    pub fn is_busy_since_before_overdue(&self, usual: Duration) -> bool {
+    /// What speaks against the server, if it has left calls unanswered and there is none that it is to be left its time for.
+    /// `usual` is what calls usually may take.
+    pub(super) fn doubt(&self, usual: Duration) -> Option<Doubt> {
         let table = self.table.lock();
-        table.overdue.is_some_and(|overdue| table.has_live_before(overdue, usual))
+        let overdue = table.answering.overdue()?;
+        let is_excused = table
+            .live(usual)
+            .any(|(written, tenant)| overdue.is_excused_by(written, tenant, usual));
+        (!is_excused).then(|| overdue.doubt())
     }
 
-    /// The same for a time: whether there is one that was written earlier.
-    pub fn is_busy_since_before(&self, time: Instant, usual: Duration) -> bool {
-        self.table.lock().has_live_before(time, usual)
+    /// Whether the server may be at a call that somebody waits for, for at most `usual` so far, and that came before the call
+    /// with this number. Many servers do one after the other.
+    pub fn is_busy_before(&self, number: u64, usual: Duration) -> bool {
+        self.table.lock().live(usual).any(|(written, _)| written.number < number)
     }
 
-    /// When the first of the calls was written that are overdue, if the server has answered none since then, and cannot
-    /// be at an earlier one that somebody still waits for, for at most `usual` so far.
-    pub fn stuck_since(&self, usual: Duration) -> Option<Instant> {
-        let table = self.table.lock();
-        table.answering.stuck_since().filter(|since| !table.has_live_before(*since, usual))
+    /// When the server last showed that it works on calls, if it has.
+    pub fn sign(&self) -> Option<Instant> {
+        self.table.lock().answering.sign()
     }
 
     /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The
@@ -345,12 +368,13 @@ impl Callers {
 }
 
 impl Table {
-    fn has_live_before(&self, time: Instant, usual: Duration) -> bool {
+    /// The calls that somebody waits for, for at most `usual` so far: when they were written, and whose they are.
+    fn live(&self, usual: Duration) -> impl Iterator<Item = (Written, &TenantId)> {
         let now = Instant::now();
-        self.slots.values().any(|slot| {
+        self.slots.values().filter_map(move |slot| {
             let is_live = slot.permit.is_some() && slot.waiter.is_some() && slot.deadline > now;
-            let is_earlier = |written| written < time && now.duration_since(written) < usual;
-            is_live && slot.written.is_some_and(is_earlier)
+            let written = slot.written.filter(|it| now.duration_since(it.at) < usual)?;
+            is_live.then_some((written, &slot.owner.tenant))
         })
     }
 

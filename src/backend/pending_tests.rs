@@ -39,7 +39,7 @@ async fn an_answer_reaches_its_waiter_once() {
 async fn an_abandoned_call_is_not_written_if_it_was_not_yet() {
     let pending = Pending::default();
     let _waiter = insert(&pending, 7).unwrap();
-    assert_eq!(pending.abandon(7, far()), Progress::NotWritten);
+    assert_eq!(pending.abandon(7, false, far()), Progress::NotWritten);
     assert!(!claim(&pending, 7));
     assert!(pending.is_empty());
 }
@@ -51,13 +51,23 @@ async fn an_abandoned_call_keeps_its_slot_until_the_answer_or_the_end_of_grace()
     for id in [1, 2] {
         let _waiter = insert(&pending, id).unwrap();
         assert!(claim(&pending, id));
-        assert_eq!(pending.abandon(id, now + Duration::from_secs(5)), Progress::Written);
+        assert_eq!(pending.abandon(id, true, now + Duration::from_secs(5)), Progress::Written);
     }
     assert_eq!(pending.len(), 2);
     assert_eq!(pending.complete(1, answer("x")), Completion::Late);
     assert_eq!(pending.len(), 1);
-    assert_eq!(pending.expire(now), (0, Some(now + Duration::from_secs(5))));
-    assert_eq!(pending.expire(now + Duration::from_secs(6)), (0, None));
+    assert_eq!(pending.expire(now), (false, Some(now + Duration::from_secs(5))));
+    assert_eq!(pending.expire(now + Duration::from_secs(6)), (false, None));
+    assert!(pending.is_empty());
+}
+
+#[tokio::test]
+async fn an_abandoned_call_keeps_its_slot_as_long_as_its_frame_waits_to_be_written() {
+    let pending = Pending::default();
+    let _waiter = insert(&pending, 7).unwrap();
+    assert_eq!(pending.abandon(7, true, far()), Progress::NotWritten);
+    assert_eq!(pending.len(), 1);
+    assert!(!claim(&pending, 7));
     assert!(pending.is_empty());
 }
 
@@ -67,6 +77,9 @@ async fn a_call_past_its_deadline_is_not_written() {
     let (waiter, _answer) = oneshot::channel();
     pending.insert(7, Owner::gateway(1), Instant::now(), None, waiter).unwrap();
     assert!(!claim(&pending, 7));
+    // The writer has thrown its frame away, and will not come to it again.
+    assert_eq!(pending.abandon(7, true, far()), Progress::NotWritten);
+    assert!(pending.is_empty());
 }
 
 #[tokio::test]
@@ -90,11 +103,11 @@ async fn the_list_of_abandoned_calls_stays_small_however_many_come_and_go() {
     let pending = Pending::default();
     let _stuck = insert(&pending, 0).unwrap();
     assert!(claim(&pending, 0));
-    pending.abandon(0, far());
+    pending.abandon(0, true, far());
     for id in 1..10_000 {
         let _waiter = insert(&pending, id).unwrap();
         assert!(claim(&pending, id));
-        pending.abandon(id, far());
+        pending.abandon(id, true, far());
         pending.complete(id, answer("x"));
     }
     assert!(pending.table.lock().abandoned.len() < 100);
@@ -105,7 +118,7 @@ enum Op {
     Insert(u64),
     Claim(u64),
     Complete(u64),
-    Abandon(u64),
+    Abandon(u64, bool),
     Expire,
     Close,
 }
@@ -113,6 +126,7 @@ enum Op {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Model {
     Queued,
+    Unwanted,
     Written,
     Abandoned,
 }
@@ -123,7 +137,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => id.clone().prop_map(Op::Insert),
         8 => id.clone().prop_map(Op::Claim),
         8 => id.clone().prop_map(Op::Complete),
-        6 => id.prop_map(Op::Abandon),
+        6 => (id, any::<bool>()).prop_map(|(id, is_queued)| Op::Abandon(id, is_queued)),
         1 => Just(Op::Expire),
         1 => Just(Op::Close),
     ]
@@ -155,6 +169,10 @@ proptest! {
                     Err(Refused::IdInUse) => prop_assert!(model.contains_key(&id)),
                 },
                 Op::Claim(id) => {
+                    let is_unwanted = model.get(&id) == Some(&Model::Unwanted);
+                    if is_unwanted {
+                        model.remove(&id);
+                    }
                     prop_assert_eq!(claim(&pending, id), model.contains_key(&id));
                     if let Some(state @ Model::Queued) = model.get_mut(&id) {
                         *state = Model::Written;
@@ -165,13 +183,19 @@ proptest! {
                         let delivery = waiters.remove(&id).unwrap().try_recv();
                         prop_assert!(delivery.is_ok_and(|delivery| delivery.outcome.is_ok()));
                     }
-                    (Completion::Late, Some(Model::Abandoned)) | (Completion::NoSlot, None) => {}
+                    (Completion::Late, Some(Model::Unwanted | Model::Abandoned))
+                    | (Completion::NoSlot, None) => {}
                     (got, was) => prop_assert!(false, "{got:?} for {was:?}"),
                 },
-                Op::Abandon(id) => {
-                    let progress = pending.abandon(id, grace_end);
+                Op::Abandon(id, is_queued) => {
+                    let progress = pending.abandon(id, is_queued, grace_end);
                     match (progress, model.get(&id).copied()) {
-                        (Progress::NotWritten, Some(Model::Queued)) => { model.remove(&id); }
+                        (Progress::NotWritten, Some(Model::Queued | Model::Unwanted)) => {
+                            model.insert(id, Model::Unwanted);
+                            if !is_queued {
+                                model.remove(&id);
+                            }
+                        }
                         (Progress::Written, Some(Model::Written | Model::Abandoned)) => {
                             model.insert(id, Model::Abandoned);
                         }

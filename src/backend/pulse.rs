@@ -14,14 +14,16 @@ pub struct Pulse {
     heard: AtomicU64,
     /// Since when a write has been waiting for the server to read, and one; 0 if none does.
     writing: AtomicU64,
-    /// Told when a call has not been answered although it was given up long ago.
+    /// The number of the last call of that write.
+    writing_number: AtomicU64,
+    /// Told when a call is past its deadline and grace.
     overdue: Notify,
 }
 
 impl Default for Pulse {
     fn default() -> Self {
-        let (heard, writing) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { began: Instant::now(), heard, writing, overdue: Notify::new() }
+        let (heard, writing, writing_number) = Default::default();
+        Self { began: Instant::now(), heard, writing, writing_number, overdue: Notify::new() }
     }
 }
 
@@ -31,9 +33,15 @@ impl Pulse {
         self.heard.store(self.now(), Ordering::Relaxed);
     }
 
-    /// A write begins.
-    pub(super) fn note_writing(&self, now: Instant) {
+    /// A write begins, of calls up to this number.
+    pub(super) fn note_writing(&self, now: Instant, number: u64) {
+        self.writing_number.store(number, Ordering::Relaxed);
         self.writing.store(self.millis(now) + 1, Ordering::Relaxed);
+    }
+
+    /// The server has read a part of what is being written.
+    pub(super) fn note_read(&self) {
+        self.writing.store(self.now() + 1, Ordering::Relaxed);
     }
 
     /// The write is done.
@@ -41,7 +49,7 @@ impl Pulse {
         self.writing.store(0, Ordering::Relaxed);
     }
 
-    /// A call that was given up has not been answered within its grace.
+    /// A call is past its deadline and grace.
     pub(super) fn note_overdue(&self) {
         self.overdue.notify_one();
     }
@@ -56,10 +64,11 @@ impl Pulse {
         Duration::from_millis(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// Since when the server has not read what is being written, if something is.
-    pub fn blocked_since(&self) -> Option<Instant> {
+    /// Since when the server has not read what is being written, if something is; and the number of the last call of that.
+    pub fn blocked_since(&self) -> Option<(Instant, u64)> {
         let since = self.writing.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.began + Duration::from_millis(since))
+        let number = self.writing_number.load(Ordering::Relaxed);
+        Some((self.began + Duration::from_millis(since), number))
     }
 
     fn now(&self) -> u64 {

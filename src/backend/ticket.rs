@@ -17,6 +17,8 @@ pub struct Ticket {
     pub(super) owner: Owner,
     deadline: Instant,
     answer: oneshot::Receiver<Delivery>,
+    /// Whether the writer has its frame, or will.
+    is_queued: bool,
     on_drop: OnDrop,
 }
 
@@ -37,7 +39,7 @@ impl Ticket {
         answer: oneshot::Receiver<Delivery>,
     ) -> Self {
         let on_drop = OnDrop::Cancel("the caller went away");
-        Self { connection, id, owner, deadline, answer, on_drop }
+        Self { connection, id, owner, deadline, answer, is_queued: false, on_drop }
     }
 
     /// When it is given up, the server is not told.
@@ -61,13 +63,19 @@ impl Ticket {
     }
 
     /// Queues the call's frame.
-    pub fn send(&self, frame: Frame) -> Result<(), Failure> {
+    pub fn send(&mut self, frame: Frame) -> Result<(), Failure> {
         self.send_with(frame, vec![])
     }
 
     /// The same with the headers that repeat its arguments.
-    pub fn send_with(&self, frame: Frame, headers: Vec<(String, String)>) -> Result<(), Failure> {
-        self.connection.send(Outgoing::Request { id: self.id, frame, headers })
+    pub fn send_with(
+        &mut self,
+        frame: Frame,
+        headers: Vec<(String, String)>,
+    ) -> Result<(), Failure> {
+        self.connection.send(Outgoing::Request { id: self.id, frame, headers })?;
+        self.is_queued = true;
+        Ok(())
     }
 
     /// Waits for the answer until the deadline.
@@ -96,7 +104,7 @@ impl Ticket {
             OnDrop::Cancel(_) => Some("deadline exceeded"),
             OnDrop::Forget | OnDrop::Nothing => None,
         };
-        let progress = self.connection.abandon(self.id, cancel);
+        let progress = self.connection.abandon(self.id, self.is_queued, cancel);
         Failure::Expired { written: progress != Progress::NotWritten }
     }
 
@@ -116,10 +124,11 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        match self.on_drop {
-            OnDrop::Nothing => {}
-            OnDrop::Forget => drop(self.connection.abandon(self.id, None)),
-            OnDrop::Cancel(reason) => drop(self.connection.abandon(self.id, Some(reason))),
-        }
+        let cancel = match self.on_drop {
+            OnDrop::Nothing => return,
+            OnDrop::Forget => None,
+            OnDrop::Cancel(reason) => Some(reason),
+        };
+        self.connection.abandon(self.id, self.is_queued, cancel);
     }
 }

@@ -1,6 +1,7 @@
 //! The writer task: takes queued frames and writes them whole, many at once when many wait.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Outgoing};
 use super::pending::End;
+use super::pulse::Pulse;
 use crate::mcp::requests;
 
 /// Frames taken from the queue at once.
@@ -38,9 +40,10 @@ pub(super) async fn run(
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last look before the write: callers that left, deadlines that passed in the queue.
                 let now = Instant::now();
-                connection.pending().claim(&mut batch, Outgoing::claimed, now);
-                connection.pulse().note_writing(now);
-                if let Err(unwritten) = write_batch(&mut input, &mut buffer, &batch).await {
+                let number = connection.pending().claim(&mut batch, Outgoing::claimed, now);
+                connection.pulse().note_writing(now, number);
+                let written = write_batch(&mut input, &mut buffer, &batch, connection.pulse());
+                if let Err(unwritten) = written.await {
                     if unwritten.is_all {
                         connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
                     }
@@ -90,25 +93,36 @@ async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
+    pulse: &Pulse,
 ) -> Result<(), Unwritten> {
     match batch {
         [] => Ok(()),
-        [single] => write(input, &single.bytes()).await,
+        [single] => write(input, &single.bytes(), pulse).await,
         several => {
             buffer.clear();
             several.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
-            write(input, buffer).await
+            write(input, buffer, pulse).await
         }
     }
 }
 
-async fn write(input: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Unwritten> {
-    let taken = input.write(bytes).await.map_err(|error| Unwritten { error, is_all: true })?;
-    let rest = async {
-        input.write_all(&bytes[taken..]).await?;
-        input.flush().await
-    };
-    rest.await.map_err(|error| Unwritten { error, is_all: false })
+async fn write(
+    input: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    pulse: &Pulse,
+) -> Result<(), Unwritten> {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let unwritten = |error| Unwritten { error, is_all: taken == 0 };
+        taken += match input.write(&bytes[taken..]).await.map_err(unwritten)? {
+            0 => return Err(unwritten(ErrorKind::WriteZero.into())),
+            len => len,
+        };
+        if taken < bytes.len() {
+            pulse.note_read();
+        }
+    }
+    input.flush().await.map_err(|error| Unwritten { error, is_all: false })
 }
 
 impl Outgoing {

@@ -67,7 +67,7 @@ impl Sending<'_> {
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
-        let ticket =
+        let mut ticket =
             ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
         // Before the frame is sent: what the server says first must be heard too.
         if let Some(listener) = &call.listener {
@@ -78,7 +78,8 @@ impl Sending<'_> {
         }
         let meta = self.meta(deadline);
         let headers = call.headers(&ready, *tool)?;
-        ticket.send_with(call.frame(ticket.id(), &ready, *tool, &meta), headers)?;
+        let frame = call.frame(ticket.id(), &ready, *tool, &meta);
+        ticket.send_with(frame, headers)?;
         let answer = ticket.answer().await?;
         measured.answered();
         let backend = sent.elapsed();

@@ -41,7 +41,7 @@ impl Listening {
         let failed = |failure| NotListening::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
-        let ticket = connection
+        let mut ticket = connection
             .register(TenantId::gateway(), CallId::new(), deadline, None)
             .map_err(failed)?;
         let (listener, mut events) = Listener::new(None);
