@@ -26,7 +26,7 @@
 //! - [`policy`]: what a tenant may do
 //! - [`pins`]: definitions of tools, to be compared and shown
 //! - [`ids`]: names, parsed once
-//! - [`aside`], [`config`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
+//! - [`aside`], [`config`], [`scheduling`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
 
 pub mod app;
 pub mod aside;
@@ -46,6 +46,7 @@ pub mod policy;
 pub mod registry;
 pub mod reload;
 pub mod replicas;
+pub mod scheduling;
 pub mod seal;
 pub mod secrets;
 pub mod shutdown;

@@ -12,6 +12,7 @@ use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
 use crate::backend::confine::hide;
 use crate::reload::watch::Watch;
+use crate::scheduling::take_short_turns;
 use crate::shutdown::Signals;
 use crate::telemetry::logging;
 
@@ -27,8 +28,14 @@ pub(super) struct Args {
     listen: Option<String>,
 }
 
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Before there are other threads, which inherit it. A kernel that does not know of it does without.
+    let _ = take_short_turns();
+    serve(args)
+}
+
 #[tokio::main]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+async fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();

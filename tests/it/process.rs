@@ -137,3 +137,23 @@ async fn arguments_reach_the_server_whatever_they_look_like() {
     assert_eq!(gateway.call("odd", "echo", json!({"text": "x"})).await.tool_text(), "x");
     gateway.stop().await;
 }
+
+/// How long a process runs at a time where others wait, in nanoseconds, if the kernel tells.
+fn turn_of(pid: i32) -> Option<String> {
+    let about = std::fs::read_to_string(format!("/proc/{pid}/sched")).ok()?;
+    let line = about.lines().find(|line| line.starts_with("se.slice"))?;
+    Some(line.split_whitespace().last()?.to_owned())
+}
+
+#[tokio::test]
+async fn the_gateway_runs_for_short_turns_and_its_servers_for_the_usual_ones() {
+    let gateway = Setup::new().fake("fake").serve().await;
+    gateway.ready().await;
+    let ours = std::process::id().cast_signed();
+    let Some(usual) = turn_of(ours) else {
+        eprintln!("this kernel does not tell");
+        return;
+    };
+    assert_eq!(turn_of(gateway.pid()).as_deref(), Some("100000"));
+    assert_eq!(turn_of(gateway.fake("fake").pids()[0]), Some(usual));
+}

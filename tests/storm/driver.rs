@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 use trunkline::backend::request_ids::IdSource;
+use trunkline::scheduling::take_short_turns;
 
 use crate::checks::Idle;
 use crate::killing;
@@ -43,6 +44,8 @@ struct Run {
 
 /// Runs the whole test.
 pub fn run(options: &Options) -> ExitCode {
+    // As `trunkline serve` does.
+    let _ = take_short_turns();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("threads can be started");
     println!("identity storm, seed {}", options.seed);

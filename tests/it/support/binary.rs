@@ -142,7 +142,7 @@ impl Serving {
             skipped("not run by root, so the gateway's descriptors cannot be seen");
             return None;
         }
-        let fds = format!("/proc/{}/fd", self.child.id().unwrap());
+        let fds = format!("/proc/{}/fd", self.pid());
         let is_open = |fd: &u64| Path::new(&fds).join(fd.to_string()).symlink_metadata().is_ok();
         Some((0..max).filter(is_open).count() as u64)
     }
@@ -150,19 +150,22 @@ impl Serving {
     /// Leaves the program so many descriptors.
     pub fn limit_descriptors(&self, max: u64) {
         let limit = Rlimit { current: Some(max), maximum: Some(max) };
-        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed());
+        let pid = Pid::from_raw(self.pid());
         prlimit(pid, Resource::Nofile, limit).unwrap();
     }
 
+    pub fn pid(&self) -> i32 {
+        self.child.id().unwrap().cast_signed()
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill(self.child.id().unwrap().cast_signed(), signal);
+        kill(self.pid(), signal);
     }
 
     /// Stops it in its tracks: when this is done, none of its threads runs.
     pub async fn freeze(&self) {
         self.signal(Signal::STOP);
-        let pid = self.child.id().unwrap().cast_signed();
-        eventually("stopped", async || processes::is_stopped(pid).then_some(())).await;
+        eventually("stopped", async || processes::is_stopped(self.pid()).then_some(())).await;
     }
 
     /// Waits for its end; gives the exit code.
