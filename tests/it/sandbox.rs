@@ -231,6 +231,7 @@ async fn a_sandbox_that_leaves_out_the_program_itself_says_so() {
     assert!(text.contains("could not be confined as configured"), "{text}");
     assert!(text.contains("does not let it read its own program"), "{text}");
     assert!(text.contains("`sandbox.read`"), "{text}");
+    assert!(text.contains("  configured: ") && !text.contains("in force: "), "{text}");
 }
 
 #[tokio::test]
