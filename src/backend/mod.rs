@@ -7,7 +7,8 @@
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, one [`speaker`]
 //!   is listened to; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
-//!   lists what it has, [`pins`] holds back what is not as it was approved
+//!   lists what it has, [`pins`] holds back what is not as it was approved, [`redaction`] keeps tenants' secrets out of what
+//!   it says
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -37,6 +38,7 @@ mod process;
 mod pulse;
 pub mod queue;
 mod reader;
+mod redaction;
 pub mod request_ids;
 pub mod retry_budget;
 pub mod run;

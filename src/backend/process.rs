@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::confine::{CANNOT_CONFINE, Kernel, PlanError, PrivateDirectory, plan};
 use super::guard::TERM_GRACE;
 use super::proc_table;
+use super::redaction::Redaction;
 use crate::config;
 use crate::jsonrpc::{Line, LineSplitter};
 
@@ -48,7 +49,7 @@ pub struct Process {
     stderr: StderrTail,
 }
 
-/// The last lines of a server's standard error. For the operator: it may hold anything.
+/// The last lines of a server's standard error. For the operator: it may hold anything but the tenant's secrets.
 #[derive(Clone, Debug, Default)]
 pub struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
@@ -138,7 +139,7 @@ impl Process {
             let _ = kill_process(pid, Signal::TERM);
             std::io::Error::from(error)
         })?;
-        tokio::spawn(stderr.clone().drain(errors));
+        tokio::spawn(stderr.clone().drain(errors, Redaction::new(secrets)));
         let (exited, exit) = watch::channel(None);
         tokio::spawn(
             async move { exited.send(Some(collect(child, pid, profile.directory).await)) },
@@ -235,13 +236,16 @@ impl StderrTail {
     }
 
     /// Reads to the end: a server whose standard error is full stands still.
-    async fn drain(self, mut stderr: impl AsyncRead + Unpin) {
+    async fn drain(self, mut stderr: impl AsyncRead + Unpin, redaction: Redaction) {
         let mut splitter = LineSplitter::new(STDERR_LINE_LEN_MAX);
         let mut since_pause = 0;
         while let Ok(len @ 1..) = stderr.read_buf(splitter.space()).await {
             while let Some(line) = splitter.next_line() {
                 match line {
-                    Line::Whole(line) => self.push(String::from_utf8_lossy(&line).into_owned()),
+                    Line::Whole(line) => {
+                        let line = String::from_utf8_lossy(&line).into_owned();
+                        self.push(redaction.redact(line));
+                    }
                     Line::TooLong { .. } => self.push("(an overlong line)".to_owned()),
                 }
             }
@@ -335,7 +339,8 @@ mod tests {
     async fn the_tail_of_standard_error_is_bounded() {
         let text: String = (0..1000).map(|n| format!("line {n}\n")).collect();
         let tail = StderrTail::default();
-        tail.clone().drain(text.as_bytes()).await;
+        let redaction = Redaction::new(&config::Secrets::new());
+        tail.clone().drain(text.as_bytes(), redaction).await;
         let lines = tail.lines();
         assert_eq!(lines.len(), STDERR_TAIL_LINES);
         assert_eq!(lines.last().unwrap(), "line 999");

@@ -12,6 +12,7 @@ use super::connection::{Connection, Options};
 use super::handshake::{Greeting, HandshakeError, greet};
 use super::pending::{End, Failure};
 use super::process::{Process, SpawnError, StderrTail, exited};
+use super::redaction::Redaction;
 use super::tools::{ListError, ToolSet};
 use super::{About, Environment, Ready, http};
 use crate::config;
@@ -23,9 +24,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How a server ended is told within this time after the end of its output. At the start nobody is in a
 /// hurry, and the exit code is what the operator needs.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
-
-/// What is kept of the story of a failed start.
-const DETAIL_CHARS_MAX: usize = 1000;
 
 /// A server that answered its handshake.
 pub struct Run {
@@ -74,8 +72,21 @@ pub struct StartError {
 
 impl Run {
     /// Opens the connection to a server and lists its tools, unless told to `stop`. A program is started first,
-    /// and all of that must be done within `start_timeout`; over HTTP each step has its own time.
+    /// and all of that must be done within `start_timeout`; over HTTP each step has its own time. What is told of a failure
+    /// has none of `secrets`, whatever the server says.
     pub async fn start(
+        id: &ServerId,
+        server: &config::Server,
+        secrets: &Arc<config::Secrets>,
+        environment: &Environment,
+        launch: Launch,
+        stop: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let started = Self::try_start(id, server, secrets, environment, launch, stop).await;
+        started.map_err(|error| error.redacted(&Redaction::new(secrets)))
+    }
+
+    async fn try_start(
         id: &ServerId,
         server: &config::Server,
         secrets: &Arc<config::Secrets>,
@@ -291,10 +302,15 @@ impl StartError {
         Self { is_permanent, ..self }
     }
 
+    /// As it may be told.
+    fn redacted(self, redaction: &Redaction) -> Self {
+        let (reason, detail) = (redaction.story(self.reason), redaction.story(self.detail));
+        Self { reason, detail, ..self }
+    }
+
     fn new(reason: &str, detail: &str) -> Self {
-        // A server can put as much as it likes into an error.
-        let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
-        Self { reason: reason.to_owned(), detail, stderr: vec![], is_permanent: false }
+        let (reason, detail) = (reason.to_owned(), detail.to_owned());
+        Self { reason, detail, stderr: vec![], is_permanent: false }
     }
 }
 

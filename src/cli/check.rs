@@ -18,6 +18,7 @@ use crate::backend::pending::End;
 use crate::backend::run::{Launch, Run, StartError};
 use crate::config::Transport;
 use crate::ids::ServerId;
+use crate::pins::printable;
 use crate::secrets::wanted;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
@@ -28,7 +29,7 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// What one server turned out to be.
+/// What one server turned out to be. Servers' own words are shown as [`printable`] has them: they could pass for this command's.
 struct Report {
     server: ServerId,
     outcome: Result<Found, StartError>,
@@ -61,7 +62,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             left_out +=
                 &format!("\n{server} was not started: it needs tenants' secrets (`{secrets}`)\n");
             match confined(&config.transport) {
-                Ok(plan) => left_out += &render_plan(plan.as_ref()),
+                Ok(plan) => left_out += &render_plan(plan.as_ref(), "configured"),
                 Err(error) => {
                     left_out += &format!("  and it cannot be: {error}\n");
                     failed += 1;
@@ -134,7 +135,7 @@ fn render(reports: &[Report]) -> String {
                 found.era.clone(),
                 found.tools.len().to_string(),
                 start,
-                found.name.clone(),
+                printable(&found.name),
             ],
             Err(_) => {
                 let none = || "-".to_owned();
@@ -144,23 +145,28 @@ fn render(reports: &[Report]) -> String {
     }
     let mut text = align(&rows);
     for Report { server, outcome, confined, .. } in reports {
-        match outcome {
-            Ok(found) => text += &format!("\n{server}: {}\n", found.tools.join(", ")),
-            Err(error) => {
-                text += &format!("\n{server} did not start: {}\n", error.detail);
-                for line in &error.stderr {
-                    text += &format!("  stderr: {line}\n");
-                }
+        let state = match outcome {
+            Ok(found) => {
+                text += &format!("\n{server}: {}\n", printable(&found.tools.join(", ")));
+                "in force"
             }
-        }
-        text += &render_plan(confined.as_ref());
+            Err(error) => {
+                text += &format!("\n{server} did not start: {}\n", printable(&error.detail));
+                for line in &error.stderr {
+                    text += &format!("  stderr: {}\n", printable(line));
+                }
+                "configured"
+            }
+        };
+        text += &render_plan(confined.as_ref(), state);
     }
     text
 }
 
-fn render_plan(plan: Option<&Plan>) -> String {
+/// How a server is confined. Only of one that has started it is known that all of it is in force.
+fn render_plan(plan: Option<&Plan>, state: &str) -> String {
     let Some(plan) = plan else { return String::new() };
-    let mut text = format!("  in force: {}\n", plan.in_force.join(", "));
+    let mut text = format!("  {state}: {}\n", plan.in_force.join(", "));
     for missing in &plan.missing {
         text += &format!("  not in force: {missing}\n");
     }
@@ -193,7 +199,7 @@ mod tests {
             Report {
                 server: ServerId::parse("bad").unwrap(),
                 outcome: Err(error),
-                confined: None,
+                confined: plan(&Program::default(), &old).ok(),
                 took,
             },
         ];
@@ -208,7 +214,30 @@ mod tests {
              \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at boot; it needs 6.2, or 6.7 for \
              `connect`, and `landlock` among the kernel's `lsm=`\n\
              \n\
-             bad did not start: it ended with exit code 3\n  stderr: boom\n"
+             bad did not start: it ended with exit code 3\n\
+             \x20 stderr: boom\n\
+             \x20 configured: no_new_privs, no core dumps, private directory\n"
         );
+    }
+
+    #[test]
+    fn no_server_can_write_lines_of_its_own_or_move_the_cursor() {
+        let forged = "x\n  in force: all\u{1b}[2K\r";
+        let found = Found {
+            protocol: "2026-07-28".into(),
+            era: "modern".into(),
+            name: forged.into(),
+            tools: vec![forged.into()],
+        };
+        let (reason, detail, stderr) = (String::new(), forged.to_owned(), vec![forged.to_owned()]);
+        let error = StartError { reason, detail, stderr, is_permanent: false };
+        let server = ServerId::parse("liar").unwrap();
+        let reports = [Ok(found), Err(error)].map(|outcome| {
+            let (server, took) = (server.clone(), Duration::ZERO);
+            Report { server, outcome, confined: None, took }
+        });
+        let text = render(&reports);
+        assert!(!text.contains("\n  in force") && !text.contains(['\u{1b}', '\r']), "{text}");
+        assert_eq!(text.matches(r"x\n  in force: all\u{1b}[2K\r").count(), 4, "{text}");
     }
 }

@@ -83,6 +83,24 @@ async fn every_server_is_without_new_privileges_and_core_dumps() {
 }
 
 #[tokio::test]
+async fn capabilities_that_the_gateway_passes_on_do_not_reach_a_server() {
+    if !getuid().is_root() {
+        return skipped("not run by root, so the gateway cannot be given any");
+    }
+    let capabilities = ["--inh-caps=+setuid", "--ambient-caps=+setuid"];
+    let gateway = Serving::start_by("setpriv", &capabilities, boxed(&[], "")).await;
+    let ambient = async |pid: &str| {
+        let status = done_by(&gateway, &format!("open('/proc/{pid}/status').read()")).await;
+        let line = status.lines().find(|line| line.starts_with("CapAmb:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(ambient("self").await, "0000000000000000");
+    // The guard does have it, so this looks at the right thing.
+    assert_eq!(ambient(&done_by(&gateway, GUARD).await).await, "0000000000000080");
+    end(gateway).await;
+}
+
+#[tokio::test]
 async fn descriptors_that_the_gateway_inherited_do_not_reach_a_server() {
     let file = tempfile::tempfile().unwrap();
     let mut open = vec![];

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trunkline::store::{Actor, KeyOwner};
 
 use crate::support::mcp_legacy::Session;
-use crate::support::{Api, Fake, Gateway, Setup, eventually, refused};
+use crate::support::{Api, Fake, Gateway, HttpServer, Setup, eventually, refused};
 
 pub const QUERY: &str = r#"{"name":"query","description":"Looks things up.","inputSchema":{"type":"object"},"_meta":{"v":1}}"#;
 /// The same to whoever reads it.
@@ -199,6 +199,45 @@ async fn servers_that_are_not_pinned_change_as_they_like() {
     assert!(gateway.setup().store().await.pinned().await.unwrap().is_empty());
     let servers = admin(&gateway).await.get("/admin/v1/servers").await.json();
     assert!(servers["servers"][0].get("held").is_none(), "{servers}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_with_a_url_is_pinned_like_any_other() {
+    let query = |text: &str| json!([serde_json::from_str::<Value>(text).unwrap()]);
+    let server = HttpServer::legacy().await;
+    server.set_tools(query(QUERY));
+    let gateway = Setup::new().http("fake", &server.url("/mcp"), "pin = true").start().await;
+    assert_eq!(gateway.call("fake", "query", "").await.tool_text(), "query");
+    server.set_tools(query(&other_query()));
+    server.notify(TOOLS_CHANGED).await;
+    is_called(&gateway, "query", 409).await;
+    let before = server.seen_of("tools/call").len();
+    assert_eq!(gateway.call("fake", "query", "").await.problem(), refused(409, "tool_held"));
+    assert_eq!(names(&gateway.tools("fake").await.json()), [] as [&str; 0]);
+    assert_eq!(server.seen_of("tools/call").len(), before, "the server was asked");
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn each_tenant_s_own_process_is_compared_with_the_same_pins() {
+    let setup = Setup::new()
+        .fake_with("fake", &[], "pin = true\nsharing = \"tenant\"")
+        .with_tenant("acme", "servers = [\"fake\"]")
+        .with_tenant("globex", "servers = [\"fake\"]");
+    let fake = Fake::new(setup.dir.path(), "fake");
+    fake.set_extra_tools(QUERY);
+    let gateway = setup.start().await;
+    let (acme, globex) = (gateway.as_tenant("acme").await, gateway.as_tenant("globex").await);
+    assert_eq!(acme.call("fake", "query", "").await.tool_text(), "query");
+    fake.set_extra_tools(&other_query());
+    let held = globex.call("fake", "query", "").await;
+    assert_eq!(held.problem(), refused(409, "tool_held"));
+    assert_eq!(fake.calls_of("query").len(), 1, "the server was asked");
+    // All else of it can be used, and the other's has not changed.
+    assert_eq!(globex.call("fake", "raw", "{}").await.tool_text(), "{}");
+    assert_eq!(acme.call("fake", "query", "").await.tool_text(), "query");
     gateway.stop().await;
 }
 

@@ -45,11 +45,15 @@ async fn can_read(gateway: &Gateway, path: &str) -> bool {
 
 /// Whether a call of the C library is refused: `EPERM`. The arguments are those of no valid call.
 async fn is_refused(gateway: &Gateway, call: &str) -> bool {
+    made(gateway, call).await == "(-1, 1)"
+}
+
+/// What a call of the C library gives, and the error.
+async fn made(gateway: &Gateway, call: &str) -> String {
     let code = format!(
         "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nr = c.{call}\n(r, ctypes.get_errno())"
     );
-    let answer = done(gateway, &code).await;
-    answer == "(-1, 1)"
+    done(gateway, &code).await
 }
 
 #[tokio::test]
@@ -133,6 +137,10 @@ async fn only_listed_ports_can_be_connected_to_whichever_way() {
     assert_eq!(done(&gateway, &connect(shut)).await, "PermissionError Permission denied");
     for around in [
         "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
+        // SMC, by its family, by its protocol, and made of a socket for TCP.
+        "socket.socket(43, socket.SOCK_STREAM, 0)",
+        "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 256)",
+        "socket.socket().setsockopt(6, 31, b'smc')",
         "socket.socket().sendto(b'x', 0x20000000, address)",
         "socket.socket().sendmsg([b'x'], [], 0x20000000, address)",
     ] {
@@ -181,6 +189,8 @@ async fn system_calls_that_no_server_needs_are_refused() {
     ] {
         assert!(is_refused(&gateway, call).await, "{call}");
     }
+    // `clone3`, whose flags no filter can see, does not seem to be there.
+    assert_eq!(made(&gateway, "syscall(435, 0, 0)").await, "(-1, 38)");
     // Threads and processes are made all the same.
     let work = "import threading, subprocess\nt = threading.Thread(target=print, args=('', ), kwargs={'end': ''})\nsubprocess.run(['/bin/true']).returncode";
     assert_eq!(done(&gateway, work).await, "0");
@@ -196,6 +206,7 @@ async fn without_the_filter_the_same_calls_fail_for_other_reasons() {
     for call in ["setns(-1, 0)", "syscall(425, 0, 0)"] {
         assert!(!is_refused(&gateway, call).await, "{call}");
     }
+    assert_ne!(made(&gateway, "syscall(435, 0, 0)").await, "(-1, 38)");
     gateway.stop().await;
 }
 
@@ -220,6 +231,7 @@ async fn a_sandbox_that_leaves_out_the_program_itself_says_so() {
     assert!(text.contains("could not be confined as configured"), "{text}");
     assert!(text.contains("does not let it read its own program"), "{text}");
     assert!(text.contains("`sandbox.read`"), "{text}");
+    assert!(text.contains("  configured: ") && !text.contains("in force: "), "{text}");
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn a_server_that_needs_secrets_is_left_out_of_a_check() {
     let checked = succeeds(&setup, &["check"], "").await;
     assert!(
         checked.contains(
-            "own was not started: it needs tenants' secrets (`TOKEN`)\n  in force: no_new_privs"
+            "own was not started: it needs tenants' secrets (`TOKEN`)\n  configured: no_new_privs"
         ),
         "{checked}"
     );

@@ -30,7 +30,8 @@ async fn a_gateway_that_is_killed_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_gateway_sees_how_servers_end_whatever_it_inherits() {
-    let gateway = Serving::start_ignoring_ends(Setup::new().fake("fake")).await;
+    let setup = Setup::new().fake("fake");
+    let gateway = Serving::start_by("env", &["--ignore-signal=CHLD"], setup).await;
     gateway.ready().await;
     kill(gateway.fake("fake").pids()[0], Signal::KILL);
     gateway.logged("it was ended by signal 9").await;

@@ -11,7 +11,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
     setrlimit,
 };
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{clear_ambient_capability_set, set_no_new_privs};
 use seccompiler::BpfProgram;
 
 use super::{CANNOT_CONFINE, ConfineError, Limit, Profile, landlock, seccomp};
@@ -65,6 +65,11 @@ impl Confinement {
             let name = user.name.clone();
             user.become_it().map_err(|source| ConfineError::User { name, source })?;
         }
+        // Rights of a gateway that is not root, such as the one to change users, would be passed on to the program.
+        clear_ambient_capability_set().map_err(|error| ConfineError::Plain {
+            what: "the capabilities",
+            source: error.into(),
+        })?;
         // After the change of users, which would undo it.
         die_with(guard)?;
         set_no_new_privs(true)

@@ -73,8 +73,9 @@ const REFUSED_HERE: &[i64] = &[];
 const IO_URING: [i64; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Sockets that speak TCP where both sides do not know better.
+/// Sockets that speak TCP where both sides do not know better: a family, and since Linux 6.11 a protocol of the internet's.
 const AF_SMC: i32 = 43;
+const IPPROTO_SMC: i32 = 256;
 
 /// Calls from here on are those of x32, under other numbers the same calls. No program needs them.
 const X32_CALLS: u32 = 0x4000_0000;
@@ -146,11 +147,21 @@ fn new_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
 }
 
 /// Multipath TCP and SMC reach TCP ports, and fast open connects by sending.
-fn other_ways_to_connect() -> Result<[(i64, Vec<SeccompRule>); 4], BackendError> {
-    let sockets =
-        vec![rule(0, SeccompCmpOp::Eq, AF_SMC)?, rule(2, SeccompCmpOp::Eq, libc::IPPROTO_MPTCP)?];
+fn other_ways_to_connect() -> Result<[(i64, Vec<SeccompRule>); 5], BackendError> {
+    let sockets = vec![
+        rule(0, SeccompCmpOp::Eq, AF_SMC)?,
+        rule(2, SeccompCmpOp::Eq, IPPROTO_SMC)?,
+        rule(2, SeccompCmpOp::Eq, libc::IPPROTO_MPTCP)?,
+    ];
+    // It makes SMC of a TCP socket, or TLS of a connection; which of them is in memory, where no filter can see it. Libraries
+    // do without the kernel's TLS.
+    let upper_layer = SeccompRule::new(vec![
+        condition(1, SeccompCmpOp::Eq, libc::IPPROTO_TCP)?,
+        condition(2, SeccompCmpOp::Eq, libc::TCP_ULP)?,
+    ])?;
     Ok([
         (libc::SYS_socket, sockets),
+        (libc::SYS_setsockopt, vec![upper_layer]),
         (libc::SYS_sendto, vec![has_flag(3, libc::MSG_FASTOPEN)?]),
         (libc::SYS_sendmsg, vec![has_flag(2, libc::MSG_FASTOPEN)?]),
         (libc::SYS_sendmmsg, vec![has_flag(3, libc::MSG_FASTOPEN)?]),
@@ -162,13 +173,16 @@ fn has_flag(argument: u8, flag: i32) -> Result<SeccompRule, BackendError> {
 }
 
 fn rule(argument: u8, compare: SeccompCmpOp, value: i32) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(vec![condition(argument, compare, value)?])
+}
+
+fn condition(
+    argument: u8,
+    compare: SeccompCmpOp,
+    value: i32,
+) -> Result<SeccompCondition, BackendError> {
     let value = value.cast_unsigned().into();
-    SeccompRule::new(vec![SeccompCondition::new(
-        argument,
-        SeccompCmpArgLen::Dword,
-        compare,
-        value,
-    )?])
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compare, value)
 }
 
 /// From here on the filters hold, for this thread and all it starts.
@@ -179,5 +193,105 @@ pub(super) fn enforce(programs: &[BpfProgram]) -> Result<(), ConfineError> {
 impl From<BackendError> for ConfineError {
     fn from(error: BackendError) -> Self {
         Self::Seccomp(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDLESS: Refuse = Refuse { needless: true, other_ways_to_connect: false };
+    const TO_CONNECT: Refuse = Refuse { needless: false, other_ways_to_connect: true };
+
+    /// Architectures, as the kernel tells them to a filter.
+    const HERE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+    const I386: u32 = 0x4000_0003;
+
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+    const JUMP: u32 = libc::BPF_JMP | libc::BPF_JA;
+    const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const IF_FROM: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+
+    /// What a filter says of a call, as the kernel would find out.
+    fn run(program: &BpfProgram, data: [u32; 16]) -> u32 {
+        let (mut at, mut word) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at].clone();
+            let jump = |is: bool| usize::from(if is { jt } else { jf });
+            at += 1;
+            match u32::from(code) {
+                LOAD => word = data[k as usize / 4],
+                AND => word &= k,
+                JUMP => at += k as usize,
+                IF_EQUAL => at += jump(word == k),
+                IF_FROM => at += jump(word >= k),
+                RETURN => return k,
+                other => panic!("no filter had this instruction until now: {other:#x}"),
+            }
+        }
+    }
+
+    /// What all filters together say; the strictest counts.
+    fn verdict(refuse: Refuse, arch: u32, call: i64, arguments: [i32; 3]) -> SeccompAction {
+        let [a, b, c] = arguments.map(i32::cast_unsigned);
+        let call = u32::try_from(call).unwrap();
+        let data = [call, arch, 0, 0, a, 0, b, 0, c, 0, 0, 0, 0, 0, 0, 0];
+        let programs = prepare(refuse).unwrap();
+        let verdicts = programs.iter().map(|program| run(program, data));
+        match verdicts.min_by_key(|verdict| verdict.cast_signed()).unwrap() {
+            libc::SECCOMP_RET_ALLOW => SeccompAction::Allow,
+            libc::SECCOMP_RET_KILL_PROCESS => SeccompAction::KillProcess,
+            other => SeccompAction::Errno(other ^ libc::SECCOMP_RET_ERRNO),
+        }
+    }
+
+    fn errno(errno: i32) -> SeccompAction {
+        SeccompAction::Errno(errno.cast_unsigned())
+    }
+
+    #[test]
+    fn new_namespaces_are_refused_whichever_way_and_new_processes_are_not() {
+        let says = |call, flags| verdict(NEEDLESS, HERE, call, [flags, 0, 0]);
+        assert_eq!(says(libc::SYS_clone, libc::SIGCHLD), SeccompAction::Allow);
+        assert_eq!(says(libc::SYS_clone, libc::CLONE_NEWUSER | libc::SIGCHLD), errno(libc::EPERM));
+        assert_eq!(says(libc::SYS_clone3, 0), errno(libc::ENOSYS));
+    }
+
+    #[test]
+    fn calls_under_other_numbers_are_refused_too() {
+        for refuse in [NEEDLESS, TO_CONNECT] {
+            let says = |arch, call| verdict(refuse, arch, call, [0, 0, 0]);
+            assert_eq!(says(HERE, libc::SYS_read), SeccompAction::Allow);
+            let x32 = i64::from(X32_CALLS);
+            assert_eq!(says(HERE, x32 + libc::SYS_read), errno(libc::ENOSYS));
+            assert_eq!(says(HERE, x32), errno(libc::ENOSYS));
+            assert_eq!(says(I386, 3), SeccompAction::KillProcess);
+        }
+    }
+
+    #[test]
+    fn what_connects_past_landlock_is_refused_and_nothing_else() {
+        let says = |call, arguments| verdict(TO_CONNECT, HERE, call, arguments);
+        let stream = libc::SOCK_STREAM;
+        for (call, arguments) in [
+            (libc::SYS_socket, [AF_SMC, stream, 0]),
+            (libc::SYS_socket, [libc::AF_INET, stream, IPPROTO_SMC]),
+            (libc::SYS_socket, [libc::AF_INET6, stream, libc::IPPROTO_MPTCP]),
+            (libc::SYS_setsockopt, [3, libc::IPPROTO_TCP, libc::TCP_ULP]),
+            (libc::SYS_io_uring_setup, [0, 0, 0]),
+        ] {
+            assert_eq!(says(call, arguments), errno(libc::EPERM), "{call} {arguments:?}");
+        }
+        for (call, arguments) in [
+            (libc::SYS_socket, [libc::AF_INET, stream, libc::IPPROTO_TCP]),
+            (libc::SYS_socket, [libc::AF_UNIX, stream, 0]),
+            (libc::SYS_setsockopt, [3, libc::IPPROTO_TCP, libc::TCP_NODELAY]),
+            (libc::SYS_setsockopt, [3, libc::SOL_SOCKET, libc::TCP_ULP]),
+            (libc::SYS_connect, [3, 0, 0]),
+        ] {
+            assert_eq!(says(call, arguments), SeccompAction::Allow, "{call} {arguments:?}");
+        }
     }
 }

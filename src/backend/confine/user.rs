@@ -6,9 +6,7 @@ use std::path::PathBuf;
 
 use nix::unistd::{self, getgrouplist};
 use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
-use rustix::thread::{
-    clear_ambient_capability_set, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
 /// A user of this machine.
@@ -59,10 +57,7 @@ impl User {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&groups)?;
         set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
-        // Where it was no root that changed users, the right to do so would be passed on.
-        clear_ambient_capability_set()?;
-        Ok(())
+        Ok(set_thread_res_uid(uid, uid, uid)?)
     }
 }
 

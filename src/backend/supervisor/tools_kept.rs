@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::super::mailbox::List;
+use super::super::redaction::Redaction;
 use super::super::tools::ToolSet;
 use super::{Keeper, Serving};
 
@@ -41,6 +42,7 @@ impl Keeper {
                     }
                 }
                 Err(error) => {
+                    let error = Redaction::new(&backend.secrets).story(error.to_string());
                     tracing::warn!(%server, %error, "the changed tools of server `{server}` could not be listed");
                 }
             }

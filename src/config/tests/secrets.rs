@@ -66,6 +66,17 @@ fn session_keys_are_long_enough_and_not_too_many() {
 }
 
 #[test]
+fn keys_for_secrets_are_read_from_files_and_variables() {
+    let key = "0123456789abcdef0123456789abcdef";
+    let setup = Setup::toml("[secrets]\nkeys = [\"${file:key}\", \"${OLD}\"]").var("OLD", key);
+    fs::write(setup.dir.path().join("key"), format!("{key}+\n")).unwrap();
+    let keys: Vec<_> = setup.load().secret_keys.iter().map(|key| key.expose().to_owned()).collect();
+    assert_eq!(keys, [&format!("{key}+"), key]);
+    fs::write(setup.dir.path().join("key"), &key[1..]).unwrap();
+    assert_has(&setup.error(), &["`secrets.keys` (item 1) must have at least 32", "it has 31"]);
+}
+
+#[test]
 fn a_configuration_is_printed_without_its_secrets() {
     let config = with_env("A = \"${TOKEN}\", B = \"hunter2\"").load();
     let text = format!("{config:?} {config:#?}");

@@ -81,11 +81,12 @@ impl Serving {
         Self::start_as(command(&setup).arg("serve").args(args), setup).await
     }
 
-    /// Starts it as somebody would who does not want to know how his children end: the program inherits that.
-    pub async fn start_ignoring_ends(setup: Setup) -> Self {
+    /// Starts it by another program with its arguments, which changes what the gateway inherits.
+    pub async fn start_by(starter: &str, args: &[&str], setup: Setup) -> Self {
         let config = setup.write();
-        let args = ["--ignore-signal=CHLD", TRUNKLINE, "serve", "--config"];
-        Self::start_as(command_of("env", &setup).args(args).arg(config), setup).await
+        let mut command = command_of(starter, &setup);
+        command.args(args).args([TRUNKLINE, "serve", "--config"]).arg(config);
+        Self::start_as(&mut command, setup).await
     }
 
     async fn start_as(command: &mut Command, setup: Setup) -> Self {
