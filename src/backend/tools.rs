@@ -1,6 +1,6 @@
 //! A server's tools, listed from the server and kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::pending::{Answer, Failure};
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;
+use crate::mcp::pages::Pages;
 use crate::mcp::requests::Dialect;
 use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
 use crate::mcp::{Era, names};
@@ -26,8 +27,6 @@ use crate::telemetry::metrics::{Metrics, ToolMetrics};
 const TOOLS_MAX: usize = 5_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
-/// Pages that one list may have.
-const PAGES_MAX: usize = 1_000;
 
 /// What a tool's calls are taken to need before there was one.
 const TYPICAL_MICROS: u64 = 5_000;
@@ -161,44 +160,30 @@ impl ToolSet {
         server: &ServerId,
         metrics: &Metrics,
     ) -> Result<Self, ListError> {
-        let mut tools = Self::default();
+        // Over HTTP, tools that break the rules for headers must not be used.
+        let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
+        let mut tools = Self { caching: Caching::ANY, ..Self::default() };
+        let mut pages = Pages::default();
         let mut cursor: Option<String> = None;
-        let mut cursors_seen = HashSet::new();
-        for page_number in 0..PAGES_MAX {
+        loop {
             let request = |id| dialect.tools_list(id, cursor.as_deref());
             let page =
                 match connection.request(deadline, request).await.map_err(ListError::Failed)? {
-                    Answer::Result(page) => {
-                        let caching = Caching::of(&String::from_utf8_lossy(&page));
-                        tools.caching =
-                            if page_number == 0 { caching } else { tools.caching.and(caching) };
-                        read_page(&page)?
-                    }
+                    Answer::Result(page) => page,
                     Answer::Error(error) => return Err(refused(&error)),
                 };
-            // Over HTTP, tools that break the rules for headers must not be used.
-            let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
-            for definition in page.tools {
-                tools.add(definition, server, metrics, checks_headers)?;
-            }
-            cursor = page.next_cursor;
-            match &cursor {
-                None => {
-                    if tools.duplicates > 0 {
-                        let duplicates = tools.duplicates;
-                        tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
-                    }
-                    tools.expose(server);
-                    tools.listed = Some(Instant::now());
-                    return Ok(tools);
-                }
-                Some(next) if !cursors_seen.insert(next.clone()) => {
-                    return Err(ListError::Endless("a page leads back to an earlier one"));
-                }
-                Some(_) => {}
-            }
+            pages.count(page.len()).map_err(ListError::Endless)?;
+            cursor = tools.add_page(&page, server, metrics, checks_headers)?;
+            let Some(next) = &cursor else { break };
+            pages.follow(next).map_err(ListError::Endless)?;
         }
-        Err(ListError::Endless("too many pages"))
+        if tools.duplicates > 0 {
+            let duplicates = tools.duplicates;
+            tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
+        }
+        tools.expose(server);
+        tools.listed = Some(Instant::now());
+        Ok(tools)
     }
 
     /// The tool of that name, also if it is held back.
@@ -244,16 +229,31 @@ impl ToolSet {
     }
 
     /// Whether another list says the same.
-    pub fn is_like(&self, other: &Self) -> bool {
-        let texts = |tools: &Self| {
-            tools.in_order.iter().map(|tool| tool.definition.get().to_owned()).collect::<Vec<_>>()
-        };
-        texts(self) == texts(other)
+    pub fn is_like<'a>(&'a self, other: &'a Self) -> bool {
+        let texts = |tools: &'a Self| tools.in_order.iter().map(|tool| tool.definition.get());
+        texts(self).eq(texts(other))
     }
 
     /// How many are held back.
     pub fn held_len(&self) -> usize {
         self.all().filter(|tool| tool.is_held()).count()
+    }
+
+    /// Adds what is on a page; gives the cursor of the next.
+    fn add_page(
+        &mut self,
+        page: &Bytes,
+        server: &ServerId,
+        metrics: &Metrics,
+        checks_headers: bool,
+    ) -> Result<Option<String>, ListError> {
+        self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(page)));
+        let page: ToolsPage = serde_json::from_slice(page)
+            .map_err(|error| ListError::Malformed(error.to_string()))?;
+        for definition in page.tools {
+            self.add(definition, server, metrics, checks_headers)?;
+        }
+        Ok(page.next_cursor)
     }
 
     fn add(
@@ -316,13 +316,13 @@ impl ToolSet {
     }
 }
 
-fn read_page(page: &Bytes) -> Result<ToolsPage, ListError> {
-    serde_json::from_slice(page).map_err(|error| ListError::Malformed(error.to_string()))
-}
-
 fn refused(error: &Bytes) -> ListError {
     match serde_json::from_slice::<ErrorObject>(error) {
         Ok(error) => ListError::Refused { code: error.code, message: error.message },
         Err(error) => ListError::Malformed(error.to_string()),
     }
 }
+
+#[cfg(test)]
+#[path = "tools_tests.rs"]
+mod tests;
