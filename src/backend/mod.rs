@@ -335,6 +335,7 @@ impl Backend {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(whole);
+        self.forget_tools();
         if self.service.is_active() {
             self.note_up();
         }
@@ -351,6 +352,13 @@ impl Backend {
         metrics.instances.set(shown(self.pool.ready_len()));
         let down = if is_up || !is_active { None } else { self.pool.down() };
         metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
+    }
+
+    /// Of tools that the server has no more, nothing is shown any more. While it has none at all, it may come back with them.
+    fn forget_tools(&self) {
+        if let State::Ready(ready) = &*self.state.borrow() {
+            self.metrics.tools.forget_unless(|name| ready.tools.get(name).is_some());
+        }
     }
 
     /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.

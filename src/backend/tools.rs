@@ -21,9 +21,10 @@ use crate::mcp::requests::Dialect;
 use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
 use crate::mcp::{Era, names};
 use crate::pins::Hash;
-use crate::telemetry::metrics::{Metrics, ToolMetrics};
+use crate::telemetry::metrics::ServerMetrics;
+use crate::telemetry::tools::ToolMetrics;
 
-/// Tools that one server may have: each costs memory here and a handful of metrics.
+/// Tools that one server may have: each costs memory here.
 const TOOLS_MAX: usize = 5_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
@@ -37,8 +38,8 @@ pub struct Tool {
     name: String,
     /// Its name as a JSON string, ready to be written.
     pub name_json: String,
-    /// What is counted.
-    pub metrics: ToolMetrics,
+    /// What is counted, from its first call on.
+    metrics: OnceLock<Arc<ToolMetrics>>,
     /// The arguments that modern clients repeat in headers.
     pub header_params: HeaderParams,
     /// Whether it says that calling it twice does no harm.
@@ -62,9 +63,13 @@ impl Tool {
         self.is_repeatable
     }
 
+    /// What is counted, among what is of its server.
+    pub fn metrics(&self, server: &ServerMetrics) -> &ToolMetrics {
+        self.metrics.get_or_init(|| server.tools.of(&self.name))
+    }
+
     /// Notes what a call took.
     pub fn note_time(&self, took: Duration) {
-        self.metrics.record_backend(took);
         let (old, new) = (self.typical_micros.load(Ordering::Relaxed), took.as_micros() as u64);
         // Each call moves it by an eighth; one that is lost to another does no harm.
         self.typical_micros.store(old - old / 8 + new / 8, Ordering::Relaxed);
@@ -145,8 +150,7 @@ impl ToolSet {
         environment: &Environment,
         is_pinned: bool,
     ) -> Result<Arc<Self>, ListError> {
-        let pages = Self::read(connection, dialect, deadline, server, &environment.metrics);
-        let tools = Arc::new(pages.await?);
+        let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
         if is_pinned {
             environment.pins.enter(server, &tools, connection, deadline).await;
         }
@@ -158,7 +162,6 @@ impl ToolSet {
         dialect: &Dialect,
         deadline: Instant,
         server: &ServerId,
-        metrics: &Metrics,
     ) -> Result<Self, ListError> {
         // Over HTTP, tools that break the rules for headers must not be used.
         let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
@@ -173,7 +176,7 @@ impl ToolSet {
                     Answer::Error(error) => return Err(refused(&error)),
                 };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            cursor = tools.add_page(&page, server, metrics, checks_headers)?;
+            cursor = tools.add_page(&page, server, checks_headers)?;
             let Some(next) = &cursor else { break };
             pages.follow(next).map_err(ListError::Endless)?;
         }
@@ -244,14 +247,13 @@ impl ToolSet {
         &mut self,
         page: &Bytes,
         server: &ServerId,
-        metrics: &Metrics,
         checks_headers: bool,
     ) -> Result<Option<String>, ListError> {
         self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(page)));
         let page: ToolsPage = serde_json::from_slice(page)
             .map_err(|error| ListError::Malformed(error.to_string()))?;
         for definition in page.tools {
-            self.add(definition, server, metrics, checks_headers)?;
+            self.add(definition, server, checks_headers)?;
         }
         Ok(page.next_cursor)
     }
@@ -260,7 +262,6 @@ impl ToolSet {
         &mut self,
         definition: Box<RawValue>,
         server: &ServerId,
-        metrics: &Metrics,
         checks_headers: bool,
     ) -> Result<(), ListError> {
         let Some(name) = tool_name(&definition) else {
@@ -282,7 +283,6 @@ impl ToolSet {
             return Ok(());
         }
         let name_json = serde_json::Value::from(name.as_str()).to_string();
-        let metrics = metrics.tool(server.as_str(), &name);
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
         if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
@@ -292,7 +292,7 @@ impl ToolSet {
         let tool = Arc::new(Tool {
             name: name.clone(),
             name_json,
-            metrics,
+            metrics: OnceLock::new(),
             header_params,
             is_repeatable: is_repeatable(&definition),
             typical_micros: AtomicU64::new(TYPICAL_MICROS),

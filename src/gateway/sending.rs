@@ -83,6 +83,7 @@ impl Sending<'_> {
         measured.answered();
         let backend = sent.elapsed();
         if let Some(tool) = tool {
+            tool.metrics(server.metrics()).record_backend(backend);
             tool.note_time(backend);
         }
         Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })

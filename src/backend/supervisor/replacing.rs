@@ -73,7 +73,7 @@ impl Keeper {
         match (successor, left) {
             (Ok(run), left) => {
                 let successor = Serving::new(&self.backend, run);
-                self.enter_ready(successor.run.ready.clone(), &successor.load);
+                self.enter_ready(successor.ready.load_full(), &successor.load);
                 show_stderr();
                 self.let_go(old, left).await;
                 Ok(successor)
