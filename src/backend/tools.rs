@@ -13,6 +13,7 @@ use super::Environment;
 use super::connection::Connection;
 use super::handshake::describe;
 use super::pending::{Answer, Failure};
+use crate::aside::aside_if_long;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;
@@ -176,7 +177,7 @@ impl ToolSet {
                     Answer::Error(error) => return Err(refused(&error)),
                 };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            cursor = tools.add_page(&page, server, checks_headers)?;
+            (tools, cursor) = tools.with_page(page, server, checks_headers).await?;
             let Some(next) = &cursor else { break };
             pages.follow(next).map_err(ListError::Endless)?;
         }
@@ -240,6 +241,21 @@ impl ToolSet {
     /// How many are held back.
     pub fn held_len(&self) -> usize {
         self.all().filter(|tool| tool.is_held()).count()
+    }
+
+    /// With what is on a page, a long one read aside; and the cursor of the next.
+    async fn with_page(
+        mut self,
+        page: Bytes,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<(Self, Option<String>), ListError> {
+        let server = server.clone();
+        aside_if_long(page.len(), move || {
+            let cursor = self.add_page(&page, &server, checks_headers)?;
+            Ok((self, cursor))
+        })
+        .await
     }
 
     /// Adds what is on a page; gives the cursor of the next.

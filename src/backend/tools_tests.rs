@@ -1,6 +1,8 @@
 //! Lists of a server that is played by the test.
 
 use super::*;
+use crate::aside::LONG;
+use crate::aside::testing::is_done_aside;
 use crate::backend::client::Audience;
 use crate::backend::testing::{LINE_LEN_MAX, PIPE_LEN, Peer, connect, environment};
 use crate::mcp::ProtocolVersion;
@@ -48,4 +50,18 @@ async fn the_pages_of_a_list_may_be_kept_as_long_as_each_of_them() {
         format!("{{\"tools\":[],\"ttlMs\":{ttl},\"cacheScope\":\"{scope}\"{next}}}")
     };
     assert_eq!(list(page).await.unwrap().caching(), Caching { ttl_ms: 200, is_public: true });
+}
+
+#[test]
+fn only_a_long_page_is_read_aside() {
+    let read = |len: usize| async move {
+        let around = "{\"tools\":[],\"nextCursor\":\"\"}".len();
+        let next = "x".repeat(len - around);
+        let page = format!("{{\"tools\":[],\"nextCursor\":\"{next}\"}}");
+        let (_, cursor) =
+            ToolSet::default().with_page(page.into(), &server(), false).await.unwrap();
+        assert_eq!(cursor, Some(next));
+    };
+    assert!(!is_done_aside(read(LONG)));
+    assert!(is_done_aside(read(LONG + 1)));
 }

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 use super::rpc::RpcError;
 use super::{Asking, Scope};
+use crate::aside::aside_if_long;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::gateway::{Call, CallError, Caller};
@@ -191,14 +193,27 @@ async fn list_one(
         let call = Call::plain(server, kind.method(), others, deadline);
         let page = front.gateway.call(caller, call).await?.result;
         pages.count(page.len()).map_err(endless)?;
-        let page = std::str::from_utf8(&page).expect("looked at by the gateway");
-        cursor = list.add_page(page, kind)?;
+        (list, cursor) = list.with_page(page, kind).await?;
         let Some(next) = &cursor else { return Ok(list) };
         pages.follow(next).map_err(endless)?;
     }
 }
 
 impl List {
+    /// With what is on a page of the server's, a long one read aside; and the cursor of the next.
+    async fn with_page(
+        mut self,
+        page: Bytes,
+        kind: Kind,
+    ) -> Result<(Self, Option<String>), RpcError> {
+        aside_if_long(page.len(), move || {
+            let page = std::str::from_utf8(&page).expect("looked at by the gateway");
+            let cursor = self.add_page(page, kind)?;
+            Ok((self, cursor))
+        })
+        .await
+    }
+
     /// Adds what is on a page of the server's; gives the cursor of the next.
     fn add_page(&mut self, page: &str, kind: Kind) -> Result<Option<String>, RpcError> {
         let broken =
@@ -308,4 +323,26 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
         },
         &[],
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aside::LONG;
+    use crate::aside::testing::is_done_aside;
+
+    #[test]
+    fn only_a_long_page_is_read_aside() {
+        let read = |len: usize| async move {
+            let around = "{\"prompts\":[\"\"]}".len();
+            let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
+            let list = List { items: vec![], caching: Caching::ANY };
+            let Ok((list, None)) = list.with_page(page.into(), Kind::Prompts).await else {
+                panic!("it is a page")
+            };
+            assert_eq!(list.items.len(), 1);
+        };
+        assert!(!is_done_aside(read(LONG)));
+        assert!(is_done_aside(read(LONG + 1)));
+    }
 }
