@@ -6,8 +6,8 @@
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, one [`speaker`]
 //!   is listened to; [`service`]: before it takes calls, and after
-//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
-//!   lists what it has, [`pins`] holds back what is not as it was approved
+//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`stderr`] the last it said there,
+//!   [`handshake`] opens it, [`tools`] lists what it has, [`pins`] holds back what is not as it was approved
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -43,6 +43,7 @@ pub mod run;
 pub mod service;
 mod speaker;
 mod state;
+mod stderr;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
