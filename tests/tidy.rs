@@ -49,8 +49,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "http",
         &[
-            "backend", "config", "gateway", "ids", "jsonrpc", "keys", "limits", "mcp", "oauth",
-            "pins", "policy", "registry", "replicas", "seal", "secrets", "store", "tenant",
+            "aside", "backend", "config", "gateway", "ids", "jsonrpc", "keys", "limits", "mcp",
+            "oauth", "pins", "policy", "registry", "replicas", "seal", "secrets", "store",
+            "tenant",
         ],
     ),
     (

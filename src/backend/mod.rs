@@ -6,9 +6,9 @@
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
 //!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, one [`speaker`]
 //!   is listened to; [`service`]: before it takes calls, and after
-//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`handshake`] opens it, [`tools`]
-//!   lists what it has, [`pins`] holds back what is not as it was approved, [`redaction`] keeps tenants' secrets out of what
-//!   it says
+//! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`stderr`] the last it said there,
+//!   [`handshake`] opens it, [`tools`] lists what it has, [`pins`] holds back what is not as it was approved, [`redaction`]
+//!   keeps tenants' secrets out of what it says
 //! - [`connection`] multiplexes all callers: [`writer`], [`reader`], and the [`pending`] calls between them, each with
 //!   its [`ticket`]; [`http`] is in the place of both for servers that have a URL
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
@@ -45,6 +45,7 @@ pub mod run;
 pub mod service;
 mod speaker;
 mod state;
+mod stderr;
 mod subscriptions;
 mod supervisor;
 #[cfg(test)]
@@ -337,6 +338,7 @@ impl Backend {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(whole);
+        self.forget_tools();
         if self.service.is_active() {
             self.note_up();
         }
@@ -353,6 +355,13 @@ impl Backend {
         metrics.instances.set(shown(self.pool.ready_len()));
         let down = if is_up || !is_active { None } else { self.pool.down() };
         metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
+    }
+
+    /// Of tools that the server has no more, nothing is shown any more. While it has none at all, it may come back with them.
+    fn forget_tools(&self) {
+        if let State::Ready(ready) = &*self.state.borrow() {
+            self.metrics.tools.forget_unless(|name| ready.tools.get(name).is_some());
+        }
     }
 
     /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub use self::load::Load;
 use self::member::Member;
 pub use self::member::{Down, Trouble, View};
-use super::process::StderrTail;
+use super::stderr::StderrTail;
 use super::{Ready, State};
 
 /// All copies.

@@ -1,27 +1,24 @@
 //! Starting and stopping a server's process.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::confine::{CANNOT_CONFINE, Kernel, PlanError, PrivateDirectory, plan};
 use super::guard::TERM_GRACE;
 use super::proc_table;
 use super::redaction::Redaction;
+use super::stderr::StderrTail;
 use crate::config;
-use crate::jsonrpc::{Line, LineSplitter};
 
 /// What a server inherits from the gateway's environment; everything else must be configured.
 const ENV_BASE: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
@@ -29,14 +26,6 @@ const ENV_BASE: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TM
 const STDIN_GRACE: Duration = Duration::from_secs(2);
 /// What the guard needs beyond TERM and KILL to clean up.
 const GUARD_GRACE: Duration = Duration::from_secs(2);
-/// Lines of standard error that are kept for the operator.
-const STDERR_TAIL_LINES: usize = 20;
-/// Bytes kept of each of them.
-const STDERR_LINE_LEN_MAX: usize = 1024;
-/// After so much of standard error there is a pause: who floods it waits for itself, and not everybody for the machine.
-/// About what a pipe holds, so that neither side is at work for long at a time.
-const STDERR_BURST: usize = 128 << 10;
-const STDERR_PAUSE: Duration = Duration::from_millis(2);
 
 /// A running server, under its guard. Dropped without [`Process::stop`], it is told to end at once.
 #[derive(Debug)]
@@ -48,10 +37,6 @@ pub struct Process {
     exit: watch::Receiver<Option<String>>,
     stderr: StderrTail,
 }
-
-/// The last lines of a server's standard error. For the operator: it may hold anything but the tenant's secrets.
-#[derive(Clone, Debug, Default)]
-pub struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
 /// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -229,44 +214,6 @@ async fn collect(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> 
     }
 }
 
-impl StderrTail {
-    /// The lines, oldest first.
-    pub fn lines(&self) -> Vec<String> {
-        self.0.lock().iter().cloned().collect()
-    }
-
-    /// Reads to the end: a server whose standard error is full stands still.
-    async fn drain(self, mut stderr: impl AsyncRead + Unpin, redaction: Redaction) {
-        let mut splitter = LineSplitter::new(STDERR_LINE_LEN_MAX);
-        let mut since_pause = 0;
-        while let Ok(len @ 1..) = stderr.read_buf(splitter.space()).await {
-            while let Some(line) = splitter.next_line() {
-                match line {
-                    Line::Whole(line) => {
-                        let line = String::from_utf8_lossy(&line).into_owned();
-                        self.push(redaction.redact(line));
-                    }
-                    Line::TooLong { .. } => self.push("(an overlong line)".to_owned()),
-                }
-            }
-            since_pause += len;
-            if since_pause >= STDERR_BURST {
-                since_pause = 0;
-                sleep(STDERR_PAUSE).await;
-            }
-        }
-    }
-
-    fn push(&self, line: String) {
-        tracing::debug!(%line, "standard error of a server");
-        let mut lines = self.0.lock();
-        if lines.len() == STDERR_TAIL_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(line);
-    }
-}
-
 /// The full path of a program, looked up here so that a missing one is named before anything is started.
 fn find_program(program: &Path, path: Option<&str>) -> Result<PathBuf, SpawnError> {
     let not_found =
@@ -333,16 +280,5 @@ mod tests {
         let error = find_program(Path::new("/etc/passwd"), None).unwrap_err();
         assert_eq!(error.to_string(), "the program `/etc/passwd` is not an executable file");
         assert!(find_program(Path::new("sh"), Some("/bin")).is_ok());
-    }
-
-    #[tokio::test]
-    async fn the_tail_of_standard_error_is_bounded() {
-        let text: String = (0..1000).map(|n| format!("line {n}\n")).collect();
-        let tail = StderrTail::default();
-        let redaction = Redaction::new(&config::Secrets::new());
-        tail.clone().drain(text.as_bytes(), redaction).await;
-        let lines = tail.lines();
-        assert_eq!(lines.len(), STDERR_TAIL_LINES);
-        assert_eq!(lines.last().unwrap(), "line 999");
     }
 }

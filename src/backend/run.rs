@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Audience;
 use super::connection::{Connection, Options};
 use super::handshake::{Greeting, HandshakeError, greet};
 use super::pending::{End, Failure};
-use super::process::{Process, SpawnError, StderrTail, exited};
+use super::process::{Process, SpawnError, exited};
 use super::redaction::Redaction;
+use super::stderr::StderrTail;
 use super::tools::{ListError, ToolSet};
 use super::{About, Environment, Ready, http};
 use crate::config;
@@ -107,7 +108,7 @@ impl Run {
         };
         let deadline = Instant::now() + server.start_timeout;
         let (place, connection) =
-            Place::open(&server.transport, secrets, environment, options, stderr).await?;
+            Place::open(&server.transport, secrets, environment, options, stderr, deadline).await?;
         let prepare = async {
             let greeting = place.greet(&connection, server, deadline).await?;
             let (deadline, setting) = match place {
@@ -181,12 +182,14 @@ impl Run {
 }
 
 impl Place {
+    /// A process must be there by `deadline`.
     async fn open(
         transport: &config::Transport,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         mut options: Options,
         stderr: StderrTail,
+        deadline: Instant,
     ) -> Result<(Self, Arc<Connection>), StartError> {
         match transport {
             config::Transport::Stdio(program) => {
@@ -195,7 +198,10 @@ impl Place {
                 // The thread that starts a process stands still until its program is loaded: no call may wait for that.
                 let spawn =
                     spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
-                let (process, stdin, stdout) = spawn.await.map_err(StartError::system)??;
+                // One that comes later all the same is told to end, since nobody has it.
+                let spawned = timeout_at(deadline, spawn).await;
+                let spawned = spawned.map_err(|_| StartError::late("start_timeout"))?;
+                let (process, stdin, stdout) = spawned.map_err(StartError::system)??;
                 options.exit = Some(process.exit());
                 Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
             }
@@ -360,5 +366,42 @@ impl From<ListError> for StartError {
             ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
             _ => Self::new("its tools could not be listed", &detail),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::backend::testing::environment;
+    use crate::config::{Program, Transport};
+
+    #[test]
+    fn a_process_that_does_not_come_up_is_a_failed_start() {
+        // No thread is left to start it.
+        let runtime =
+            Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, until) = channel::<()>();
+            spawn_blocking(move || until.recv());
+            let id = ServerId::parse("test").unwrap();
+            let server = config::Server {
+                start_timeout: Duration::from_millis(10),
+                ..config::Server::new(Transport::Stdio(Program::default()))
+            };
+            let (secrets, environment) = (Arc::default(), environment());
+            let launch = Launch::only(Audience::new(id.clone(), None));
+            let never = CancellationToken::new();
+            let start = Run::start(&id, &server, &secrets, &environment, launch, &never);
+            let started = timeout(Duration::from_secs(10), start).await.expect("it is given up");
+            assert_eq!(
+                started.err().unwrap().reason,
+                "it did not answer in time (`start_timeout`)"
+            );
+            drop(release);
+        });
     }
 }

@@ -20,10 +20,12 @@ pub(super) async fn keep_subscribed_to_one(backend: &Backend) {
 async fn follow_speaker(backend: &Backend) {
     let mut state = backend.state.subscribe();
     loop {
-        let Ok(State::Ready(ready)) = state.wait_for(State::is_open).await.map(|it| it.clone())
-        else {
-            return pending().await;
-        };
+        let open = state.wait_for(State::is_open).await.ok();
+        let speaker = open.and_then(|state| match &*state {
+            State::Ready(ready) => Some(ready.without_tools()),
+            _ => None,
+        });
+        let Some(ready) = speaker else { return pending().await };
         backend.changes().lists_may_have_changed(ready.about.lists());
         backend.changes().resources_may_have_changed();
         let speaks = |state: &State| match state {

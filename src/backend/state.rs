@@ -139,6 +139,11 @@ impl State {
 }
 
 impl Ready {
+    /// The same for who keeps it as long as the server runs: tools come and go, and what is kept of them is not freed.
+    pub(super) fn without_tools(&self) -> Self {
+        self.with_tools(Arc::default())
+    }
+
     /// The same server with other tools.
     pub(super) fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
         Self {

@@ -21,9 +21,9 @@ use super::lifecycle::{Failed, Lifecycle, Next};
 use super::measured::adapt;
 use super::pending::End;
 use super::pool::{Load, Trouble};
-use super::process::StderrTail;
 use super::run::{Launch, Run, StartError};
 use super::speaker::keep_subscribed_to_one;
+use super::stderr::StderrTail;
 use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
 

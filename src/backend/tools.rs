@@ -1,6 +1,6 @@
 //! A server's tools, listed from the server and kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,21 +13,22 @@ use super::Environment;
 use super::connection::Connection;
 use super::handshake::describe;
 use super::pending::{Answer, Failure};
+use crate::aside::aside_if_long;
 use crate::ids::ServerId;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::headers::HeaderParams;
+use crate::mcp::pages::Pages;
 use crate::mcp::requests::Dialect;
 use crate::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
 use crate::mcp::{Era, names};
 use crate::pins::Hash;
-use crate::telemetry::metrics::{Metrics, ToolMetrics};
+use crate::telemetry::metrics::ServerMetrics;
+use crate::telemetry::tools::ToolMetrics;
 
-/// Tools that one server may have: each costs memory here and a handful of metrics.
+/// Tools that one server may have: each costs memory here.
 const TOOLS_MAX: usize = 5_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
-/// Pages that one list may have.
-const PAGES_MAX: usize = 1_000;
 
 /// What a tool's calls are taken to need before there was one.
 const TYPICAL_MICROS: u64 = 5_000;
@@ -38,8 +39,8 @@ pub struct Tool {
     name: String,
     /// Its name as a JSON string, ready to be written.
     pub name_json: String,
-    /// What is counted.
-    pub metrics: ToolMetrics,
+    /// What is counted, from its first call on.
+    metrics: OnceLock<Arc<ToolMetrics>>,
     /// The arguments that modern clients repeat in headers.
     pub header_params: HeaderParams,
     /// Whether it says that calling it twice does no harm.
@@ -63,9 +64,13 @@ impl Tool {
         self.is_repeatable
     }
 
+    /// What is counted, among what is of its server.
+    pub fn metrics(&self, server: &ServerMetrics) -> &ToolMetrics {
+        self.metrics.get_or_init(|| server.tools.of(&self.name))
+    }
+
     /// Notes what a call took.
     pub fn note_time(&self, took: Duration) {
-        self.metrics.record_backend(took);
         let (old, new) = (self.typical_micros.load(Ordering::Relaxed), took.as_micros() as u64);
         // Each call moves it by an eighth; one that is lost to another does no harm.
         self.typical_micros.store(old - old / 8 + new / 8, Ordering::Relaxed);
@@ -146,8 +151,7 @@ impl ToolSet {
         environment: &Environment,
         is_pinned: bool,
     ) -> Result<Arc<Self>, ListError> {
-        let pages = Self::read(connection, dialect, deadline, server, &environment.metrics);
-        let tools = Arc::new(pages.await?);
+        let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
         if is_pinned {
             environment.pins.enter(server, &tools, connection, deadline).await;
         }
@@ -159,46 +163,31 @@ impl ToolSet {
         dialect: &Dialect,
         deadline: Instant,
         server: &ServerId,
-        metrics: &Metrics,
     ) -> Result<Self, ListError> {
-        let mut tools = Self::default();
+        // Over HTTP, tools that break the rules for headers must not be used.
+        let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
+        let mut tools = Self { caching: Caching::ANY, ..Self::default() };
+        let mut pages = Pages::default();
         let mut cursor: Option<String> = None;
-        let mut cursors_seen = HashSet::new();
-        for page_number in 0..PAGES_MAX {
+        loop {
             let request = |id| dialect.tools_list(id, cursor.as_deref());
             let page =
                 match connection.request(deadline, request).await.map_err(ListError::Failed)? {
-                    Answer::Result(page) => {
-                        let caching = Caching::of(&String::from_utf8_lossy(&page));
-                        tools.caching =
-                            if page_number == 0 { caching } else { tools.caching.and(caching) };
-                        read_page(&page)?
-                    }
+                    Answer::Result(page) => page,
                     Answer::Error(error) => return Err(refused(&error)),
                 };
-            // Over HTTP, tools that break the rules for headers must not be used.
-            let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
-            for definition in page.tools {
-                tools.add(definition, server, metrics, checks_headers)?;
-            }
-            cursor = page.next_cursor;
-            match &cursor {
-                None => {
-                    if tools.duplicates > 0 {
-                        let duplicates = tools.duplicates;
-                        tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
-                    }
-                    tools.expose(server);
-                    tools.listed = Some(Instant::now());
-                    return Ok(tools);
-                }
-                Some(next) if !cursors_seen.insert(next.clone()) => {
-                    return Err(ListError::Endless("a page leads back to an earlier one"));
-                }
-                Some(_) => {}
-            }
+            pages.count(page.len()).map_err(ListError::Endless)?;
+            (tools, cursor) = tools.with_page(page, server, checks_headers).await?;
+            let Some(next) = &cursor else { break };
+            pages.follow(next).map_err(ListError::Endless)?;
         }
-        Err(ListError::Endless("too many pages"))
+        if tools.duplicates > 0 {
+            let duplicates = tools.duplicates;
+            tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
+        }
+        tools.expose(server);
+        tools.listed = Some(Instant::now());
+        Ok(tools)
     }
 
     /// The tool of that name, also if it is held back.
@@ -244,11 +233,9 @@ impl ToolSet {
     }
 
     /// Whether another list says the same.
-    pub fn is_like(&self, other: &Self) -> bool {
-        let texts = |tools: &Self| {
-            tools.in_order.iter().map(|tool| tool.definition.get().to_owned()).collect::<Vec<_>>()
-        };
-        texts(self) == texts(other)
+    pub fn is_like<'a>(&'a self, other: &'a Self) -> bool {
+        let texts = |tools: &'a Self| tools.in_order.iter().map(|tool| tool.definition.get());
+        texts(self).eq(texts(other))
     }
 
     /// How many are held back.
@@ -256,11 +243,41 @@ impl ToolSet {
         self.all().filter(|tool| tool.is_held()).count()
     }
 
+    /// With what is on a page, a long one read aside; and the cursor of the next.
+    async fn with_page(
+        mut self,
+        page: Bytes,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<(Self, Option<String>), ListError> {
+        let server = server.clone();
+        aside_if_long(page.len(), move || {
+            let cursor = self.add_page(&page, &server, checks_headers)?;
+            Ok((self, cursor))
+        })
+        .await
+    }
+
+    /// Adds what is on a page; gives the cursor of the next.
+    fn add_page(
+        &mut self,
+        page: &Bytes,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<Option<String>, ListError> {
+        self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(page)));
+        let page: ToolsPage = serde_json::from_slice(page)
+            .map_err(|error| ListError::Malformed(error.to_string()))?;
+        for definition in page.tools {
+            self.add(definition, server, checks_headers)?;
+        }
+        Ok(page.next_cursor)
+    }
+
     fn add(
         &mut self,
         definition: Box<RawValue>,
         server: &ServerId,
-        metrics: &Metrics,
         checks_headers: bool,
     ) -> Result<(), ListError> {
         let Some(name) = tool_name(&definition) else {
@@ -282,7 +299,6 @@ impl ToolSet {
             return Ok(());
         }
         let name_json = serde_json::Value::from(name.as_str()).to_string();
-        let metrics = metrics.tool(server.as_str(), &name);
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
         if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
@@ -292,7 +308,7 @@ impl ToolSet {
         let tool = Arc::new(Tool {
             name: name.clone(),
             name_json,
-            metrics,
+            metrics: OnceLock::new(),
             header_params,
             is_repeatable: is_repeatable(&definition),
             typical_micros: AtomicU64::new(TYPICAL_MICROS),
@@ -316,13 +332,13 @@ impl ToolSet {
     }
 }
 
-fn read_page(page: &Bytes) -> Result<ToolsPage, ListError> {
-    serde_json::from_slice(page).map_err(|error| ListError::Malformed(error.to_string()))
-}
-
 fn refused(error: &Bytes) -> ListError {
     match serde_json::from_slice::<ErrorObject>(error) {
         Ok(error) => ListError::Refused { code: error.code, message: error.message },
         Err(error) => ListError::Malformed(error.to_string()),
     }
 }
+
+#[cfg(test)]
+#[path = "tools_tests.rs"]
+mod tests;

@@ -73,17 +73,21 @@ impl<'a> Record<'a> {
         }
     }
 
-    fn failed(&self, outcome: &str) {
+    fn failed(&self, outcome: &'static str) {
         self.count(outcome);
         self.meter(None);
     }
 
     /// For monitoring.
-    fn count(&self, outcome: &str) {
-        let server = self.server.as_ref().map_or("", |server| server.id().as_str());
-        match &self.asked {
-            Asked::Tool(tool) => tool.metrics.record(outcome, self.arrived.elapsed()),
-            _ => self.metrics.count_unresolved(server, outcome),
+    fn count(&self, outcome: &'static str) {
+        match (&self.server, &self.asked) {
+            (Some(server), Asked::Tool(tool)) => {
+                tool.metrics(server.metrics()).record(outcome, self.arrived.elapsed());
+            }
+            (server, _) => {
+                let server = server.as_ref().map_or("", |server| server.id().as_str());
+                self.metrics.count_unresolved(server, outcome);
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::retry::Attempts;
 use super::{Call, CallError, Reply};
-use crate::aside::{LONG, aside};
+use crate::aside::aside_if_long;
 use crate::backend::Backend;
 use crate::backend::pending::{Answer, Patience};
 use crate::backend::queue::Place;
@@ -84,6 +84,7 @@ impl Sending<'_> {
         measured.answered();
         let backend = sent.elapsed();
         if let Some(tool) = tool {
+            tool.metrics(server.metrics()).record_backend(backend);
             tool.note_time(backend);
         }
         Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })
@@ -123,10 +124,7 @@ impl Sent {
 /// Reads an answer, a long one aside.
 async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    if text.len() <= LONG {
-        return read_now(answer);
-    }
-    aside(|| read_now(answer)).await
+    aside_if_long(text.len(), || read_now(answer)).await
 }
 
 fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
@@ -143,6 +141,7 @@ fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aside::LONG;
     use crate::aside::testing::is_done_aside;
 
     #[test]

@@ -9,7 +9,7 @@
 //! - [`version`]: versions and eras
 //! - [`params`]: what a client asks, rebuilt from what was checked
 //! - [`requests`]: what the gateway sends to a server
-//! - [`results`]: what it reads of the answers
+//! - [`results`]: what it reads of the answers, [`pages`]: how far lists may go
 //! - [`headers`]: the headers in which a modern client repeats its body
 //! - [`names`]: names on the endpoint that shows all servers together
 //! - [`trace`]: trace context from a caller's headers
@@ -17,6 +17,7 @@
 pub mod headers;
 mod log_level;
 pub mod names;
+pub mod pages;
 pub mod params;
 pub mod requests;
 pub mod results;

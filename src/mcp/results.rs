@@ -199,6 +199,9 @@ pub struct Caching {
 }
 
 impl Caching {
+    /// For as long as anybody likes, and by all: what the pages of a list are added to ([`Caching::and`]).
+    pub const ANY: Self = Self { ttl_ms: u64::MAX, is_public: true };
+
     /// What a result says. Anything unreadable counts as not said.
     pub fn of(result: &str) -> Self {
         #[derive(Deserialize)]

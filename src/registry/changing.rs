@@ -87,13 +87,23 @@ impl Registry {
         for server in left {
             let_go(server, wanted.get(server.id()));
             if !wanted.contains_key(server.id()) {
-                self.inner.environment.metrics.forget_up(server.id().as_str());
+                self.forget(server.clone());
             }
             let listeners = changing.listeners.get(server.id()).and_then(Weak::upgrade);
             listeners.iter().for_each(|changes| changes.all_may_have_changed());
         }
         drop(changing);
         self.note_change();
+    }
+
+    /// Nothing is shown any more of a server that is not wanted; of its tools, as soon as its last calls have ended.
+    fn forget(&self, server: Arc<Server>) {
+        let metrics = self.inner.environment.metrics.clone();
+        metrics.forget_up(server.id().as_str());
+        self.inner.tasks.spawn(async move {
+            server.gone().await;
+            metrics.forget_tools(server.id().as_str());
+        });
     }
 
     /// A server that has its place at once.

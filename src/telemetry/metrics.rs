@@ -1,15 +1,19 @@
 //! Every metric, declared in one place. A field's comment is its help text on `/metrics`.
 //!
-//! Handles are looked up once, when a server or a tool becomes known ([`ServerMetrics`],
-//! [`ToolMetrics`]); a call that ends well then only touches atomics.
+//! Handles are looked up once, when a server becomes known ([`ServerMetrics`]) or a tool is called first
+//! ([`ToolMetrics`](super::tools::ToolMetrics)); a call that ends well then only touches atomics.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
 const SECONDS_BUCKETS: [f64; 18] = [
@@ -24,6 +28,8 @@ macro_rules! metrics {
         #[derive(Clone, Debug)]
         pub struct Metrics {
             registry: Registry,
+            /// By their server's name.
+            tools: Arc<Mutex<HashMap<String, Arc<ToolsMetrics>>>>,
             $( #[doc = $help] $field: $type, )*
         }
 
@@ -35,7 +41,7 @@ macro_rules! metrics {
                     let $field = metrics!(@make $type, $name, $help.trim(), &[$($label),*]);
                     registry.register(Box::new($field.clone())).expect("names are unique");
                 )*
-                Self { registry, $($field),* }
+                Self { registry, tools: Arc::default(), $($field),* }
             }
         }
     };
@@ -126,6 +132,8 @@ pub struct ServerMetrics {
     pub refused_requests: IntCounter,
     /// Answers withheld.
     pub identity_alarms: IntCounter,
+    /// What is counted of its tools.
+    pub tools: Arc<ToolsMetrics>,
 }
 
 /// How much of one server can be called, where everybody shares it.
@@ -173,18 +181,6 @@ impl ConfigMetrics {
     }
 }
 
-/// One tool's share of the metrics.
-#[derive(Clone, Debug)]
-pub struct ToolMetrics {
-    calls: IntCounterVec,
-    server: String,
-    tool: String,
-    ok: IntCounter,
-    tool_error: IntCounter,
-    backend_seconds: Histogram,
-    total_seconds: Histogram,
-}
-
 impl Metrics {
     /// The handles for one server.
     pub fn server(&self, server: &str) -> ServerMetrics {
@@ -201,6 +197,7 @@ impl Metrics {
             too_long_lines: dropped("too_long"),
             refused_requests: self.refused_requests.with_label_values(&[server]),
             identity_alarms: self.identity_alarms.with_label_values(&[server]),
+            tools: self.tools_of(server),
         }
     }
 
@@ -256,23 +253,21 @@ impl Metrics {
         ConfigMetrics { ok: reloads("ok"), failed: reloads("failed"), loaded }
     }
 
-    /// The handles for one tool.
-    pub fn tool(&self, server: &str, tool: &str) -> ToolMetrics {
-        ToolMetrics {
-            calls: self.calls.clone(),
-            server: server.to_owned(),
-            tool: tool.to_owned(),
-            ok: self.calls.with_label_values(&[server, tool, "ok"]),
-            tool_error: self.calls.with_label_values(&[server, tool, "tool_error"]),
-            backend_seconds: self.backend_seconds.with_label_values(&[server, tool]),
-            total_seconds: self.total_seconds.with_label_values(&[server, tool]),
-        }
+    fn tools_of(&self, server: &str) -> Arc<ToolsMetrics> {
+        let new =
+            || ToolsMetrics::new(server, &self.calls, &self.backend_seconds, &self.total_seconds);
+        self.tools.lock().entry(server.to_owned()).or_insert_with(|| Arc::new(new())).clone()
+    }
+
+    /// From now on the tools of a server that is gone are not shown.
+    pub fn forget_tools(&self, server: &str) {
+        self.tools_of(server).forget_unless(|_| false);
     }
 
     /// Counts a call that failed before its tool was known. The names a caller made up must not become
     /// labels: anyone could fill the memory with them.
     pub fn count_unresolved(&self, server: &str, outcome: &str) {
-        self.calls.with_label_values(&[server, "", outcome]).inc();
+        self.calls.with_label_values(&[server, NO_NAME, outcome]).inc();
     }
 
     /// All metrics in Prometheus' text format.
@@ -291,32 +286,18 @@ impl Default for Metrics {
     }
 }
 
-impl ToolMetrics {
-    /// Counts a call that ended.
-    pub fn record(&self, outcome: &str, total: Duration) {
-        match outcome {
-            "ok" => self.ok.inc(),
-            "tool_error" => self.tool_error.inc(),
-            other => self.calls.with_label_values(&[&self.server, &self.tool, other]).inc(),
-        }
-        self.total_seconds.observe(total.as_secs_f64());
-    }
-
-    /// Notes how long the server took.
-    pub fn record_backend(&self, backend: Duration) {
-        self.backend_seconds.observe(backend.as_secs_f64());
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_call_shows_up_under_its_labels() {
         let metrics = Metrics::new();
-        metrics.tool("std", "echo").record("ok", Duration::from_millis(1));
-        metrics.tool("std", "echo").record("deadline_exceeded", Duration::from_millis(1));
+        let echo = metrics.server("std").tools.of("echo");
+        echo.record("ok", Duration::from_millis(1));
+        echo.record("deadline_exceeded", Duration::from_millis(1));
         let text = String::from_utf8(metrics.render()).unwrap();
         for line in [
             r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,

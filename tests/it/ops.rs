@@ -58,6 +58,30 @@ async fn callers_see_how_many_servers_are_not_ready_where_operators_have_a_port_
 }
 
 #[tokio::test]
+async fn a_tool_is_counted_from_its_first_call_until_its_server_has_it_no_more() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let fake = gateway.fake("fake");
+    let calls = async |tool: &str| {
+        let series = format!("trunkline_call_seconds_count{{server=\"fake\",tool={tool:?}}}");
+        gateway.metrics().await.value(&series)
+    };
+    fake.set_extra_tools("fresh");
+    gateway.call("fake", "exit", "").await.problem();
+    eventually("fresh", async || {
+        (gateway.call("fake", "fresh", "").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!((calls("fresh").await, calls("raw").await), (Some(1.0), None));
+
+    fake.set_extra_tools("");
+    gateway.call("fake", "change", "").await.tool_text();
+    eventually("forgotten", async || calls("fresh").await.is_none().then_some(())).await;
+    // Those that it has still are not, not even by its end.
+    assert_eq!((calls("exit").await, calls("change").await), (Some(1.0), Some(1.0)));
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn metrics_count_what_happened() {
     let gateway = Setup::new().std().fake("fake").start().await;
     for _ in 0..3 {

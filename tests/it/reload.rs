@@ -24,6 +24,8 @@ async fn a_server_comes_and_goes_and_the_others_do_not_notice() {
     assert_eq!(gateway.server("two").await.status, 200);
     assert_eq!(gateway.call("two", "raw", "{}").await.tool_text(), "{}");
     let two = gateway.fake("two").pids()[0];
+    let of_two = "trunkline_calls_total{outcome=\"ok\",server=\"two\",tool=\"raw\"}";
+    assert_eq!(gateway.metrics().await.value(of_two), Some(1.0));
     assert!(gateway.apply(&one).await);
     assert_eq!(gateway.call("two", "raw", "{}").await.problem(), refused(404, "server_not_found"));
     assert_eq!(gateway.servers().await.json()["servers"].as_array().unwrap().len(), 1);
@@ -32,6 +34,10 @@ async fn a_server_comes_and_goes_and_the_others_do_not_notice() {
     let metrics = gateway.metrics().await;
     let up = |server: &str| metrics.value(&format!("trunkline_server_up{{server={server:?}}}"));
     assert_eq!((up("one"), up("two")), (Some(1.0), None), "one that is not there is not down");
+    eventually("its tools are forgotten", async || {
+        gateway.metrics().await.value(of_two).is_none().then_some(())
+    })
+    .await;
     gateway.stop().await;
 }
 

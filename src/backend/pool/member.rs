@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Copy;
 use crate::backend::State;
-use crate::backend::process::StderrTail;
+use crate::backend::stderr::StderrTail;
 
 /// What is remembered of a copy.
 #[derive(Clone)]

@@ -9,8 +9,8 @@ use super::super::State;
 use super::super::health::failing;
 use super::super::lifecycle::Next;
 use super::super::pending::End;
-use super::super::process::StderrTail;
 use super::super::run::{Run, StartError};
+use super::super::stderr::StderrTail;
 use super::super::wear::worn;
 use super::{Keeper, Left, Serving};
 use crate::config::Transport;
@@ -73,7 +73,7 @@ impl Keeper {
         match (successor, left) {
             (Ok(run), left) => {
                 let successor = Serving::new(&self.backend, run);
-                self.enter_ready(successor.run.ready.clone(), &successor.load);
+                self.enter_ready(successor.ready.load_full(), &successor.load);
                 show_stderr();
                 self.let_go(old, left).await;
                 Ok(successor)

@@ -14,6 +14,7 @@ use super::super::{Backend, Ready};
 
 /// A run that takes calls.
 pub(super) struct Serving {
+    /// Without its tools.
     pub(super) run: Run,
     /// As it is now: its tools may change.
     pub(super) ready: ArcSwap<Ready>,
@@ -26,8 +27,9 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    pub(super) fn new(backend: &Backend, run: Run) -> Self {
-        let ready = ArcSwap::new(run.ready.clone());
+    pub(super) fn new(backend: &Backend, mut run: Run) -> Self {
+        let ready = Arc::new(run.ready.without_tools());
+        let ready = ArcSwap::new(std::mem::replace(&mut run.ready, ready));
         let load = Load::new(backend.config.max_in_flight, backend.config.adaptive);
         let lifetime = lifetime(&backend.config.recycle);
         Self { run, ready, load, since: Instant::now(), lifetime, stays_until: None }

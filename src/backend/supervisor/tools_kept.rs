@@ -33,9 +33,11 @@ impl Keeper {
                 Ok(listed) => {
                     let has_changed = !listed.is_like(&ready.tools);
                     let tools = listed.iter().count();
-                    let ready = Arc::new(ready.with_tools(listed));
-                    serving.ready.store(ready.clone());
-                    self.enter_ready(ready, &serving.load);
+                    let next = Arc::new(ready.with_tools(listed));
+                    // So that nothing is left of tools that are gone.
+                    drop(ready);
+                    serving.ready.store(next.clone());
+                    self.enter_ready(next, &serving.load);
                     if has_changed {
                         tracing::info!(%server, tools, "server `{server}` has changed its tools");
                         backend.changes().list_changed(List::Tools);

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,11 +12,13 @@ use tokio::time::timeout;
 
 use super::reshape::Reshape;
 use super::{rpc, sse};
+use crate::aside::aside_if_long;
 use crate::backend::during::Events;
 use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
 use crate::http::rest::{ATTEMPTS, CALL_ID, call_id_value};
 use crate::ids::CallId;
+use crate::limits::Standing;
 
 /// How long a request may be silent before its response begins.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -23,20 +26,28 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 /// The outcome of a call; `None` if it was cancelled and shall not be answered.
 pub(super) type Outcome = Option<Result<Reply, CallError>>;
 
-type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Option<Answered>> + Send>>;
+
+/// An answer in its client's terms, and what its response says besides.
+struct Answered {
+    status: StatusCode,
+    message: Bytes,
+    standing: Standing,
+    attempts: u32,
+}
 
 /// A call that may have something to say before its answer.
 pub(super) struct Exchange {
     /// `None` once it has ended.
     running: Option<Running>,
     events: Events,
-    outcome: Option<Outcome>,
-    reshape: Reshape,
+    answer: Option<Option<Answered>>,
+    reshape: Arc<Reshape>,
 }
 
 enum Step {
     Event(Bytes),
-    End(Outcome),
+    End(Option<Answered>),
 }
 
 impl Exchange {
@@ -45,7 +56,10 @@ impl Exchange {
         events: Events,
         reshape: Reshape,
     ) -> Self {
-        Self { running: Some(Box::pin(running)), events, outcome: None, reshape }
+        let reshape = Arc::new(reshape);
+        let answering = reshape.clone();
+        let running = async move { Some(answering.answer(running.await?).await) };
+        Self { running: Some(Box::pin(running)), events, answer: None, reshape }
     }
 
     /// Answers with JSON if the answer is the first thing that comes, else with a stream. So nobody has to guess
@@ -56,25 +70,25 @@ impl Exchange {
             Ok(Step::Event(first)) => {
                 sse::respond(Begun { first: Some(first), exchange: Some(self) })
             }
-            Ok(Step::End(outcome)) => self.reshape.respond(outcome?),
+            Ok(Step::End(answer)) => answer?.respond(),
             Err(_) => sse::respond(Begun { first: None, exchange: Some(self) }),
         };
         response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
         Some(response)
     }
 
-    /// The next event, or the outcome when all events before it are out. Safe to give up.
+    /// The next event, or the answer when all events before it are out. Safe to give up.
     async fn step(&mut self) -> Step {
         loop {
-            if let Some(outcome) = &mut self.outcome {
+            if let Some(answer) = &mut self.answer {
                 // All that came before the answer is there already.
-                let Some(event) = self.events.try_recv() else { return Step::End(outcome.take()) };
+                let Some(event) = self.events.try_recv() else { return Step::End(answer.take()) };
                 match self.reshape.event(event) {
                     Some(message) => return Step::Event(message),
                     None => continue,
                 }
             }
-            let running = self.running.as_mut().expect("there is no outcome yet");
+            let running = self.running.as_mut().expect("there is no answer yet");
             tokio::select! {
                 biased;
                 Some(event) = self.events.recv() => {
@@ -82,9 +96,9 @@ impl Exchange {
                         return Step::Event(message);
                     }
                 }
-                outcome = poll_fn(|cx| running.as_mut().poll(cx)) => {
+                answer = poll_fn(|cx| running.as_mut().poll(cx)) => {
                     self.running = None;
-                    self.outcome = Some(outcome);
+                    self.answer = Some(answer);
                 }
             }
         }
@@ -105,36 +119,84 @@ impl sse::Source for Begun {
         }
         match self.exchange.as_mut()?.step().await {
             Step::Event(event) => Some(event),
-            Step::End(outcome) => {
-                let exchange = self.exchange.take()?;
-                outcome.map(|outcome| exchange.reshape.message(outcome).1)
+            Step::End(answer) => {
+                self.exchange = None;
+                answer.map(|answer| answer.message)
             }
         }
     }
 }
 
 /// A call that has nothing to say before its answer.
-pub(super) fn respond_at_once(
+pub(super) async fn respond_at_once(
     outcome: Result<Reply, CallError>,
-    reshape: &Reshape,
+    reshape: Reshape,
     call: CallId,
 ) -> Response<Body> {
-    let mut response = reshape.respond(outcome);
+    let mut response = Arc::new(reshape).answer(outcome).await.respond();
     response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
     response
 }
 
 impl Reshape {
-    fn respond(&self, outcome: Result<Reply, CallError>) -> Response<Body> {
-        let standing = match &outcome {
-            Ok(reply) => reply.standing.clone(),
-            Err(error) => error.standing().cloned().unwrap_or_default(),
+    /// The answer; a long one is written aside.
+    async fn answer(self: Arc<Self>, outcome: Result<Reply, CallError>) -> Answered {
+        let (standing, attempts, len) = match &outcome {
+            Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
+            Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let attempts = outcome.as_ref().map_or_else(CallError::attempts, |reply| reply.attempts);
-        let (status, message): (StatusCode, Bytes) = self.message(outcome);
-        let mut response = rpc::respond(status, message);
-        response.headers_mut().insert(ATTEMPTS.clone(), attempts.into());
-        rate_headers(response.headers_mut(), &standing);
+        let (status, message) = aside_if_long(len, move || self.message(outcome)).await;
+        Answered { status, message, standing, attempts }
+    }
+}
+
+impl Answered {
+    fn respond(self) -> Response<Body> {
+        let mut response = rpc::respond(self.status, self.message);
+        response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
+        rate_headers(response.headers_mut(), &self.standing);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::aside::LONG;
+    use crate::aside::testing::is_done_aside;
+    use crate::mcp::results::ResultKind;
+    use crate::mcp::{Era, method};
+
+    #[test]
+    fn only_a_long_answer_is_written_aside() {
+        let answer = |len: usize| async move {
+            let around = "{\"resultType\":\"complete\",\"a\":\"\"}".len();
+            let fill = "x".repeat(len - around);
+            let reply = Reply {
+                result: format!("{{\"resultType\":\"complete\",\"a\":\"{fill}\"}}").into(),
+                kind: ResultKind::Complete,
+                is_typed: true,
+                era: Era::Modern,
+                queue: Duration::ZERO,
+                backend: Duration::ZERO,
+                standing: Standing::default(),
+                attempts: 1,
+            };
+            let reshape = Reshape {
+                era: Era::Legacy,
+                id: RawValue::from_string("7".to_owned()).unwrap(),
+                progress_token: None,
+                method: method::TOOLS_CALL,
+                uri: None,
+                state: None,
+            };
+            let answered = Arc::new(reshape).answer(Ok(reply)).await;
+            let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();
+            assert_eq!(message["result"], serde_json::json!({"a": fill}));
+        };
+        assert!(!is_done_aside(answer(LONG)));
+        assert!(is_done_aside(answer(LONG + 1)));
     }
 }

@@ -5,9 +5,9 @@
 //! any call. A client gets them in pages of our own making.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::rpc::RpcError;
 use super::{Asking, Scope};
+use crate::aside::aside_if_long;
 use crate::backend::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::gateway::{Call, CallError, Caller};
@@ -27,6 +28,7 @@ use crate::http::servers::granted;
 use crate::jsonrpc::METHOD_NOT_FOUND;
 use crate::jsonrpc::members::Members;
 use crate::jsonrpc::rewrite::Change;
+use crate::mcp::pages::Pages;
 use crate::mcp::params::text_of;
 use crate::mcp::results::Caching;
 use crate::mcp::{Era, method, names};
@@ -36,10 +38,8 @@ const START_WAIT: Duration = Duration::from_secs(3);
 /// One page of ours ends at either.
 const PAGE_ITEMS: usize = 1000;
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// What one server may list, in items, bytes and pages.
+/// Items that one server may list.
 const ITEMS_MAX: usize = 10_000;
-const BYTES_MAX: usize = 32 * 1024 * 1024;
-const PAGES_MAX: usize = 1_000;
 
 /// The code of the errors that say that the tenant has reached a limit of its own.
 const TOO_MANY_REQUESTS: i64 = 429;
@@ -95,10 +95,8 @@ impl Kind {
 }
 
 /// A whole list.
-#[derive(Default)]
 struct List {
     items: Vec<String>,
-    bytes: usize,
     caching: Caching,
 }
 
@@ -156,7 +154,7 @@ async fn list_all(
         None => Caching::default(),
     };
     let items = found.into_iter().flat_map(|list| list.items).collect();
-    Ok(List { items, bytes: 0, caching })
+    Ok(List { items, caching })
 }
 
 async fn list_one(
@@ -182,40 +180,49 @@ async fn list_one(
         backend.refresh_if_stale(ready);
         let tools = granted(caller, backend.id().as_str(), ready);
         let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
-        return Ok(List { items, bytes: 0, caching: ready.tools.caching() });
+        return Ok(List { items, caching: ready.tools.caching() });
     }
-    let mut list = List::default();
+    let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
+    let mut list = List { items: vec![], caching: Caching::ANY };
+    let mut pages = Pages::default();
     let mut cursor: Option<String> = None;
-    let mut cursors_seen = HashSet::new();
-    for page in 0..PAGES_MAX {
+    loop {
         let others =
             cursor.as_ref().map(|cursor| format!(",\"cursor\":{}", Value::from(cursor.as_str())));
         let (server, others) = (backend.id().to_string(), others.unwrap_or_default());
         let call = Call::plain(server, kind.method(), others, deadline);
-        let reply = front.gateway.call(caller, call).await?;
-        let text = std::str::from_utf8(&reply.result).expect("looked at by the gateway");
-        let caching = Caching::of(text);
-        list.caching = if page == 0 { caching } else { list.caching.and(caching) };
-        cursor = list.add_page(text, kind)?;
-        match &cursor {
-            None => return Ok(list),
-            Some(next) if !cursors_seen.insert(hash(&[next])) => break,
-            Some(_) => {}
-        }
+        let page = front.gateway.call(caller, call).await?.result;
+        pages.count(page.len()).map_err(endless)?;
+        (list, cursor) = list.with_page(page, kind).await?;
+        let Some(next) = &cursor else { return Ok(list) };
+        pages.follow(next).map_err(endless)?;
     }
-    Err(CallError::protocol("its list has no end").into())
 }
 
 impl List {
+    /// With what is on a page of the server's, a long one read aside; and the cursor of the next.
+    async fn with_page(
+        mut self,
+        page: Bytes,
+        kind: Kind,
+    ) -> Result<(Self, Option<String>), RpcError> {
+        aside_if_long(page.len(), move || {
+            let page = std::str::from_utf8(&page).expect("looked at by the gateway");
+            let cursor = self.add_page(page, kind)?;
+            Ok((self, cursor))
+        })
+        .await
+    }
+
     /// Adds what is on a page of the server's; gives the cursor of the next.
     fn add_page(&mut self, page: &str, kind: Kind) -> Result<Option<String>, RpcError> {
         let broken =
             || RpcError::from(CallError::protocol("its list does not follow the protocol"));
+        self.caching = self.caching.and(Caching::of(page));
         let members = Members::parse(page).map_err(|_| broken())?;
         let items = members.get(kind.member()).ok_or_else(broken)?;
         let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
-        self.bytes += page.len();
-        if self.items.len() + items.len() > ITEMS_MAX || self.bytes > BYTES_MAX {
+        if self.items.len() + items.len() > ITEMS_MAX {
             return Err(CallError::protocol("its list is too long").into());
         }
         self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
@@ -316,4 +323,26 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
         },
         &[],
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aside::LONG;
+    use crate::aside::testing::is_done_aside;
+
+    #[test]
+    fn only_a_long_page_is_read_aside() {
+        let read = |len: usize| async move {
+            let around = "{\"prompts\":[\"\"]}".len();
+            let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
+            let list = List { items: vec![], caching: Caching::ANY };
+            let Ok((list, None)) = list.with_page(page.into(), Kind::Prompts).await else {
+                panic!("it is a page")
+            };
+            assert_eq!(list.items.len(), 1);
+        };
+        assert!(!is_done_aside(read(LONG)));
+        assert!(is_done_aside(read(LONG + 1)));
+    }
 }

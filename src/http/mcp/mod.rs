@@ -168,6 +168,7 @@ async fn take(front: &Arc<Front>, visit: Visit, request: Request<Body>) -> Respo
         let error = RpcError::new(INVALID_REQUEST, "the message is nested too deep");
         return error.with_status(StatusCode::BAD_REQUEST).respond(Era::Modern, None);
     }
+    let posted = Arrived { front, scope, method: Method::POST, headers, body: &body, is_relayed };
     match decode(&body) {
         Ok(Message::Request { id, .. }) if id.get().len() > ID_LEN_MAX => {
             let error = RpcError::new(INVALID_REQUEST, "the `id` is too long");
@@ -212,14 +213,10 @@ async fn take(front: &Arc<Front>, visit: Visit, request: Request<Body>) -> Respo
             }
         },
         Ok(Message::Notification { method, params }) => {
-            let arrived =
-                Arrived { front, scope, method: Method::POST, headers, body: &body, is_relayed };
-            legacy::notified(&arrived, &caller, &method, params).await
+            legacy::notified(&posted, &caller, &method, params).await
         }
         Ok(Message::Response { id, outcome }) => {
-            let arrived =
-                Arrived { front, scope, method: Method::POST, headers, body: &body, is_relayed };
-            legacy::answered(&arrived, &caller, id, outcome).await
+            legacy::answered(&posted, &caller, id, outcome).await
         }
         Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
     }

@@ -107,7 +107,7 @@ async fn forward(
     match events {
         None => {
             let outcome = asking.front.gateway.call(caller, call).await;
-            Ok(respond_at_once(outcome, &reshape, id))
+            Ok(respond_at_once(outcome, reshape, id).await)
         }
         Some(events) => {
             let (front, caller) = (asking.front.clone(), caller.clone());
