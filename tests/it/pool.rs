@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Gateway, Setup, eventually, in_time, is_alive, kill, within};
+use crate::support::{Answer, Gateway, Setup, eventually, in_time, is_alive, kill, within};
 
 /// A gateway with a server of these settings.
 async fn start(settings: &str) -> Gateway {
@@ -158,6 +158,25 @@ async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
     eventually("replaced", async || (fake.pids().len() >= 2).then_some(())).await;
     assert!(is_alive(fake.pids()[0]));
     assert_eq!(slow.await.unwrap().tool_text(), "later");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_takes_long_on_a_copy_that_was_replaced_does_not_keep_the_next_from_it() {
+    let gateway = start("recycle.calls = 1\ntimeout = \"3s\"").await;
+    let fake = gateway.fake("fake");
+    let hold = gateway.post("fake", "hold", "{}").header("trunkline-timeout-ms", "600000");
+    let held = tokio::spawn(Answer::of(hold));
+    eventually("replaced", async || (fake.pids().len() == 2).then_some(())).await;
+    // The second has its call, too, and is replaced as soon as calls have usually ended.
+    eventually("replaced again", async || {
+        assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+        (fake.pids().len() >= 3).then_some(())
+    })
+    .await;
+    assert!(is_alive(fake.pids()[0]) && !held.is_finished());
+    kill(fake.pids()[0], Signal::KILL);
+    assert_eq!(held.await.unwrap().json()["code"], "backend_exited");
     gateway.stop().await;
 }
 
