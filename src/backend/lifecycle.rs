@@ -1,13 +1,14 @@
 //! When a copy of a server that has failed is started again. Decided here, and nowhere else.
 //!
 //! ```text
-//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Draining ──▶ (gone, another is Ready)
+//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Ready (its successor, which was started beside it)
 //!                        ▲   │ fails   │ ends
 //!                        │   ▼         │
 //!                       Backoff ◀──────┤
 //!                        ▲             │ too often, or for good
 //!                        └─ Quarantined ◀
 //!
+//!  Ready ──planned, `exclusive`──▶ Draining ──▶ Starting
 //!  any of them ──stop──▶ Stopped
 //! ```
 //!
@@ -255,7 +256,6 @@ mod tests {
         assert!(matches!(healed, Next::Restart(_)));
     }
 
-    proptest! {
     #[test]
     fn waits_are_within_their_bounds_and_differ() {
         let budget = Budget { starts: 10, ..Budget::default() };
@@ -279,6 +279,7 @@ mod tests {
         expect(1, Failed::ForGood, probe_every, probe_every.mul_f64(1.1));
     }
 
+    proptest! {
         #[test]
         fn never_more_than_five_starts_in_any_ten_seconds(ups in prop::collection::vec(0_u64..15_000, 1..50)) {
             let starts = starts(
