@@ -87,3 +87,36 @@ impl Environment {
         Self { starts: Arc::new(Semaphore::new(OWN_STARTS_MAX)), ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::backend::testing::environment;
+
+    /// How many may start now; they do until dropped.
+    fn all_turns(environment: &Environment) -> Vec<SemaphorePermit<'_>> {
+        let turn = || environment.turn_to_start().now_or_never();
+        std::iter::from_fn(turn).map(Option::unwrap).collect()
+    }
+
+    #[test]
+    fn only_so_many_start_at_once_and_the_next_when_one_has() {
+        let environment = environment();
+        let mut turns = all_turns(&environment);
+        let processors = available_parallelism().unwrap().get();
+        assert_eq!(turns.len(), (processors / 2).clamp(1, 8));
+        turns.pop();
+        assert_eq!(all_turns(&environment).len(), 1);
+    }
+
+    #[test]
+    fn those_whom_callers_start_have_turns_of_their_own() {
+        let environment = environment();
+        let own = environment.clone().with_own_starts();
+        let (all, owns) = (all_turns(&environment), all_turns(&own));
+        assert!(!all.is_empty());
+        assert_eq!(owns.len(), 4);
+    }
+}

@@ -1,13 +1,14 @@
 //! When a copy of a server that has failed is started again. Decided here, and nowhere else.
 //!
 //! ```text
-//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Draining ──▶ (gone, another is Ready)
+//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Ready (its successor, which was started beside it)
 //!                        ▲   │ fails   │ ends
 //!                        │   ▼         │
 //!                       Backoff ◀──────┤
 //!                        ▲             │ too often, or for good
 //!                        └─ Quarantined ◀
 //!
+//!  Ready ──planned, `exclusive`──▶ Draining ──▶ Starting
 //!  any of them ──stop──▶ Stopped
 //! ```
 //!
@@ -253,6 +254,29 @@ mod tests {
         assert!(matches!(still, Next::Quarantine(_)));
         let healed = lifecycle.after(Failed::After(seconds(11)), now + seconds(90));
         assert!(matches!(healed, Next::Restart(_)));
+    }
+
+    #[test]
+    fn waits_are_within_their_bounds_and_differ() {
+        let budget = Budget { starts: 10, ..Budget::default() };
+        let wait = |failures: u32, failed: Failed| {
+            let (mut lifecycle, now) = (Lifecycle::new(budget), Instant::now());
+            let waits = (0..failures).map(|_| lifecycle.after(failed, now).at() - now);
+            waits.last().unwrap()
+        };
+        let expect = |failures: u32, failed: Failed, from: Duration, to: Duration| {
+            let waits: Vec<_> = (0..100).map(|_| wait(failures, failed)).collect();
+            let (low, high) = (*waits.iter().min().unwrap(), *waits.iter().max().unwrap());
+            assert!(from <= low && high <= to, "{low:?} to {high:?}, not {from:?} to {to:?}");
+            assert!(high - low > (to - from) / 2, "all near {low:?}");
+        };
+        expect(1, Failed::After(seconds(60)), AT_ONCE / 2, AT_ONCE);
+        for failures in 2..=9 {
+            let wait = BACKOFF * (1 << (failures - 2));
+            expect(failures, Failed::ToStart, wait / 2, wait);
+        }
+        let probe_every = budget.probe_every;
+        expect(1, Failed::ForGood, probe_every, probe_every.mul_f64(1.1));
     }
 
     proptest! {

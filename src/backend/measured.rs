@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Backend;
-use super::adaptive::{Adaptive, Started};
+use super::adaptive::{Adaptive, Limit, Started};
 use super::pool::Load;
 
 /// How often to look whether a limit is still right.
@@ -56,7 +56,7 @@ pub(super) async fn adapt(backend: &Backend, load: &Load) {
 }
 
 impl Backend {
-    fn set_limit(&self, load: &Load, limit: u32) {
+    fn set_limit(&self, load: &Load, limit: Limit) {
         let _showing = self.showing.lock();
         load.set_limit(limit);
         self.resize();
@@ -67,3 +67,7 @@ impl Backend {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "measured_tests.rs"]
+mod tests;

@@ -50,6 +50,8 @@ mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod ticket;
 pub mod tools;
 pub mod visits;
@@ -191,13 +193,16 @@ impl Backend {
         match timeout_at(deadline, settled).await.map(|state| state.map(|state| state.clone())) {
             Err(_) => Err(NotReady::StillStarting),
             Ok(Ok(State::Ready(ready))) => Ok(ready),
-            Ok(Ok(State::Backoff { until, reason } | State::Quarantined { until, reason })) => {
-                Err(NotReady::Down { retry_after: until.duration_since(Instant::now()), reason })
-            }
-            Ok(Ok(State::Idle | State::Starting | State::Draining | State::Stopped) | Err(_)) => {
-                Err(NotReady::Stopped)
-            }
+            Ok(Ok(state)) => Err(state.refusal()),
+            Ok(Err(_)) => Err(NotReady::Stopped),
         }
+    }
+
+    /// Done when whoever waits in line should not any more, though its turn may be far away: all copies are in quarantine,
+    /// or gone. Says why.
+    pub async fn refuses(&self) -> NotReady {
+        let mut state = self.state.subscribe();
+        state.wait_for(State::is_hopeless).await.map_or(NotReady::Stopped, |state| state.refusal())
     }
 
     /// A place for one call on the copy that has the fewest, for who has a slot of the queue. `avoid` is a copy that has
@@ -368,7 +373,7 @@ impl Backend {
     fn resize(&self) {
         let slots = self.pool.slots();
         if slots > 0 {
-            self.queue.set_slots(slots);
+            self.queue.set_slots_but(slots, self.pool.slots_left_free());
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod load;
 mod member;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -78,8 +80,9 @@ impl Pool {
         }
     }
 
-    /// A place on the copy that has the fewest calls, other than `avoid` if there is a choice. Of several that have as few
-    /// it is the turn of the one that was not chosen for longest: one that is new does not have to catch up.
+    /// A place on the copy that has the fewest calls, other than `avoid` if there is a choice, and than those that should
+    /// have no more for now. Of several that have as few it is the turn of the one that was not chosen for longest: one
+    /// that is new does not have to catch up.
     pub fn take(&self, avoid: Option<usize>) -> Option<Lease> {
         let ready = self.ready.load();
         loop {
@@ -87,7 +90,9 @@ impl Pool {
                 copy.load.in_flight() < copy.load.limit() && !copy.ready.connection.is_closed()
             };
             let least = |copy: &&Arc<Copy>| {
-                (Some(copy.number) == avoid, copy.load.in_flight(), copy.load.turn())
+                let (load, in_flight) = (&copy.load, copy.load.in_flight());
+                let is_enough = in_flight >= load.limit_now();
+                (Some(copy.number) == avoid, is_enough, in_flight, load.turn())
             };
             let copy = ready.iter().filter(has_place).min_by_key(least)?;
             // Somebody else may have had the last one.
@@ -128,6 +133,12 @@ impl Pool {
     /// The calls that all copies may have at once.
     pub fn slots(&self) -> usize {
         self.ready.load().iter().map(|copy| copy.load.limit() as usize).sum()
+    }
+
+    /// How many of these are to be left free for now.
+    pub fn slots_left_free(&self) -> usize {
+        let left_free = |load: &Load| load.limit().saturating_sub(load.limit_now()) as usize;
+        self.ready.load().iter().map(|copy| left_free(&copy.load)).sum()
     }
 
     /// Notes where a copy stands now; `copy` if it takes calls. Gives where the server as a whole does.

@@ -101,6 +101,22 @@ impl State {
         }
     }
 
+    /// Whether waiting for it is of no use to anybody.
+    pub(super) fn is_hopeless(&self) -> bool {
+        matches!(self, Self::Quarantined { .. } | Self::Stopped)
+    }
+
+    /// What callers are told who need it now.
+    pub(super) fn refusal(&self) -> NotReady {
+        match self {
+            Self::Backoff { until, reason } | Self::Quarantined { until, reason } => {
+                let retry_after = until.duration_since(Instant::now());
+                NotReady::Down { retry_after, reason: reason.clone() }
+            }
+            _ => NotReady::Stopped,
+        }
+    }
+
     /// Whether calls can be made now.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Ready(ready) if !ready.connection.is_closed())

@@ -14,13 +14,15 @@ use tokio::io::{
 };
 use tokio::time::Instant;
 
-use super::Environment;
 use super::changes::Changes;
 use super::client::{Audience, Client, Question};
 use super::connection::{Connection, Options};
 use super::request_ids::RequestIds;
+use super::{Backend, Environment, Ready, State};
+use crate::config;
 use crate::ids::ServerId;
-use crate::mcp::LogLevel;
+use crate::mcp::requests::Dialect;
+use crate::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
 
 /// More than most tests write before they read.
@@ -87,6 +89,26 @@ impl Peer {
 /// What backends share where a test does not care.
 pub fn environment() -> Environment {
     Environment::new("trunkline".into(), LINE_LEN_MAX, Metrics::new())
+}
+
+/// A backend that nobody keeps running.
+pub fn backend(config: config::Server) -> Arc<Backend> {
+    let id = ServerId::parse("test").unwrap();
+    Backend::new(id, config, environment(), Arc::default(), None)
+}
+
+/// Has the only copy of a backend stand somewhere.
+pub fn stand(backend: &Backend, state: State) {
+    backend.enter(0, state, None);
+}
+
+/// What calls need of a server that the test plays.
+pub(super) fn ready() -> (Arc<Ready>, Peer) {
+    let audience = Audience::new(ServerId::parse("test").unwrap(), None);
+    let (connection, peer) = connect(PIPE_LEN, audience);
+    let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
+    let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
+    (Arc::new(ready), peer)
 }
 
 /// A client of which it is known since when it rests.

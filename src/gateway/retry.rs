@@ -100,7 +100,9 @@ impl<'a> Attempts<'a> {
         // Nobody knows better than the server itself, or whoever keeps it.
         let until = match (error, self.server.state()) {
             (CallError::BackendHttp { retry_after: Some(after), .. }, _) => now + *after,
-            (_, State::Backoff { until, .. } | State::Quarantined { until, .. }) => until.max(now),
+            // Nobody waits in quarantine. Who has not been told so yet will be by the next attempt, at once.
+            (CallError::ServerUnavailable { .. }, State::Quarantined { .. }) => return None,
+            (_, State::Backoff { until, .. }) => until.max(now),
             _ => now,
         };
         let at = until + pause;
@@ -136,5 +138,62 @@ impl<'a> Attempts<'a> {
     /// Only what may be executed twice counts against the budget.
     fn may_spend(&self, error: &CallError) -> bool {
         error.executed() == Executed::No || self.server.retries().spend()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::testing::{backend, stand};
+    use crate::config::{Program, Server, Transport};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// The next attempt of a call that has failed so, at a server that stands there.
+    fn next_after(errors: &[CallError], state: State) -> Option<Duration> {
+        let server = backend(Server::new(Transport::Stdio(Program::default())));
+        stand(&server, state);
+        let (now, mut tried) = (Instant::now(), Tried::default());
+        let mut attempts = Attempts::new(&server, None, now + MINUTE, &mut tried).unwrap();
+        let mut next = None;
+        for error in errors {
+            next = attempts.again(error);
+        }
+        next.map(|at| at - now)
+    }
+
+    fn never_written() -> CallError {
+        CallError::BackendExited { reason: String::new(), executed: Executed::No }
+    }
+
+    fn refused() -> CallError {
+        CallError::ServerUnavailable { reason: String::new(), retry_after: MINUTE / 2 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_the_end_of_a_quarantine() {
+        let until = Instant::now() + MINUTE / 2;
+        let quarantined = || State::Quarantined { until, reason: "failed".into() };
+        assert_eq!(next_after(&[refused()], quarantined()), None);
+        // It is told why by the next attempt.
+        assert!(next_after(&[never_written()], quarantined()).is_some_and(|after| after <= PAUSE));
+        // What is started again sooner is waited for.
+        let backoff = State::Backoff { until, reason: "failed".into() };
+        assert!(next_after(&[refused()], backoff).is_some_and(|after| after > MINUTE / 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_and_differ() {
+        for count in 1..ATTEMPTS_MAX {
+            let errors: Vec<_> = (0..count).map(|_| never_written()).collect();
+            let pauses = || next_after(&errors, State::Starting).unwrap();
+            let pauses: Vec<_> = (0..100).map(|_| pauses()).collect();
+            let longest = PAUSE * (1 << (count - 1));
+            let (low, high) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+            assert!(*low >= longest / 2 && *high <= longest, "{low:?} to {high:?} of {longest:?}");
+            assert!(*high - *low > longest / 4, "{low:?} to {high:?} of {longest:?}");
+        }
+        let too_many: Vec<_> = (0..ATTEMPTS_MAX).map(|_| never_written()).collect();
+        assert_eq!(next_after(&too_many, State::Starting), None);
     }
 }

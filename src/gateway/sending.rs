@@ -51,7 +51,12 @@ impl Sending<'_> {
         let Self { server, tool, call, .. } = self;
         let estimate = tool.map_or(TYPICAL, Tool::typical);
         // Who waits in line keeps its place: only what a copy takes is an attempt's time.
-        let mut permit = place.slot(estimate, call.deadline).await?;
+        let mut permit = tokio::select! {
+            biased;
+            permit = place.slot(estimate, call.deadline) => permit?,
+            // There may be a long line before it still, or a pause.
+            refusal = server.refuses() => return Err(refusal.into()),
+        };
         let lease = server.place(attempts.avoid, call.deadline).await?;
         let deadline = attempts.deadline();
         let ready = lease.copy().ready.clone();

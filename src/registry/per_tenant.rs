@@ -10,7 +10,7 @@
 //! for a while there may be more than `max_tenants`.
 //!
 //! Places are counted by tenants: a process and the one that comes in its stead share a place. A new tenant's process is
-//! started when the one that makes room for it is gone, so there are never more than `max_tenants`.
+//! started when the one that makes room for it is gone, so of one configuration there are never more than `max_tenants`.
 
 mod running;
 mod table;

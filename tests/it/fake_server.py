@@ -4,6 +4,7 @@ Options are KEY=VALUE arguments:
   log=PATH           every start, every line received (>) and every line sent (<) is noted there
   extra=PATH         names of further tools, or their definitions, one per line, read whenever the tools are listed
   discover=WHAT      modern, slow (modern, after 3 s), ignore, or the code of an error; -32601 unless told
+  initialize=WHAT    refuse, odd (an answer that is none), future (a version that nobody knows)
   pages=N            the tools are listed on N pages
   cursor=loop        the last page leads back to the first
   start=WHAT         fail (exit code 3, after a word on standard error), slow (1 s late), mute
@@ -267,8 +268,14 @@ def discover(id):
 def initialize(id):
     if MODERN:
         return fail(id, -32601, "no such method")
+    how = OPTIONS.get("initialize")
+    if how == "refuse":
+        return fail(id, -32000, "not today")
+    if how == "odd":
+        return answer(id, "{}")
     info = {"name": "fake", "version": "1"}
-    result = {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": info}
+    version = "2999-01-01" if how == "future" else "2025-11-25"
+    result = {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": info}
     answer(id, json.dumps(result))
 
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::time::Instant;
+use trunkline::backend::lifecycle::Budget;
 
-use crate::support::{Gateway, Setup, eventually, in_time, is_alive, kill, within};
+use crate::support::{Answer, Gateway, Setup, eventually, in_time, is_alive, kill, within};
 
 /// A gateway with a server of these settings.
 async fn start(settings: &str) -> Gateway {
@@ -162,6 +164,60 @@ async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
 }
 
 #[tokio::test]
+async fn a_call_that_takes_long_on_a_copy_that_was_replaced_does_not_keep_the_next_from_it() {
+    let gateway = start("recycle.calls = 1\ntimeout = \"3s\"").await;
+    let fake = gateway.fake("fake");
+    let hold = gateway.post("fake", "hold", "{}").header("trunkline-timeout-ms", "600000");
+    let held = tokio::spawn(Answer::of(hold));
+    eventually("replaced", async || (fake.pids().len() == 2).then_some(())).await;
+    // The second has its call, too, and is replaced as soon as calls have usually ended.
+    eventually("replaced again", async || {
+        assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+        (fake.pids().len() >= 3).then_some(())
+    })
+    .await;
+    assert!(is_alive(fake.pids()[0]) && !held.is_finished());
+    kill(fake.pids()[0], Signal::KILL);
+    assert_eq!(held.await.unwrap().json()["code"], "backend_exited");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn only_so_many_copies_start_at_once() {
+    let at_once = (std::thread::available_parallelism().unwrap().get() / 2).clamp(1, 8);
+    let (began, settings) = (Instant::now(), format!("instances = {}", at_once + 1));
+    // None of them gets ready: each holds its turn as long as it may, and no longer.
+    let setup = Setup::new().fake_with("fake", &["start=mute"], &settings);
+    let gateway = setup.start_at_once().await;
+    eventually("all", async || (gateway.fake("fake").pids().len() > at_once).then_some(())).await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn planned_replacements_do_not_count_as_starts_after_failures() {
+    let setup = Setup::new().fake_with("fake", &[], "recycle.calls = 1");
+    // More would be quarantine.
+    let budget = Budget { starts: 3, within: Duration::from_secs(3600), ..Budget::default() };
+    let tenants = setup.start_within(budget, &["local"]).await;
+    let (api, fake) = (tenants.first(), tenants.fake("fake"));
+    eventually("five processes", async || {
+        assert_eq!(api.call("fake", "raw", "{}").await.tool_text(), "{}");
+        (fake.pids().len() >= 5).then_some(())
+    })
+    .await;
+    kill(*fake.pids().last().unwrap(), Signal::KILL);
+    eventually("back", async || {
+        let answer = api.call("fake", "raw", "{}").await;
+        // Only one that it had when it was killed.
+        assert!(answer.status == 200 || answer.json()["code"] == "backend_exited", "{answer:?}");
+        (answer.status == 200 && fake.pids().len() >= 6).then_some(())
+    })
+    .await;
+    tenants.stop().await;
+}
+
+#[tokio::test]
 async fn a_copy_that_uses_too_much_memory_is_replaced_but_not_again_and_again() {
     let gateway = start("recycle.memory = \"1MiB\"").await;
     let fake = gateway.fake("fake");
@@ -258,7 +314,7 @@ async fn four_copies_of_a_serial_server_do_four_calls_at_once() {
         .await;
     eventually("ready", async || (gateway.server("slow").await.json()["ready"] == 4).then_some(()))
         .await;
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let sleep = json!({"ms": 1000}).to_string();
     let calls: Vec<_> = (0..4).map(|_| gateway.spawn_call("slow", "sleep", &sleep)).collect();
     for call in calls {

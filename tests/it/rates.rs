@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::time::Instant;
 
-use crate::support::{Api, Setup};
+use crate::support::{Answer, Api, Setup, eventually, in_time, kill, refused};
 
 /// Makes so many calls at once for each; how long all of them took.
 async fn all_take(callers: &[Api], calls: usize) -> Duration {
@@ -37,5 +38,24 @@ async fn processes_of_several_tenants_keep_the_rate_of_their_server_together() {
     all_take(&tenants, 1).await;
     let took = all_take(&tenants, 4).await;
     assert!(took >= Duration::from_millis(1700), "{took:?}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn who_waits_for_its_turn_is_told_at_once_when_the_server_is_in_quarantine() {
+    let gateway = Setup::new().fake_with("fake", &[], "rate = \"1/h\"").start().await;
+    assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
+    let post = gateway.post("fake", "raw", "{}").header("trunkline-timeout-ms", "600000");
+    let waits = tokio::spawn(Answer::of(post));
+    gateway.has_in_flight("fake", 1.0).await;
+    let fake = gateway.fake("fake");
+    for start in 0..5 {
+        assert!(!waits.is_finished(), "it may be started again still");
+        let pid = eventually("a start", async || fake.pids().get(start).copied()).await;
+        kill(pid, Signal::KILL);
+    }
+    let answer = in_time("told", waits).await.unwrap();
+    assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
+    assert!(answer.retry_after().is_some_and(|seconds| seconds > 10), "{answer:?}");
     gateway.stop().await;
 }

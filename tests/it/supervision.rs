@@ -193,6 +193,23 @@ async fn a_program_that_is_not_there_is_not_tried_again_and_again() {
 }
 
 #[tokio::test]
+async fn nor_is_one_whose_handshake_would_be_no_better_next_time() {
+    let mut setup = Setup::new();
+    let ids = ["refuse", "odd", "future"];
+    for how in ids {
+        setup = setup.fake_with(how, &[&format!("initialize={how}")], "");
+    }
+    let gateway = setup.start().await;
+    for id in ids {
+        let server = gateway.server(id).await.json();
+        assert_eq!(server["state"], "quarantined", "{server}");
+        assert_eq!(server["reason"], "its handshake failed");
+        assert_eq!(gateway.fake(id).pids().len(), 1);
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_lazy_server_starts_with_its_first_call_and_once_for_many() {
     let gateway = Setup::new().fake_with("fake", &["start=slow"], "start = \"lazy\"").start().await;
     let fake = gateway.fake("fake");

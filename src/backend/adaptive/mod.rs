@@ -3,7 +3,7 @@
 //! A server that runs one call after another is no faster with many in flight: they only wait there instead of in the
 //! fair queue. How long calls take does not tell it from one that runs all at once and takes that long. So now and then
 //! the limit is lowered for a few calls ([`state`]), and what they take is compared with what the same tools took
-//! before:
+//! before. Tenants that have no call yet are let in all the same:
 //!
 //! - If they take as long as before, the calls did not wait for each other. The limit goes back to what it was, and
 //!   up as long as that stays so, to the maximum.
@@ -23,9 +23,19 @@ use tokio::time::Instant;
 
 use self::state::State;
 
-/// The limit of one instance.
+/// Finds out the limit of one instance.
 pub struct Adaptive {
     state: Mutex<State>,
+}
+
+/// How many calls at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What is of use, as far as is known.
+    pub usual: u32,
+    /// What there should be now: fewer in a probe. Only tenants that have no call yet go beyond it, for they must not wait
+    /// until the calls of others have ended.
+    pub now: u32,
 }
 
 /// A call in flight. It must be ended.
@@ -44,7 +54,7 @@ impl Adaptive {
     }
 
     /// The limit now.
-    pub fn limit(&self) -> u32 {
+    pub fn limit(&self) -> Limit {
         self.state.lock().limit()
     }
 
@@ -54,7 +64,7 @@ impl Adaptive {
     }
 
     /// A call has ended: answered, or given up. Tells the limit when it has changed.
-    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<u32> {
+    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<Limit> {
         let mut state = self.state.lock();
         let before = state.limit();
         let took = now.saturating_duration_since(started.at);
@@ -63,7 +73,7 @@ impl Adaptive {
     }
 
     /// To be called every second or so, for there are times when no call ends: tells the limit when it has changed.
-    pub fn check(&self, now: Instant) -> Option<u32> {
+    pub fn check(&self, now: Instant) -> Option<Limit> {
         let mut state = self.state.lock();
         let before = state.limit();
         state.check(now);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Limit;
 use super::sample::{Comparison, Sample};
+use crate::backend::queue::reserved_of;
 
 /// Tools that are told from each other. Calls of others are not looked at.
 const TOOLS_MAX: usize = 1024;
@@ -59,9 +61,15 @@ enum Phase {
     /// Under the usual limit. What calls took when it began is compared with what they take now.
     Usual { at_first: Option<Sample> },
     /// Under a lower limit, to be compared with the calls before.
-    Probe { limit: u32, usual: Sample, since: Instant, last_end: Instant },
+    Probe { limit: u32, usual: Sample, since: Instant, progress: Progress },
     /// Under a limit that has just been doubled, to be compared with the probe.
     Climb { low: Sample, from: u32 },
+}
+
+/// When a probe was last seen to get on: a call that is looked at has ended, or there were never fewer.
+struct Progress {
+    at: Instant,
+    fewest: u32,
 }
 
 /// When to probe next.
@@ -102,11 +110,12 @@ impl State {
         state
     }
 
-    pub(super) fn limit(&self) -> u32 {
-        match self.phase {
+    pub(super) fn limit(&self) -> Limit {
+        let now = match self.phase {
             Phase::Probe { limit, .. } => limit,
             Phase::Usual { .. } | Phase::Climb { .. } => self.usual,
-        }
+        };
+        Limit { usual: self.usual, now }
     }
 
     /// A call begins. Gives its tool and sample, if it is looked at.
@@ -138,8 +147,10 @@ impl State {
         let number = self.sample.number;
         let tool = sampled.and_then(|(tool, of)| (of == number).then_some(tool));
         self.sample.end(tool, took, answered);
-        if let Phase::Probe { last_end, .. } = &mut self.phase {
-            *last_end = now;
+        if let Phase::Probe { progress, .. } = &mut self.phase
+            && (tool.is_some() || self.in_flight < progress.fewest)
+        {
+            *progress = Progress { at: now, fewest: progress.fewest.min(self.in_flight) };
         }
         self.check(now);
     }
@@ -154,9 +165,9 @@ impl State {
             Phase::Usual { .. } if is_complete || is_late => self.usual_is_known(now),
             Phase::Climb { .. } if is_complete || is_late => self.climb_is_known(now),
             Phase::Probe { .. } if is_complete => self.probe_is_known(now),
-            // Nobody comes any more, or calls hang, which must not keep all others out.
-            &Phase::Probe { ref usual, since, last_end, .. }
-                if is_late || now > last_end + 4 * usual.longest + Duration::from_secs(1) =>
+            // Nobody comes any more, or calls hang, which must not keep others out.
+            &Phase::Probe { ref usual, since, ref progress, .. }
+                if is_late || now > progress.at + 4 * usual.longest + Duration::from_secs(1) =>
             {
                 self.probed += now.saturating_duration_since(since);
                 self.rest(now, REST_PER_PROBE);
@@ -186,7 +197,8 @@ impl State {
     /// Lowers the limit, to see what calls take then.
     fn probe(&mut self, usual: Sample, now: Instant) {
         let limit = (usual.mean_in_flight() * PROBE_PART).max(1.0) as u32;
-        self.phase = Phase::Probe { limit, usual, since: now, last_end: now };
+        let progress = Progress { at: now, fewest: self.in_flight };
+        self.phase = Phase::Probe { limit, usual, since: now, progress };
         self.look_at(PROBE_CALLS, 0);
     }
 
@@ -281,7 +293,10 @@ impl State {
 
     /// Begins another sample, after so many calls. Gives the one before.
     fn look_at(&mut self, calls: u32, skip: u32) -> Sample {
-        let next = Sample::new(self.sample.number + 1, calls, skip, self.limit());
+        let Limit { usual, now } = self.limit();
+        // As many as tenants that have but one call each may have in a probe.
+        let beside_max = now.max(reserved_of(usual));
+        let next = Sample::new(self.sample.number + 1, calls, skip, beside_max);
         std::mem::replace(&mut self.sample, next)
     }
 }

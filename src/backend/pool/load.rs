@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::backend::adaptive::Adaptive;
+use crate::backend::adaptive::{Adaptive, Limit};
 
 /// How busy one run of a copy is.
 pub struct Load {
     in_flight: AtomicU32,
     limit: AtomicU32,
+    /// What there should be of that now.
+    limit_now: AtomicU32,
     begun: AtomicU64,
     /// When it was last chosen among others, as the pool counts; 0 if never.
     turn: AtomicU64,
@@ -25,6 +27,7 @@ impl Load {
         Arc::new(Self {
             in_flight: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
+            limit_now: AtomicU32::new(limit),
             begun: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             idle: Notify::new(),
@@ -46,9 +49,15 @@ impl Load {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Calls it should have at most for now.
+    pub(super) fn limit_now(&self) -> u32 {
+        self.limit_now.load(Ordering::Relaxed)
+    }
+
     /// Changes how many it may have.
-    pub(in crate::backend) fn set_limit(&self, limit: u32) {
-        self.limit.store(limit, Ordering::Relaxed);
+    pub(in crate::backend) fn set_limit(&self, limit: Limit) {
+        self.limit.store(limit.usual, Ordering::Relaxed);
+        self.limit_now.store(limit.now, Ordering::Relaxed);
     }
 
     /// Calls it ever had.

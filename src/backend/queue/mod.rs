@@ -38,6 +38,7 @@ use self::line::Entry;
 pub use self::room::{WAITING_BYTES_MAX, WAITING_MAX};
 use self::serving::Waiting;
 use self::shares::{Share, Shares};
+pub use self::slots::reserved_of;
 use self::slots::{Slot, Slots};
 use crate::ids::TenantId;
 use crate::policy::Rate;
@@ -124,7 +125,13 @@ impl Queue {
     /// From now on there are so many slots; none, if there is nobody to be asked. Those who wait get new ones at once.
     /// Taken ones that are too many go when they come back.
     pub fn set_slots(&self, slots: usize) {
-        self.inner.change(|_| self.inner.slots.resize(slots));
+        self.set_slots_but(slots, 0);
+    }
+
+    /// The same, where some are to be left free for now. Tenants that hold none have the whole reserve all the same: they
+    /// do not wait until others' calls have ended.
+    pub fn set_slots_but(&self, slots: usize, left_free: usize) {
+        self.inner.change(|_| self.inner.slots.resize(slots, left_free));
     }
 
     /// No call begins until then. A pause is never made shorter.

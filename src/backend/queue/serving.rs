@@ -114,6 +114,7 @@ impl Inner {
             (true, _) => Some((Slot::Open, Among::Below(u32::MAX))),
             (false, true) if is_shared => Some((Slot::Reserved, Among::EmptyHanded)),
             (false, true) => Some((Slot::Reserved, Among::Below(u32::MAX))),
+            (false, false) if free.kept => Some((Slot::Reserved, Among::EmptyHanded)),
             (false, false) => None,
         }
     }

@@ -9,6 +9,9 @@ pub(super) struct Slots {
     state: AtomicU64,
     /// How many there are, taken ones included. Changed under the lock of the line.
     size: AtomicU32,
+    /// So many of them are to be left free for now; tenants that hold none have the reserve all the same. Changed with the
+    /// size.
+    left_free: AtomicU32,
 }
 
 /// Which slot was given.
@@ -36,15 +39,16 @@ impl Slots {
     /// So many free slots, a quarter of them kept back.
     pub(super) fn new(slots: usize) -> Self {
         let state = AtomicU64::new(NONE * ONE_OPEN + NONE * ONE_RESERVED);
-        let new = Self { state, size: AtomicU32::new(0) };
-        new.resize(slots);
+        let new = Self { state, size: AtomicU32::new(0), left_free: AtomicU32::new(0) };
+        new.resize(slots, 0);
         new
     }
 
-    /// From now on there are so many. Those that are too many and taken go when they come back. Under the lock of the
-    /// line.
-    pub(super) fn resize(&self, slots: usize) {
+    /// From now on there are so many, of which some are to be left free. Those that are too many and taken go when they
+    /// come back. Under the lock of the line.
+    pub(super) fn resize(&self, slots: usize, left_free: usize) {
         let size = (slots as u64).min(SIZE_MAX) as u32;
+        self.left_free.store(left_free.min(size as usize) as u32, Ordering::Relaxed);
         let before = self.size.swap(size, Ordering::Relaxed);
         let all = |size| {
             u64::from(open_of(size)) * ONE_OPEN + u64::from(reserved_of(size)) * ONE_RESERVED
@@ -75,12 +79,12 @@ impl Slots {
     }
 
     fn choose(&self, state: u64, held: u32, others_came: impl Fn() -> bool) -> Option<Slot> {
-        let free = Free::of(state);
+        let free = self.free_in(state);
         // Nearly always: what the tenant may have whoever else is there.
         if free.open && held < self.limit() {
             return Some(Slot::Open);
         }
-        if free.reserved && held == 0 {
+        if free.kept && held == 0 {
             return Some(Slot::Reserved);
         }
         let slot = match (free.open, free.reserved) {
@@ -141,7 +145,19 @@ impl Slots {
 
     /// Which kinds have a free one.
     pub(super) fn free(&self) -> Free {
-        Free::of(self.state.load(Ordering::Acquire))
+        self.free_in(self.state.load(Ordering::Acquire))
+    }
+
+    fn free_in(&self, state: u64) -> Free {
+        let (open, reserved) = (state & MASK, (state >> BITS) & MASK);
+        // What one kind has too few is not to be had of the other.
+        let free = (open + reserved).saturating_sub(2 * NONE);
+        let is_any = free > u64::from(self.left_free.load(Ordering::Relaxed));
+        Free {
+            open: is_any && open > NONE,
+            reserved: is_any && reserved > NONE,
+            kept: free > 0 && reserved > NONE,
+        }
     }
 
     /// Free open slots and free reserved slots, which may be less than none, and calls that wait.
@@ -153,8 +169,8 @@ impl Slots {
     }
 }
 
-/// With a single slot there is nothing to keep back.
-fn reserved_of(size: u32) -> u32 {
+/// How many of so many slots are kept for tenants that hold none. With a single slot there is nothing to keep back.
+pub fn reserved_of(size: u32) -> u32 {
     if size < 2 { 0 } else { (size / 4).max(1) }
 }
 
@@ -167,15 +183,8 @@ fn open_of(size: u32) -> u32 {
 pub(super) struct Free {
     pub(super) open: bool,
     pub(super) reserved: bool,
-}
-
-impl Free {
-    fn of(state: u64) -> Self {
-        let (open, reserved) = (state & MASK, (state >> BITS) & MASK);
-        // What one kind has too few is not to be had of the other.
-        let is_any = open + reserved > 2 * NONE;
-        Self { open: is_any && open > NONE, reserved: is_any && reserved > NONE }
-    }
+    /// A reserved one for a tenant that holds none.
+    pub(super) kept: bool,
 }
 
 impl Slot {
@@ -207,7 +216,7 @@ mod tests {
         let slots = Slots::new(8);
         let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_at_once(0, || false)).collect();
         assert_eq!(taken.len(), 8);
-        slots.resize(2);
+        slots.resize(2, 0);
         while taken.len() > 1 {
             assert_eq!(slots.take_at_once(0, || false), None, "{} are taken", taken.len());
             slots.take_back(taken.pop().unwrap());
@@ -223,10 +232,10 @@ mod tests {
         let (reserved, open): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|&slot| slot == Slot::Reserved);
         open.into_iter().for_each(|slot| _ = slots.take_back(slot));
-        slots.resize(reserved.len());
+        slots.resize(reserved.len(), 0);
         assert_eq!(slots.take_at_once(0, || false), None);
-        slots.resize(usize::MAX);
-        slots.resize(0);
+        slots.resize(usize::MAX, 0);
+        slots.resize(0, 0);
         reserved.into_iter().for_each(|slot| _ = slots.take_back(slot));
         assert_eq!(slots.counts(), (0, 0, 0));
     }

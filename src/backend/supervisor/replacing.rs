@@ -18,18 +18,21 @@ use crate::mcp::Era;
 
 /// When the successor of a worn copy did not start, it is tried again after this time.
 const SUCCESSOR_PAUSE: Duration = Duration::from_secs(30);
-/// How often it is looked whether a client whose process has served its time still asks for something.
+/// How often it is looked whether a client whose process has served its time still asks for something, or whether fewer
+/// runs are leaving.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Runs of one copy that are leaving at once. Each may have a call that takes an hour.
+const LEAVING_MAX: usize = 4;
 
 impl Keeper {
-    /// Done when a run has served its time; says why. Of one copy at most one run is leaving: they do not pile up. One
-    /// that belongs to a client ends with it, since no other can take its place, as soon as the client asks nothing.
+    /// Done when a run has served its time; says why. One that belongs to a client ends with it, since no other can take
+    /// its place, as soon as the client asks nothing.
     pub(super) async fn worn(&self, serving: &Serving) -> String {
         let Serving { run, load, since, lifetime, stays_until, .. } = serving;
         if let Some(until) = stays_until {
             sleep_until(*until).await;
         }
-        self.leaving.wait().await;
+        self.may_leave().await;
         let why = worn(&self.backend.config.recycle, run, load, *since, *lifetime).await;
         if let Some(client) = &self.backend.audience.client {
             while !client.end_if_nothing_is_asked() {
@@ -37,6 +40,17 @@ impl Keeper {
             }
         }
         why
+    }
+
+    /// Done when a run may leave. Of one copy only one does at a time, so that they do not pile up; but not for as long as a
+    /// caller may have asked for: then a few do.
+    async fn may_leave(&self) {
+        let usual = self.backend.config.usual_call() + self.backend.environment.cancel_grace;
+        if timeout(usual, self.leaving.wait()).await.is_err() {
+            while self.leaving.len() >= LEAVING_MAX {
+                sleep(LOOK_AGAIN).await;
+            }
+        }
     }
 
     /// Has another run take the place of one that is well: it is ready before the old one goes, except where two must
@@ -169,5 +183,39 @@ impl Keeper {
             }
             Run::stop(run, &End::Stopped).await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::backend::testing::{GRACE, backend};
+    use crate::config::{Program, Server};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_takes_long_holds_up_one_replacement_and_only_four_hold_up_all() {
+        let server = Server::new(Transport::Stdio(Program::default()));
+        let usual = server.usual_call() + GRACE;
+        let new = CancellationToken::new;
+        let keeper = Keeper::new(backend(server), 0, new(), new());
+        let may_leave_after = async || {
+            let began = Instant::now();
+            timeout(Duration::from_secs(1800), keeper.may_leave()).await.ok();
+            began.elapsed()
+        };
+        assert_eq!(may_leave_after().await, Duration::ZERO);
+        let mut leaving = vec![];
+        for _ in 1..LEAVING_MAX {
+            leaving.push(keeper.leaving.spawn(pending::<()>()));
+            assert_eq!(may_leave_after().await, usual);
+        }
+        leaving.push(keeper.leaving.spawn(pending()));
+        assert_eq!(may_leave_after().await, Duration::from_secs(1800), "there are too many");
+        leaving[0].abort();
+        assert_eq!(may_leave_after().await, usual);
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
+const FULL: Limit = Limit { usual: 8, now: 8 };
 
 /// Calls that each take 10 ms, eight at once, until the limit is lowered. Gives the time then.
 fn until_a_probe(adaptive: &Adaptive, tool: impl Fn(usize) -> String) -> Option<Instant> {
@@ -19,7 +20,7 @@ fn until_a_probe(adaptive: &Adaptive, tool: impl Fn(usize) -> String) -> Option<
         now += 10 * MS;
         for call in calls {
             if let Some(limit) = adaptive.end(call, now, true) {
-                assert_eq!(limit, 1);
+                assert_eq!(limit, Limit { usual: 8, now: 1 });
                 return Some(now);
             }
         }
@@ -33,16 +34,29 @@ fn a_probe_in_which_all_calls_hang_is_given_up() {
     let now = until_a_probe(&adaptive, |_| "tool".to_owned()).unwrap();
     let hangs = adaptive.begin("tool", now);
     assert_eq!(adaptive.check(now + 500 * MS), None);
-    assert_eq!(adaptive.check(now + 1500 * MS), Some(8));
+    assert_eq!(adaptive.check(now + 1500 * MS), Some(FULL));
     assert_eq!(adaptive.end(hangs, now + 60_000 * MS, false), None);
-    assert_eq!(adaptive.limit(), 8);
+    assert_eq!(adaptive.limit(), FULL);
+}
+
+#[test]
+fn calls_that_hang_do_not_keep_a_probe_going_by_those_beside_them() {
+    let adaptive = Adaptive::new(8);
+    let mut now = until_a_probe(&adaptive, |_| "tool".to_owned()).unwrap();
+    let _hang = [(); 3].map(|()| adaptive.begin("tool", now));
+    for _ in 0..150 {
+        let beside = adaptive.begin("tool", now);
+        now += 10 * MS;
+        adaptive.end(beside, now, true);
+    }
+    assert_eq!(adaptive.limit(), FULL);
 }
 
 #[test]
 fn a_probe_that_nobody_comes_for_is_given_up() {
     let adaptive = Adaptive::new(8);
     let now = until_a_probe(&adaptive, |_| "tool".to_owned()).unwrap();
-    assert_eq!(adaptive.check(now + 2000 * MS), Some(8));
+    assert_eq!(adaptive.check(now + 2000 * MS), Some(FULL));
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Simulation {
     }
 
     fn limit(&self) -> u32 {
-        self.adaptive.as_ref().map_or(MAX, Adaptive::limit)
+        self.adaptive.as_ref().map_or(MAX, |adaptive| adaptive.limit().now)
     }
 
     fn instant(&self) -> Instant {

@@ -161,3 +161,31 @@ async fn forgotten_tenants_are_those_that_use_nothing() {
     drop(held);
     assert_at_rest(&queue, 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_are_to_be_left_free_are_not_kept_from_tenants_that_hold_none() {
+    let (queue, mut held) = hogged(8).await;
+    queue.set_slots_but(8, 6);
+    let hogs = waiting(&queue, "hog", 0).await;
+    for _ in 0..10 {
+        let began = Instant::now();
+        let _first = enter(&queue, "quiet").await.unwrap();
+        let _other = enter(&queue, "other").await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(enter_within(&queue, "third", MS).await.is_err(), "the reserve is taken");
+    }
+    while held.len() > 1 {
+        assert!(!hogs.is_finished(), "{} are held, and two may be", held.len());
+        held.pop();
+        tokio::task::yield_now().await;
+    }
+    assert!(hogs.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_alone_leaves_free_what_is_to_be_left_free() {
+    let queue = Queue::new(8);
+    queue.set_slots_but(8, 6);
+    let _held = [enter(&queue, "a").await.unwrap(), enter(&queue, "a").await.unwrap()];
+    assert_eq!(enter_within(&queue, "a", 60 * SECOND).await.err(), Some(QueueError::Expired));
+}

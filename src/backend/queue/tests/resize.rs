@@ -13,7 +13,8 @@ const SIZE_MAX: usize = 12;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Resize(usize),
+    /// So many slots, of which some are to be left free.
+    Resize(usize, usize),
     Call(usize),
     /// Gives a slot back, or takes a call out of the line: whichever stands there in the order they came.
     GiveBack(usize),
@@ -22,7 +23,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..=SIZE_MAX).prop_map(Step::Resize),
+        2 => (0..=SIZE_MAX, 0..=SIZE_MAX).prop_map(|(size, free)| Step::Resize(size, free.min(size))),
+        1 => (0..=SIZE_MAX).prop_map(|size| Step::Resize(size, 0)),
         6 => (0..NAMES.len()).prop_map(Step::Call),
         4 => any::<usize>().prop_map(Step::GiveBack),
         1 => any::<usize>().prop_map(Step::GiveUp),
@@ -35,6 +37,7 @@ type Call = (usize, JoinHandle<Result<Permit, QueueError>>);
 struct Model {
     queue: Arc<Queue>,
     size: usize,
+    left_free: usize,
     held: Vec<(usize, Permit)>,
     waiting: Vec<Call>,
 }
@@ -47,14 +50,14 @@ impl Model {
             drop(enter(&queue, name).await.unwrap());
         }
         queue.set_slots(size);
-        Self { queue, size, held: vec![], waiting: vec![] }
+        Self { queue, size, left_free: 0, held: vec![], waiting: vec![] }
     }
 
     async fn make(&mut self, step: Step) {
         match step {
-            Step::Resize(size) => {
-                self.size = size;
-                self.queue.set_slots(size);
+            Step::Resize(size, left_free) => {
+                (self.size, self.left_free) = (size, left_free);
+                self.queue.set_slots_but(size, left_free);
             }
             Step::Call(tenant) => {
                 let call = waiting(&self.queue, NAMES[tenant], 0).await;
@@ -89,16 +92,24 @@ impl Model {
         let limit = self.size - reserve;
         let before = held_before.iter().sum::<usize>();
         assert!(self.held.len() <= before.max(self.size), "{} of {}", self.held.len(), self.size);
+        // Who holds none, or has just given back its only one, may have what is to be left free.
+        let newcomers = (0..3).filter(|&it| held_before[it] <= 1 && self.held_by(it) > 0).count();
+        let given_out = before.max(self.size - self.left_free) + newcomers;
+        assert!(self.held.len() <= given_out, "{} of {given_out}", self.held.len());
         for (tenant, &before) in held_before.iter().enumerate() {
             let held = self.held_by(tenant);
             assert!(held <= before.max(limit), "{held} held, and {limit} are allowed");
         }
         let free = self.size.saturating_sub(self.held.len());
+        let (_, free_reserved, _) = self.queue.inner.slots.counts();
         for (tenant, _) in &self.waiting {
             let held = self.held_by(*tenant);
-            assert!(free == 0 || held > 0, "it holds none, waits, and {free} are free");
             assert!(
-                free <= reserve || held >= limit,
+                free == 0 || held > 0 || (free <= self.left_free && free_reserved <= 0),
+                "it holds none, waits, and {free} are free"
+            );
+            assert!(
+                free <= reserve.max(self.left_free) || held >= limit,
                 "it holds {held}, waits, and {free} are free"
             );
         }
