@@ -73,6 +73,24 @@ async fn a_server_that_is_asked_too_much_has_a_moment_even_if_it_does_not_ask_fo
 }
 
 #[tokio::test]
+async fn a_server_that_asks_to_be_left_alone_is_before_it_has_said_everything() {
+    for code in [429, 503] {
+        let server = HttpServer::modern().await;
+        let gateway = gateway(&server).await;
+        let mut asks = status(code, json!({"retry-after": "5"}), "");
+        asks["endless"] = json!(true);
+        let said = gateway.call_within_ms(2000, "web", "status", asks).await;
+        assert_eq!(said.problem(), refused(502, "backend_http").for_now(), "{code}");
+        assert_eq!(said.retry_after(), Some(5));
+        let said = gateway.call_within_ms(300, "web", "echo", json!({"text": "a"})).await;
+        assert_eq!(said.problem(), refused(504, "deadline_exceeded").for_now(), "{code}");
+        assert_eq!(server.seen_of("tools/call").len(), 1);
+        gateway.stop().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_status_with_an_error_for_the_call_is_that_error() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;

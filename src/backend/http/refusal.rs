@@ -30,8 +30,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A status that is no success. Modern servers say more in the body: that is an answer like any other, unless the server
-/// wants to be left alone. Then it has refused the request, and whoever asks next has to know. `in_session` is what was
-/// asked, if there is a session that it was asked in.
+/// wants to be left alone. Then it has refused the request, and whoever asks next has to know, however long the rest of
+/// the response may take. `in_session` is what was asked, if there is a session that it was asked in.
 pub(super) async fn refused(
     link: &Link,
     id: u64,
@@ -45,11 +45,11 @@ pub(super) async fn refused(
         (429, None) => Some(PAUSE),
         (_, said) => said,
     };
-    let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
         link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
         return Err(Failure::Http { status, retry_after: Some(retry_after) });
     }
+    let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     let error_code = error_of(&body, id);
     if let Some(method) = in_session {
         let is_gone = match session_after(status, &body, error_code.is_some()) {
