@@ -228,6 +228,6 @@ pub(super) fn describe(failure: &Failure) -> String {
         Failure::Mixup => "its answers cannot be trusted".to_owned(),
         Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
         Failure::Unsendable(reason) => reason.clone(),
-        Failure::Unreached { reason, .. } => (*reason).to_owned(),
+        Failure::Unreached { reason, .. } => reason.to_string(),
     }
 }
