@@ -259,6 +259,24 @@ async fn what_a_legacy_server_has_changed_while_its_stream_was_cut_is_noticed() 
 }
 
 #[tokio::test]
+async fn a_tool_that_fails_by_itself_is_a_result() {
+    for server in [HttpServer::legacy().await, HttpServer::modern().await] {
+        let gateway = gateway(&server).await;
+        let result = r#"{"content":[{"type":"text","text":"no such row"}],"isError":true,"resultType":"complete"}"#;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#);
+        for (kind, body) in
+            [("application/json", body.clone()), (EVENTS, format!("data: {body}\n\n"))]
+        {
+            let said = gateway.call("web", "answer", answer(kind, &body)).await;
+            assert_eq!((said.status, said.header("trunkline-outcome")), (200, "tool_error"));
+            assert_eq!(said.json(), serde_json::from_str::<Value>(result).unwrap());
+        }
+        gateway.stop().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn answers_over_the_limit_fail_their_own_call() {
     for server in [HttpServer::legacy().await, HttpServer::modern().await] {
         let setup = Setup::new().set("max_response = \"64KiB\"");

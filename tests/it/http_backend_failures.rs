@@ -218,6 +218,60 @@ async fn a_redirect_is_followed_within_the_server_and_no_further() {
 }
 
 #[tokio::test]
+async fn redirects_of_every_kind_keep_the_request_and_none_is_followed_for_ever() {
+    let server = HttpServer::modern().await;
+    server.redirect_to("/mcp".to_owned());
+    let gateway = Setup::new().http("web", &server.url("/redirect"), "").start().await;
+    for code in [301, 302, 307, 308] {
+        server.redirect_with(code, "/mcp".to_owned());
+        let before = server.seen_of("tools/call").len();
+        let said = gateway.call("web", "echo", json!({"text": "a"})).await;
+        assert_eq!(said.tool_text(), "a", "{code}");
+        let seen = &server.seen_of("tools/call")[before..];
+        let paths: Vec<_> = seen.iter().map(|seen| (seen.verb.as_str(), &*seen.path)).collect();
+        assert_eq!(paths, [("POST", "/redirect"), ("POST", "/mcp")], "{code}");
+    }
+    // The answer is elsewhere then, not the server.
+    server.redirect_with(303, "/mcp".to_owned());
+    let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+    assert_eq!(said.problem(), failed(502, "backend_http"));
+    gateway.stop().await;
+
+    server.redirect_to("/mcp".to_owned());
+    let gateway = Setup::new().http("web", &server.url("/redirect"), "").start().await;
+    server.redirect_with(308, "/redirect".to_owned());
+    let before = server.seen_of("tools/call").len();
+    let said = gateway.call("web", "echo", json!({"text": "c"})).await;
+    assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+    // It is followed five times. An attempt or two.
+    assert_eq!((server.seen_of("tools/call").len() - before) % 6, 0);
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_as_it_is_used_has_no_call_made_twice_and_none_lost_in_silence()
+{
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let (mut answered, calls) = (0, 50);
+    for call in 1..=calls {
+        server.cut_connections();
+        let said = gateway.call("web", "echo", json!({"text": "a"})).await;
+        match said.status {
+            200 => answered += 1,
+            // It was being written when the server closed.
+            _ => assert_eq!(said.problem(), failed(502, "backend_exited")),
+        }
+        assert!(server.seen_of("tools/call").len() <= call);
+    }
+    // To close what is not in use harms nobody.
+    assert!(answered > calls / 2, "{answered}");
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_named_host_may_be_redirected_to_without_the_operators_headers() {
     let (server, other) = (HttpServer::modern().await, HttpServer::modern().await);
     server.redirect_to(other.url("/mcp"));
