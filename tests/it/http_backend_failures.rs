@@ -91,6 +91,17 @@ async fn a_server_that_asks_to_be_left_alone_is_before_it_has_said_everything() 
 }
 
 #[tokio::test]
+async fn a_refusal_is_one_however_long_its_words_take() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let asks = json!({"status": 401, "endless": true});
+    let said = gateway.call_within_ms(15_000, "web", "status", asks).await;
+    assert_eq!(said.problem(), refused(502, "backend_http"));
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_status_with_an_error_for_the_call_is_that_error() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;

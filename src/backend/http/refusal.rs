@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Response;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Link;
 use super::doubt;
@@ -18,6 +18,8 @@ use crate::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
+/// How long it may take to come. The status says that it is one, and callers need not wait for more.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The codes with which SDKs refuse a session.
 const BAD_REQUEST: i64 = -32000;
 const NO_SUCH_SESSION: i64 = -32001;
@@ -50,7 +52,8 @@ pub(super) async fn refused(
         link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
         return Err(Failure::Http { status, retry_after: Some(retry_after) });
     }
-    let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
+    let body = timeout(REFUSAL_TIMEOUT, read_whole(&mut response, REFUSAL_LEN_MAX)).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let error_code = error_of(&body, id);
     if is_in_session {
         let is_gone = match session_after(status, &body, error_code.is_some()) {
