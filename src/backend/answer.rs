@@ -1,5 +1,6 @@
 //! What becomes of a call on a connection, and whose it is.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -88,7 +89,7 @@ pub enum Failure {
     /// The server was not reached, or knew at once that it could not take the call.
     Unreached {
         /// In words that may be shown to callers.
-        reason: &'static str,
+        reason: Cow<'static, str>,
         /// The whole story, for the operator.
         detail: String,
     },

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
 use super::client::{Audience, Client};
+use super::mailbox::Lists;
 use super::pending::{Answer, End, Failure, Owner, Pending, Progress, Refused};
 use super::pulse::Pulse;
 use super::queue::Permit;
@@ -64,6 +65,8 @@ pub struct Connection {
     room_for_messages: Arc<Semaphore>,
     /// The version that the handshake has settled on.
     version: OnceLock<ProtocolVersion>,
+    /// The lists of which the server tells unasked.
+    lists: OnceLock<Lists>,
     /// Whether arguments are repeated in headers where a tool asks for that.
     has_headers: bool,
     /// Wakes the sweeper when the first call is abandoned.
@@ -138,6 +141,7 @@ impl Connection {
             outgoing,
             room_for_messages: Arc::new(Semaphore::new(MESSAGES_MAX)),
             version: OnceLock::new(),
+            lists: OnceLock::new(),
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
@@ -232,6 +236,21 @@ impl Connection {
     /// From here on both sides speak `version`.
     pub(super) fn settle(&self, version: ProtocolVersion) {
         let _ = self.version.set(version);
+    }
+
+    /// From here on the server tells of these lists unasked.
+    pub(super) fn expect(&self, lists: Lists) {
+        let _ = self.lists.set(lists);
+    }
+
+    /// What it would have told of is no longer known: it may have, to nobody.
+    pub(super) fn note_missed(&self) {
+        let lists = self.lists.get().copied().unwrap_or_default();
+        if lists.tools {
+            self.note_tools_changed();
+        }
+        self.changes().lists_may_have_changed(lists);
+        self.changes().resources_may_have_changed();
     }
 
     /// Done when the server has said that its tools have changed, since this was last asked.

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use super::*;
+use crate::backend::mailbox::{Change, Mailbox};
 use crate::backend::queue::{Queue, QueueError};
 use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, Peer};
 use crate::ids::ServerId;
@@ -321,4 +323,27 @@ async fn an_answer_of_another_owner_is_withheld_and_closes_the_connection() {
     let mut rest = String::new();
     peer.input.into_inner().read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "", "the server's input was not closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_been_missed_is_told_of_the_lists_that_the_server_has() {
+    for (lists, has_tools) in [
+        (Lists { tools: true, prompts: true, resources: false }, true),
+        (Lists { tools: false, prompts: true, resources: true }, false),
+    ] {
+        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
+        let (changes, mailbox) = (audience.changes.clone(), Arc::new(Mailbox::default()));
+        let _heard = changes.subscribe(TenantId::gateway(), mailbox.clone(), Lists::ALL);
+        let (connection, _peer) = testing::connect(256, audience);
+        connection.expect(lists);
+        connection.note_missed();
+        let mut told = Lists::default();
+        while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
+            let Change::List(list) = change else { panic!("{change:?}") };
+            *told.slot(list) = true;
+        }
+        assert_eq!(told, lists);
+        let is_listed = timeout(Duration::ZERO, connection.tools_changed()).await.is_ok();
+        assert_eq!(is_listed, has_tools);
+    }
 }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
+use super::mailbox::Lists;
 use super::pending::{Answer, End, Failure};
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::mcp::requests;
@@ -193,6 +194,7 @@ pub(super) fn open_legacy(
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
     connection.settle(version);
+    connection.expect(Lists::of(&result.capabilities));
     connection.notify(requests::initialized());
     Ok(Greeting {
         version,
@@ -226,6 +228,6 @@ pub(super) fn describe(failure: &Failure) -> String {
         Failure::Mixup => "its answers cannot be trusted".to_owned(),
         Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
         Failure::Unsendable(reason) => reason.clone(),
-        Failure::Unreached { reason, .. } => (*reason).to_owned(),
+        Failure::Unreached { reason, .. } => reason.to_string(),
     }
 }

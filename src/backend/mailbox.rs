@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::ids::ServerId;
+use crate::mcp::results::ServerCapabilities;
 
 /// A list that a server may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,15 @@ pub struct Lists {
 impl Lists {
     /// All of them.
     pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
+
+    /// Those that a server has which can do this.
+    pub(super) fn of(capabilities: &ServerCapabilities) -> Self {
+        Self {
+            tools: capabilities.tools.is_some(),
+            prompts: capabilities.prompts.is_some(),
+            resources: capabilities.resources.is_some(),
+        }
+    }
 
     /// Those of either.
     pub fn or(self, other: Self) -> Self {

@@ -349,7 +349,7 @@ impl From<HandshakeError> for StartError {
         match error {
             // Nor is where a server is.
             HandshakeError::Failed(Failure::Unreached { reason, detail }) => {
-                Self::new(reason, &detail)
+                Self::new(&reason, &detail)
             }
             HandshakeError::Failed(_) => Self::new(&text, &text).permanent(is_permanent),
             // Nor are a server's own words: they are often about its credentials.
@@ -362,7 +362,7 @@ impl From<ListError> for StartError {
     fn from(error: ListError) -> Self {
         let detail = error.to_string();
         match error {
-            ListError::Failed(Failure::Unreached { reason, detail }) => Self::new(reason, &detail),
+            ListError::Failed(Failure::Unreached { reason, detail }) => Self::new(&reason, &detail),
             ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
             _ => Self::new("its tools could not be listed", &detail),
         }

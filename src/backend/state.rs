@@ -66,11 +66,7 @@ pub struct About {
 impl About {
     /// The lists it has.
     pub(super) fn lists(&self) -> Lists {
-        Lists {
-            tools: self.capabilities.tools.is_some(),
-            prompts: self.capabilities.prompts.is_some(),
-            resources: self.capabilities.resources.is_some(),
-        }
+        Lists::of(&self.capabilities)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a connection asks of whoever keeps it: to be replaced, or to be left alone for a while.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use tokio::sync::watch;
@@ -22,7 +23,8 @@ pub(super) struct Wishes {
 impl Connection {
     /// From now on no call is taken: another connection should take this one's place. Calls that are under
     /// way go on.
-    pub fn retire(&self, reason: &'static str, detail: String) {
+    pub fn retire(&self, reason: impl Into<Cow<'static, str>>, detail: String) {
+        let reason = reason.into();
         let _ = self.wishes.retired.set(Failure::Unreached { reason, detail });
         self.wishes.wants_replacement.cancel();
     }
@@ -77,7 +79,8 @@ mod tests {
         connection.retire("it is gone", "first".to_owned());
         connection.retire("it is gone", "second".to_owned());
         assert!(connection.wants_replacement().is_cancelled() && !connection.is_closed());
-        let refused = Failure::Unreached { reason: "it is gone", detail: "first".to_owned() };
+        let refused =
+            Failure::Unreached { reason: "it is gone".into(), detail: "first".to_owned() };
         assert_eq!(connection.request(deadline, discover).await, Err(refused));
         peer.answer(&request["id"], json!({})).await;
         assert_eq!(call.await.unwrap(), Ok(Answer::Result("{}".into())));

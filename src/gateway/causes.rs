@@ -87,7 +87,7 @@ impl From<Failure> for CallError {
             },
             Failure::Unsendable(reason) => Self::InvalidRequest(reason),
             Failure::Unreached { reason, .. } => {
-                Self::ServerUnavailable { reason: reason.to_owned(), retry_after: RETRY_SOON }
+                Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
             }
         }
     }

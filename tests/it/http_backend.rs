@@ -220,19 +220,60 @@ async fn a_legacy_stream_that_ends_early_is_resumed_where_it_ended() {
 
 #[tokio::test]
 async fn a_legacy_server_tells_that_its_tools_have_changed() {
+    // It has no time now, or has not noticed that the last stream is cut, and then it has.
+    for code in [429, 409] {
+        let server = HttpServer::legacy().await;
+        server.refuse_stream(code);
+        let gateway = gateway(&server).await;
+        server.notify("notifications/tools/list_changed").await;
+        // Twice: once since something may have been missed, and once since it says so.
+        eventually("lists", async || (server.seen_of("tools/list").len() > 1).then_some(())).await;
+        server.set_tools(json!([{"name": "new", "inputSchema": {"type": "object"}}]));
+        server.notify("notifications/tools/list_changed").await;
+        eventually("the new list", async || {
+            let tools = gateway.tools("web").await.json();
+            (tools["tools"][0]["name"] == "new").then_some(())
+        })
+        .await;
+        gateway.stop().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_legacy_server_has_changed_while_its_stream_was_cut_is_noticed() {
     let server = HttpServer::legacy().await;
-    // It has no time now, and then it has.
-    server.refuse_stream(429);
-    let gateway = gateway(&server).await;
-    server.set_tools(json!([{"name": "new", "inputSchema": {"type": "object"}}]));
-    server.notify("notifications/tools/list_changed").await;
-    eventually("the new list", async || {
-        let tools = gateway.tools("web").await.json();
-        (tools["tools"][0]["name"] == "new").then_some(())
+    let gateway = Setup::new().http("web", &server.url("/mcp"), "pin = true").start().await;
+    assert_eq!(gateway.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    eventually("a stream", async || (server.open_streams() == 1).then_some(())).await;
+    let schema = json!({"type": "object"});
+    server.set_tools(json!([{"name": "echo", "description": "other", "inputSchema": schema}]));
+    server.cut_stream();
+    eventually("held back", async || {
+        let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+        (said.status != 200).then(|| assert_eq!(said.json()["code"], "tool_held"))
     })
     .await;
     gateway.stop().await;
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_by_itself_is_a_result() {
+    for server in [HttpServer::legacy().await, HttpServer::modern().await] {
+        let gateway = gateway(&server).await;
+        let result = r#"{"content":[{"type":"text","text":"no such row"}],"isError":true,"resultType":"complete"}"#;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#);
+        for (kind, body) in
+            [("application/json", body.clone()), (EVENTS, format!("data: {body}\n\n"))]
+        {
+            let said = gateway.call("web", "answer", answer(kind, &body)).await;
+            assert_eq!((said.status, said.header("trunkline-outcome")), (200, "tool_error"));
+            assert_eq!(said.json(), serde_json::from_str::<Value>(result).unwrap());
+        }
+        gateway.stop().await;
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -73,6 +73,35 @@ async fn a_server_that_is_asked_too_much_has_a_moment_even_if_it_does_not_ask_fo
 }
 
 #[tokio::test]
+async fn a_server_that_asks_to_be_left_alone_is_before_it_has_said_everything() {
+    for code in [429, 503] {
+        let server = HttpServer::modern().await;
+        let gateway = gateway(&server).await;
+        let mut asks = status(code, json!({"retry-after": "5"}), "");
+        asks["endless"] = json!(true);
+        let said = gateway.call_within_ms(2000, "web", "status", asks).await;
+        assert_eq!(said.problem(), refused(502, "backend_http").for_now(), "{code}");
+        assert_eq!(said.retry_after(), Some(5));
+        let said = gateway.call_within_ms(300, "web", "echo", json!({"text": "a"})).await;
+        assert_eq!(said.problem(), refused(504, "deadline_exceeded").for_now(), "{code}");
+        assert_eq!(server.seen_of("tools/call").len(), 1);
+        gateway.stop().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_one_however_long_its_words_take() {
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let asks = json!({"status": 401, "endless": true});
+    let said = gateway.call_within_ms(15_000, "web", "status", asks).await;
+    assert_eq!(said.problem(), refused(502, "backend_http"));
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_status_with_an_error_for_the_call_is_that_error() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;
@@ -197,6 +226,60 @@ async fn a_redirect_is_followed_within_the_server_and_no_further() {
     assert!(table.contains(&format!("it redirects to `{}`", other.addr)), "{table}");
     server.stop().await;
     other.stop().await;
+}
+
+#[tokio::test]
+async fn redirects_of_every_kind_keep_the_request_and_none_is_followed_for_ever() {
+    let server = HttpServer::modern().await;
+    server.redirect_to("/mcp".to_owned());
+    let gateway = Setup::new().http("web", &server.url("/redirect"), "").start().await;
+    for code in [301, 302, 307, 308] {
+        server.redirect_with(code, "/mcp".to_owned());
+        let before = server.seen_of("tools/call").len();
+        let said = gateway.call("web", "echo", json!({"text": "a"})).await;
+        assert_eq!(said.tool_text(), "a", "{code}");
+        let seen = &server.seen_of("tools/call")[before..];
+        let paths: Vec<_> = seen.iter().map(|seen| (seen.verb.as_str(), &*seen.path)).collect();
+        assert_eq!(paths, [("POST", "/redirect"), ("POST", "/mcp")], "{code}");
+    }
+    // The answer is elsewhere then, not the server.
+    server.redirect_with(303, "/mcp".to_owned());
+    let said = gateway.call("web", "echo", json!({"text": "b"})).await;
+    assert_eq!(said.problem(), failed(502, "backend_http"));
+    gateway.stop().await;
+
+    server.redirect_to("/mcp".to_owned());
+    let gateway = Setup::new().http("web", &server.url("/redirect"), "").start().await;
+    server.redirect_with(308, "/redirect".to_owned());
+    let before = server.seen_of("tools/call").len();
+    let said = gateway.call("web", "echo", json!({"text": "c"})).await;
+    assert_eq!(said.problem(), refused(503, "server_unavailable").for_now());
+    // It is followed five times. An attempt or two.
+    assert_eq!((server.seen_of("tools/call").len() - before) % 6, 0);
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_as_it_is_used_has_no_call_made_twice_and_none_lost_in_silence()
+{
+    let server = HttpServer::modern().await;
+    let gateway = gateway(&server).await;
+    let (mut answered, calls) = (0, 50);
+    for call in 1..=calls {
+        server.cut_connections();
+        let said = gateway.call("web", "echo", json!({"text": "a"})).await;
+        match said.status {
+            200 => answered += 1,
+            // It was being written when the server closed.
+            _ => assert_eq!(said.problem(), failed(502, "backend_exited")),
+        }
+        assert!(server.seen_of("tools/call").len() <= call);
+    }
+    // To close what is not in use harms nobody.
+    assert!(answered > calls / 2, "{answered}");
+    gateway.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ mod hardening;
 mod healthcheck;
 mod hidden;
 mod http_backend;
+mod http_backend_doubts;
 mod http_backend_failures;
 mod http_backend_real;
 mod keys;

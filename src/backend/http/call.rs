@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Link;
 use super::client::SendError;
+use super::doubt;
 use super::head::{Head, SESSION};
 use super::refusal::refused;
 use super::sse::SseDecoder;
@@ -29,6 +30,9 @@ const RESUME_AFTER_MIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A server that was heard so lately is there, though one connection to it could not be made.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
+
+/// Why a request was sent on to where it must not go.
+pub(super) const ASTRAY: &str = "it redirects to where it must not";
 
 /// Sends a request and brings back its answer, or why there is none. Gives the id it was for.
 pub(super) async fn run(
@@ -83,15 +87,29 @@ async fn converse(
 ) -> Result<(), Failure> {
     let head = Head::of(&frame);
     let headers = head.headers(link, params)?;
-    let in_session = headers.contains_key(SESSION).then_some(&*head.method);
-    let mut response = link.post(&headers, frame).await.map_err(|error| unsent(link, error))?;
+    match exchange(link, id, frame, &head, &headers).await {
+        Err(failure) if doubt::is_telling(link, &head.method) => {
+            Err(doubt::consider(link, id, failure).await)
+        }
+        outcome => outcome,
+    }
+}
+
+async fn exchange(
+    link: &Link,
+    id: u64,
+    frame: Frame,
+    head: &Head,
+    headers: &HeaderMap,
+) -> Result<(), Failure> {
+    let mut response = link.post(headers, frame).await.map_err(|error| unsent(link, error))?;
     if !response.status().is_success() {
-        return refused(link, id, response, in_session).await;
+        return refused(link, id, response, &head.method, headers.contains_key(SESSION)).await;
     }
     if head.method == method::INITIALIZE {
         note_session(link, response.headers());
     }
-    match kind_of(&response) {
+    let answered = match kind_of(&response) {
         Kind::Json => {
             let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
             match take(link, body, Answers::To(id)).await {
@@ -101,7 +119,11 @@ async fn converse(
         }
         Kind::Events => follow(link, id, response).await,
         Kind::Other => Err(senseless("its answer is neither JSON nor a stream of events")),
+    };
+    if answered.is_ok() {
+        link.doubt.note_answer();
     }
+    answered
 }
 
 /// Reads a stream until the answer. A legacy server may end it and go on where it is asked to.
@@ -166,11 +188,11 @@ fn unsent(link: &Link, error: SendError) -> Failure {
             if link.connection.pulse().silent_for() > HEARD_LATELY {
                 link.connection.retire(reason, detail.clone());
             }
-            Failure::Unreached { reason, detail }
+            Failure::Unreached { reason: reason.into(), detail }
         }
         SendError::Elsewhere(_) | SendError::Nowhere => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
-            Failure::Unreached { reason: "it redirects to where it must not", detail }
+            Failure::Unreached { reason: ASTRAY.into(), detail }
         }
         SendError::Broken(_) => {
             tracing::debug!(%error, "a request broke off");

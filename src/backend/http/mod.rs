@@ -7,11 +7,13 @@
 //! - [`client`]: where requests go, and with which of the operator's headers
 //! - [`head`]: the headers of the protocol
 //! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads it, [`sse`] takes events apart
+//! - [`doubt`]: whether a server that refuses one request refuses everything
 //! - [`notices`]: what a legacy server says unasked
 //! - [`mod@greet`]: the handshake
 
 mod call;
 mod client;
+mod doubt;
 mod greet;
 mod head;
 mod notices;
@@ -32,6 +34,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::client::{Client, SendError};
+use self::doubt::Doubt;
 use self::head::Head;
 use super::connection::{Connection, Options, Outgoing};
 use super::pending::Failure;
@@ -57,6 +60,7 @@ struct Link {
     message_len_max: usize,
     /// Legacy: what the server calls this connection.
     session: OnceLock<HeaderValue>,
+    doubt: Doubt,
 }
 
 /// Prepares a connection; nothing is sent yet. The task ends when the connection is closed and the server
@@ -75,6 +79,7 @@ pub(super) fn open(
         init_timeout: upstream.init_timeout,
         message_len_max,
         session: OnceLock::new(),
+        doubt: Doubt::default(),
     };
     let driving = tokio::spawn(Driver::new(link).run(outgoing));
     Ok((connection, driving))
@@ -97,6 +102,7 @@ impl Driver {
 
     async fn run(mut self, mut outgoing: mpsc::Receiver<Outgoing>) {
         let connection = self.link.connection.clone();
+        self.messages.spawn(doubt::settle(self.link.clone()));
         loop {
             tokio::select! {
                 () = connection.token().cancelled() => break,
@@ -188,7 +194,7 @@ impl Link {
     fn session_is_gone(&self) -> Failure {
         let (reason, detail) = ("its session has ended", "the server has ended the session");
         self.connection.retire(reason, detail.to_owned());
-        Failure::Unreached { reason, detail: detail.to_owned() }
+        Failure::Unreached { reason: reason.into(), detail: detail.to_owned() }
     }
 
     async fn end_session(&self) {

@@ -21,12 +21,17 @@ const USEFUL_AFTER: Duration = Duration::from_secs(5);
 pub(super) async fn listen(link: Arc<Link>) {
     let mut decoder = SseDecoder::new(link.message_len_max);
     let mut pause = AGAIN_AFTER;
+    let mut is_first = true;
     loop {
         let began = Instant::now();
         match link.get(decoder.last_id()).await {
             Ok(mut response) if response.status().is_success() => {
                 if kind_of(&response) != Kind::Events {
                     return;
+                }
+                if !is_first {
+                    // Whatever it says of what it remembers: a change that it told nobody of must not go unnoticed.
+                    link.connection.note_missed();
                 }
                 read_events(&link, &mut response, &mut decoder, Answers::None).await;
                 decoder.begin_again();
@@ -36,14 +41,16 @@ pub(super) async fn listen(link: Arc<Link>) {
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the server's stream of notifications is lost"),
         }
+        is_first = false;
         pause = if began.elapsed() >= USEFUL_AFTER { AGAIN_AFTER } else { pause };
         sleep(pause.max(decoder.retry().unwrap_or_default())).await;
         pause = (pause * 2).min(AGAIN_AFTER_MAX);
     }
 }
 
-/// Whether asking again would end no better, as it would not be for a server that is busy.
+/// Whether asking again would end no better, as it would for a server that is busy, or that has not noticed yet that the
+/// stream before is cut: it allows one at a time.
 fn is_final(status: StatusCode) -> bool {
-    let is_for_now = matches!(status.as_u16(), 408 | 425 | 429);
+    let is_for_now = matches!(status.as_u16(), 408 | 409 | 425 | 429);
     status.is_client_error() && !is_for_now
 }

@@ -5,19 +5,21 @@ use std::time::Duration;
 use reqwest::Response;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Link;
+use super::doubt;
 use super::stream::{read_whole, take};
 use crate::backend::pending::Failure;
 use crate::backend::reader::Answers;
 use crate::jsonrpc::envelope::ErrorObject;
 use crate::jsonrpc::{Message, decode};
-use crate::mcp::requests::Dialect;
-use crate::mcp::{HEADER_MISMATCH, method};
+use crate::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;
+/// How long it may take to come. The status says that it is one, and callers need not wait for more.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The codes with which SDKs refuse a session.
 const BAD_REQUEST: i64 = -32000;
 const NO_SUCH_SESSION: i64 = -32001;
@@ -30,13 +32,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A status that is no success. Modern servers say more in the body: that is an answer like any other, unless the server
-/// wants to be left alone. Then it has refused the request, and whoever asks next has to know. `in_session` is what was
-/// asked, if there is a session that it was asked in.
+/// wants to be left alone. Then it has refused the request, and whoever asks next has to know, however long the rest of
+/// the response may take.
 pub(super) async fn refused(
     link: &Link,
     id: u64,
     mut response: Response,
-    in_session: Option<&str>,
+    method: &str,
+    is_in_session: bool,
 ) -> Result<(), Failure> {
     // Else a server that says nothing but this when it is idle would be asked for a sign of life all the time.
     link.connection.pulse().note_heard();
@@ -45,16 +48,18 @@ pub(super) async fn refused(
         (429, None) => Some(PAUSE),
         (_, said) => said,
     };
-    let body = read_whole(&mut response, REFUSAL_LEN_MAX).await.unwrap_or_default();
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
         link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
         return Err(Failure::Http { status, retry_after: Some(retry_after) });
     }
+    let body = timeout(REFUSAL_TIMEOUT, read_whole(&mut response, REFUSAL_LEN_MAX)).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let error_code = error_of(&body, id);
-    if let Some(method) = in_session {
+    if is_in_session {
         let is_gone = match session_after(status, &body, error_code.is_some()) {
             Session::Known => false,
-            Session::InDoubt => method == method::TOOLS_LIST || !is_session_known(link).await,
+            // What was there when the session began is not there either. For other things it is asked for.
+            Session::InDoubt => method == method::TOOLS_LIST,
             Session::Gone => true,
         };
         if is_gone {
@@ -65,6 +70,18 @@ pub(super) async fn refused(
         if code == HEADER_MISMATCH {
             // What the tool wants in headers is not what it said when it was listed.
             link.connection.note_tools_changed();
+        }
+        // A version that was agreed upon, or a request that makes no sense to it: it may have become another.
+        if doubt::is_telling(link, method) {
+            match code {
+                UNSUPPORTED_PROTOCOL_VERSION => {
+                    if let Some(given_up) = doubt::verdict(link, id).await {
+                        return Err(given_up);
+                    }
+                }
+                _ if status == 400 => doubt::raise(link),
+                _ => {}
+            }
         }
         take(link, body, Answers::To(id)).await;
         return Ok(());
@@ -105,16 +122,6 @@ fn session_after(status: u16, body: &[u8], is_answer: bool) -> Session {
         _ => false,
     };
     if is_gone { Session::Gone } else { Session::Known }
-}
-
-/// Asks for something else in the session: what was there when it began. If that is not there either, the session has
-/// ended. To be refused one thing, and not to be told, is no reason to take everybody's session for lost. A ping would
-/// not do: some answer it without a look at the session.
-async fn is_session_known(link: &Link) -> bool {
-    let Some(version) = link.connection.version() else { return false };
-    let (deadline, dialect) = (Instant::now() + link.init_timeout, Dialect::new(version));
-    let _ = link.connection.request(deadline, |id| dialect.tools_list(id, None)).await;
-    link.connection.retired().is_none()
 }
 
 /// The code of the JSON-RPC error that answers `id`.
@@ -170,7 +177,7 @@ mod tests {
         for (asked, paused) in [("3", 3), ("300", 10)] {
             let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
             let response = Response::from(response.body("").unwrap());
-            let failure = refused(&link, 1, response, None).await.unwrap_err();
+            let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
             assert_eq!(failure, Failure::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
@@ -196,7 +203,7 @@ mod tests {
                 response = response.header(RETRY_AFTER, asked);
             }
             let response = Response::from(response.body(body).unwrap());
-            let failure = refused(&link, 1, response, None).await.unwrap_err();
+            let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
             assert_eq!(failure, Failure::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
             assert_eq!(*link.connection.paused_until().borrow(), until);
@@ -209,7 +216,9 @@ mod tests {
         for status in [401, 429, 500, 502] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let response = axum::http::Response::builder().status(status).body("").unwrap();
-            refused(&link, 1, Response::from(response), None).await.unwrap_err();
+            refused(&link, 1, Response::from(response), method::TOOLS_CALL, false)
+                .await
+                .unwrap_err();
             assert_eq!(link.connection.pulse().silent_for(), Duration::ZERO, "{status}");
         }
     }

@@ -22,14 +22,19 @@ fn upstream(url: &str) -> Upstream {
 impl Link {
     /// To a server that is not there.
     pub(super) fn to_nowhere() -> Self {
+        Self::of(Connection::new(options(), true).0)
+    }
+
+    /// The same, over a connection whose server is played by whoever takes what goes out.
+    pub(super) fn of(connection: Arc<Connection>) -> Self {
         let upstream = upstream("http://127.0.0.1:9/mcp");
-        let (connection, _) = Connection::new(options(), true);
         Self {
             connection,
             client: Client::new(&upstream, &Secrets::new(), 1).unwrap(),
             init_timeout: upstream.init_timeout,
             message_len_max: 1024,
             session: OnceLock::new(),
+            doubt: Doubt::default(),
         }
     }
 }

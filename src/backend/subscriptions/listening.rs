@@ -131,7 +131,7 @@ mod tests {
             assert!(!is_refused(http(status, None)), "{status}");
         }
         assert!(!is_refused(http(429, Some(Duration::from_secs(1)))));
-        let reason = "it cannot be reached";
+        let reason = "it cannot be reached".into();
         assert!(!is_refused(Failure::Unreached { reason, detail: String::new() }));
         assert!(matches!(
             NotListening::of(Ok(Answer::Result("{}".into()))),

@@ -59,6 +59,9 @@ fn the_defaults_are_those_that_are_documented() {
         pin: false,
     };
     assert_eq!(config.servers["a"], expected);
+    let far = Setup::toml("[servers.far]\nurl = \"https://far.example/mcp\"").load();
+    let Transport::Http(far) = &far.servers["far"].transport else { panic!("it has a URL") };
+    assert_eq!(far.init_timeout, Duration::from_secs(5));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod fake;
 mod gateway;
 mod http2;
 mod http_answers;
+mod http_played;
 mod http_server;
 mod identity_provider;
 pub mod mcp_legacy;
