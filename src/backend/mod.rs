@@ -85,6 +85,7 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
 /// One configured server.
 pub struct Backend {
     id: ServerId,
@@ -369,7 +370,8 @@ impl Backend {
         }
     }
 
-    /// Has the queue give out as many slots as the copies have. With none, whoever has one is told so and comes next.
+    /// Has the queue give out as many slots as the copies have. While none is
+    /// ready their number stays: whoever gets one then is told that the server is down.
     fn resize(&self) {
         let slots = self.pool.slots();
         if slots > 0 {

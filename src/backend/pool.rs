@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 pub use self::load::Load;
 use self::member::Member;
-pub use self::member::{Down, Trouble, View};
+pub use self::member::{Down, LastFailure, View};
 use super::stderr::StderrTail;
 use super::{Ready, State};
 
 /// All copies.
 pub struct Pool {
     members: Mutex<Vec<Member>>,
-    /// Those that take calls, for everyone who has one.
+    /// Those that take calls now; replaced as a whole.
     ready: ArcSwap<Vec<Arc<Copy>>>,
     /// Counts how often one of several was chosen.
     turns: AtomicU64,
@@ -159,8 +159,8 @@ impl Pool {
     }
 
     /// A copy has failed, in words that callers may see. Followed by where it stands.
-    pub(super) fn note_failure(&self, number: usize, reason: &str) {
-        self.members.lock()[number].note_failure(reason.into());
+    pub(super) fn note_down(&self, number: usize, reason: &str) {
+        self.members.lock()[number].note_down(reason.into());
     }
 
     /// A copy is being started.
@@ -169,8 +169,8 @@ impl Pool {
     }
 
     /// Notes what went wrong with a copy.
-    pub(super) fn note_trouble(&self, number: usize, trouble: Trouble) {
-        self.members.lock()[number].note_trouble(trouble);
+    pub(super) fn note_last_failure(&self, number: usize, last_failure: LastFailure) {
+        self.members.lock()[number].note_last_failure(last_failure);
     }
 
     /// Operators see this of a copy from now on.

@@ -28,7 +28,7 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 /// A server that answered its handshake.
 pub struct Run {
-    place: Place,
+    peer: Peer,
     /// What calls need.
     pub ready: Arc<Ready>,
 }
@@ -51,7 +51,7 @@ impl Launch {
 }
 
 /// Where a server runs.
-enum Place {
+enum Peer {
     /// Here.
     Process(Process),
     /// Elsewhere; the task that talks to it.
@@ -107,13 +107,13 @@ impl Run {
             metrics: environment.metrics.server(id.as_str()),
         };
         let deadline = Instant::now() + server.start_timeout;
-        let (place, connection) =
-            Place::open(&server.transport, secrets, environment, options, stderr, deadline).await?;
+        let (peer, connection) =
+            Peer::open(&server.transport, secrets, environment, options, stderr, deadline).await?;
         let prepare = async {
-            let greeting = place.greet(&connection, server, deadline).await?;
-            let (deadline, setting) = match place {
-                Place::Process(_) => (deadline, "start_timeout"),
-                Place::Http(_) => (Instant::now() + server.timeout, "timeout"),
+            let greeting = peer.greet(&connection, server, deadline).await?;
+            let (deadline, setting) = match peer {
+                Peer::Process(_) => (deadline, "start_timeout"),
+                Peer::Http(_) => (Instant::now() + server.timeout, "timeout"),
             };
             let connection = connection.clone();
             let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
@@ -127,18 +127,18 @@ impl Run {
             () = stop.cancelled() => Err(StartError::stopped()),
         };
         match prepared {
-            Ok(ready) => Ok(Self { place, ready: Arc::new(ready) }),
+            Ok(ready) => Ok(Self { peer, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let (Some(End::Exited(_)), Place::Process(process)) = (connection.end(), &place)
+                if let (Some(End::Exited(_)), Peer::Process(process)) = (connection.end(), &peer)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit, &exit);
                 }
                 connection.close(&End::Stopped);
                 if !stop.is_cancelled() {
-                    place.tell_to_end();
+                    peer.tell_to_end();
                 }
-                Err(StartError { stderr: place.leave().await, ..error })
+                Err(StartError { stderr: peer.leave().await, ..error })
             }
         }
     }
@@ -150,7 +150,7 @@ impl Run {
             end = connection.closed() => end,
             // The end of the output normally follows at once. If it does not, something that got away
             // from the guard holds the pipe; nobody must wait for that.
-            exit = self.place.exited() => {
+            exit = self.peer.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
                     connection.close(&End::Exited(exit));
                 }
@@ -161,27 +161,27 @@ impl Run {
 
     /// What it and all it started use of the machine's memory, in bytes, if it runs here.
     pub async fn memory(&self) -> Option<u64> {
-        match &self.place {
-            Place::Process(process) => process.memory().await,
-            Place::Http(_) => None,
+        match &self.peer {
+            Peer::Process(process) => process.memory().await,
+            Peer::Http(_) => None,
         }
     }
 
     /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
     pub fn give_up(&self, end: &End) {
         self.ready.connection.close(end);
-        self.place.tell_to_end();
+        self.peer.tell_to_end();
     }
 
     /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
     /// elsewhere has been told. Gives what the server last wrote to standard error.
     pub async fn stop(self, end: &End) -> Vec<String> {
         self.ready.connection.close(end);
-        self.place.leave().await
+        self.peer.leave().await
     }
 }
 
-impl Place {
+impl Peer {
     /// A process must be there by `deadline`.
     async fn open(
         transport: &config::Transport,
@@ -347,12 +347,12 @@ impl From<HandshakeError> for StartError {
     fn from(error: HandshakeError) -> Self {
         let (is_permanent, text) = (error.is_permanent(), error.to_string());
         match error {
-            // Nor is where a server is.
+            // Where a server is, is not for callers.
             HandshakeError::Failed(Failure::Unreached { reason, detail }) => {
                 Self::new(&reason, &detail)
             }
             HandshakeError::Failed(_) => Self::new(&text, &text).permanent(is_permanent),
-            // Nor are a server's own words: they are often about its credentials.
+            // A server's own words are not for callers: they are often about its credentials.
             _ => Self::new("its handshake failed", &text).permanent(is_permanent),
         }
     }

@@ -20,7 +20,7 @@ use super::health::failing;
 use super::lifecycle::{Failed, Lifecycle, Next};
 use super::measured::adapt;
 use super::pending::End;
-use super::pool::{Load, Trouble};
+use super::pool::{LastFailure, Load};
 use super::run::{Launch, Run, StartError};
 use super::speaker::keep_subscribed_to_one;
 use super::stderr::StderrTail;
@@ -156,7 +156,7 @@ impl Keeper {
     fn not_started(&mut self, error: &StartError) -> Next {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(%server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
-        self.note_trouble(&error.detail, error.stderr.clone());
+        self.note_last_failure(&error.detail, error.stderr.clone());
         let failed = if error.is_permanent { Failed::ForGood } else { Failed::ToStart };
         self.fail(failed, &error.reason)
     }
@@ -268,7 +268,7 @@ impl Keeper {
         let (server, reason) = (&self.backend.id, end.reason());
         let stderr = run.stop(end).await;
         tracing::warn!(%server, copy = self.number, generation = self.generation, %reason, ?stderr, "server `{server}` ended");
-        self.note_trouble(reason, stderr);
+        self.note_last_failure(reason, stderr);
     }
 
     fn note_ready(&self, ready: &Ready) {
@@ -291,7 +291,7 @@ impl Keeper {
     /// Refuses calls from now on, or has them wait if it will not be long; gives the time to start again.
     fn fail(&mut self, failed: Failed, reason: &str) -> Next {
         let next = self.lifecycle.after(failed, Instant::now());
-        self.backend.pool.note_failure(self.number, reason);
+        self.backend.pool.note_down(self.number, reason);
         if let Next::Quarantine(until) = next {
             let (server, again_in_s) = (&self.backend.id, (until - Instant::now()).as_secs());
             tracing::warn!(%server, copy = self.number, %reason, again_in_s, "server `{server}` is in quarantine");
@@ -305,10 +305,10 @@ impl Keeper {
         next
     }
 
-    fn note_trouble(&self, detail: &str, stderr: Vec<String>) {
+    fn note_last_failure(&self, detail: &str, stderr: Vec<String>) {
         let (detail, stderr) = (detail.into(), stderr.into());
-        let trouble = Trouble { at: Timestamp::now(), detail, stderr };
-        self.backend.pool.note_trouble(self.number, trouble);
+        let last_failure = LastFailure { at: Timestamp::now(), detail, stderr };
+        self.backend.pool.note_last_failure(self.number, last_failure);
     }
 
     /// What a process that is about to be started writes there, operators see from the beginning.

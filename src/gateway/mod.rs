@@ -239,8 +239,8 @@ async fn at_server(
     let _in_flight = record.at_server(server);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
     let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
-    let mut place = line_up();
-    let ready = place.first(server.ready(call.deadline)).await??;
+    let mut in_line = line_up();
+    let ready = in_line.first(server.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
     match (&tool, &call.ask) {
         (Some(tool), _) => record.at_tool(tool),
@@ -257,7 +257,7 @@ async fn at_server(
     let sending = Sending { server, tenant, call, tool, admission };
     let mut attempts = Attempts::new(server, tool, call.deadline, &mut pass.tried)?;
     loop {
-        match sending.attempt(place, &mut attempts).await {
+        match sending.attempt(in_line, &mut attempts).await {
             Ok(sent) => {
                 return sent.into_reply(call, &mut pass.standing, attempts.count()).await;
             }
@@ -266,6 +266,6 @@ async fn at_server(
                 None => return Err(error),
             },
         }
-        place = line_up();
+        in_line = line_up();
     }
 }

@@ -12,7 +12,7 @@ use super::{Call, CallError, Reply};
 use crate::aside::aside_if_long;
 use crate::backend::Backend;
 use crate::backend::pending::{Answer, Patience};
-use crate::backend::queue::Place;
+use crate::backend::queue::InLine;
 use crate::backend::tools::Tool;
 use crate::ids::TenantId;
 use crate::limits::{Admission, Standing};
@@ -45,7 +45,7 @@ impl Sending<'_> {
     /// Waits for a slot, and has one copy of the server answer.
     pub(super) async fn attempt(
         &self,
-        place: Place<'_>,
+        in_line: InLine<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<Sent, CallError> {
         let Self { server, tool, call, .. } = self;
@@ -53,7 +53,7 @@ impl Sending<'_> {
         // Who waits in line keeps its place: only what a copy takes is an attempt's time.
         let mut permit = tokio::select! {
             biased;
-            permit = place.slot(estimate, call.deadline) => permit?,
+            permit = in_line.slot(estimate, call.deadline) => permit?,
             // There may be a long line before it still, or a pause.
             refusal = server.refuses() => return Err(refusal.into()),
         };

@@ -16,7 +16,7 @@ pub(super) struct Member {
     down: Option<Down>,
     starts: u64,
     pub(super) copy: Option<Arc<Copy>>,
-    trouble: Option<Trouble>,
+    last_failure: Option<LastFailure>,
     stderr: StderrTail,
 }
 
@@ -31,7 +31,7 @@ pub struct Down {
 
 /// What went wrong last.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct LastFailure {
     /// When.
     pub at: Timestamp,
     /// The whole story, for the operator.
@@ -53,7 +53,7 @@ pub struct View {
     /// Calls on it now, and how many there may be.
     pub in_flight: Option<(u32, u32)>,
     /// What went wrong last.
-    pub trouble: Option<Trouble>,
+    pub last_failure: Option<LastFailure>,
     /// What its process, or the last one, has written to standard error.
     pub stderr: StderrTail,
 }
@@ -66,7 +66,7 @@ impl Member {
             down: None,
             starts: 0,
             copy: None,
-            trouble: None,
+            last_failure: None,
             stderr: StderrTail::default(),
         }
     }
@@ -89,7 +89,7 @@ impl Member {
     }
 
     /// It has failed. If it was down already, it is so since then.
-    pub(super) fn note_failure(&mut self, reason: Arc<str>) {
+    pub(super) fn note_down(&mut self, reason: Arc<str>) {
         let since = self.down.as_ref().map_or_else(Timestamp::now, |down| down.since);
         self.down = Some(Down { since, reason: Some(reason) });
     }
@@ -98,8 +98,8 @@ impl Member {
         self.starts += 1;
     }
 
-    pub(super) fn note_trouble(&mut self, trouble: Trouble) {
-        self.trouble = Some(trouble);
+    pub(super) fn note_last_failure(&mut self, last_failure: LastFailure) {
+        self.last_failure = Some(last_failure);
     }
 
     pub(super) fn show_stderr(&mut self, stderr: StderrTail) {
@@ -117,7 +117,7 @@ impl Member {
             down: self.down.clone(),
             starts: self.starts,
             in_flight: self.copy.as_ref().map(|it| (it.load.in_flight(), it.load.limit())),
-            trouble: self.trouble.clone(),
+            last_failure: self.last_failure.clone(),
             stderr: self.stderr.clone(),
         }
     }

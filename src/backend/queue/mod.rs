@@ -54,8 +54,8 @@ struct Inner {
     gate: Option<Arc<Gate>>,
     shares: Shares,
     waiting: Mutex<Waiting>,
-    /// How long somebody has waited until now, in nanoseconds. Stands still while nobody does; while somebody
-    /// does, it is what it was before.
+    /// For how long somebody has waited, in nanoseconds, all such times together. Brought up to date when the last one
+    /// stops waiting.
     contended: AtomicU64,
     /// Where calls wait. A slot may come back elsewhere.
     runtime: OnceLock<Handle>,
@@ -141,21 +141,21 @@ impl Queue {
 
     /// A call with so many bytes wants to use the server. A tenant's `weight` is its part where there is not enough
     /// for all.
-    pub fn line_up(&self, tenant: &TenantId, weight: u32, bytes: usize) -> Place<'_> {
+    pub fn line_up(&self, tenant: &TenantId, weight: u32, bytes: usize) -> InLine<'_> {
         let inner = &self.inner;
-        Place { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
+        InLine { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
     }
 }
 
 /// A call before it has its slot.
-pub struct Place<'a> {
+pub struct InLine<'a> {
     inner: &'a Arc<Inner>,
     share: Arc<Share>,
     weight: u32,
     bytes: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> InLine<'a> {
     /// Waits for something else first, such as the server's start. The call counts among those who wait, and like them
     /// may have to give way to others.
     pub async fn first<T>(&mut self, future: impl Future<Output = T>) -> Result<T, QueueError> {

@@ -69,7 +69,7 @@ impl Keeper {
                 // It may fail meanwhile: then the other copies are called, or its successor is waited for.
                 left = self.until_it_leaves(&old) => {
                     if let Some(reason) = left.failure() {
-                        self.backend.pool.note_failure(self.number, reason);
+                        self.backend.pool.note_down(self.number, reason);
                         self.enter(State::Starting);
                         show_stderr();
                     }
@@ -142,7 +142,7 @@ impl Keeper {
     fn note_kept(&self, error: StartError) {
         let server = &self.backend.id;
         tracing::warn!(%server, copy = self.number, reason = %error.detail, stderr = ?error.stderr, "the successor of server `{server}` did not start; the old one stays");
-        self.note_trouble(&error.detail, error.stderr);
+        self.note_last_failure(&error.detail, error.stderr);
     }
 
     /// The old run goes, whether it was well to the end or not.
@@ -167,7 +167,7 @@ impl Keeper {
                 tracing::warn!(%server, copy = self.number, %reason, "server `{server}` is connected to again");
             }
         }
-        self.note_trouble(reason, vec![]);
+        self.note_last_failure(reason, vec![]);
         self.drain(serving);
     }
 

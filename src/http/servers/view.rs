@@ -220,10 +220,10 @@ impl CopyView {
     }
 
     fn of(copy: &pool::View) -> Self {
-        let last_failure = copy.trouble.as_ref().map(|trouble| FailureView {
-            at: trouble.at,
-            detail: trouble.detail.to_string(),
-            stderr: trouble.stderr.to_vec(),
+        let last_failure = copy.last_failure.as_ref().map(|failure| FailureView {
+            at: failure.at,
+            detail: failure.detail.to_string(),
+            stderr: failure.stderr.to_vec(),
         });
         let state = StateView { since: Some(copy.since), ..StateView::of(&copy.state) };
         Self {
