@@ -4,7 +4,7 @@
 //!
 //! - [`Backend`]: what a call sees: the [`queue`] before the server, and whether it is ready
 //! - [`pool`] is its copies; [`supervisor`] keeps each of them running, [`lifecycle`] decides when it is started,
-//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, one [`speaker`]
+//!   [`health`] and [`wear`] when it has to go; [`run`] is one run of it, [`start_error`] why there is none, one [`speaker`]
 //!   is listened to; [`service`]: before it takes calls, and after
 //! - [`process`] is the child under its [`guard`], within the bounds of [`confine`], [`stderr`] the last it said there,
 //!   [`handshake`] opens it, [`tools`] lists what it has, [`pins`] holds back what is not as it was approved, [`redaction`]
@@ -44,6 +44,7 @@ pub mod retry_budget;
 pub mod run;
 pub mod service;
 mod speaker;
+pub mod start_error;
 mod state;
 mod stderr;
 mod subscriptions;
