@@ -1,8 +1,8 @@
 //! How long threads run at a time where others wait for the same processor.
 //!
-//! The gateway's threads have a few microseconds of work, and then wait again; many calls wait for each of them. Servers may compute for
-//! as long as they like. With the kernel's usual turns of some milliseconds a thread that wakes up may have to wait for
-//! the end of somebody else's. One that has short turns comes before those with long ones, and in sum gets no more than they do.
+//! Nearly all that happens here, in the gateway and in its servers, are a few microseconds of work for which somebody waits. With
+//! the kernel's usual turns of a millisecond and more, a thread that wakes up may have to wait for the end of the turn of a server that
+//! computes, or of one that is just being started. With short turns it does not, and in sum nobody gets less.
 //!
 //! Linux has that since 6.12; before, it is ignored.
 
@@ -13,21 +13,10 @@ use libc::{SCHED_BATCH, SCHED_OTHER, SYS_sched_getattr, SYS_sched_setattr, sched
 
 /// The shortest that the kernel gives.
 const SHORT: Duration = Duration::from_micros(100);
-/// Whatever the kernel gives to all.
-const USUAL: Duration = Duration::ZERO;
 
-/// From now on this thread has short turns, and so have all threads and processes that it starts.
-pub fn take_short_turns() -> io::Result<()> {
-    take_turns_of(SHORT)
-}
-
-/// The usual turns again, for programs that know nothing of this.
-pub fn take_usual_turns() -> io::Result<()> {
-    take_turns_of(USUAL)
-}
-
+/// From now on this thread has short turns, and so have all threads and processes that it starts, the servers included.
 #[expect(unsafe_code, reason = "no library has these two calls to the system")]
-fn take_turns_of(time: Duration) -> io::Result<()> {
+pub fn take_short_turns() -> io::Result<()> {
     let size = u32::try_from(size_of::<sched_attr>()).map_err(io::Error::other)?;
     let mut attributes = sched_attr {
         size,
@@ -46,7 +35,7 @@ fn take_turns_of(time: Duration) -> io::Result<()> {
     if !matches!(i32::try_from(attributes.sched_policy), Ok(SCHED_OTHER | SCHED_BATCH)) {
         return Ok(());
     }
-    attributes.sched_runtime = u64::try_from(time.as_nanos()).map_err(io::Error::other)?;
+    attributes.sched_runtime = u64::try_from(SHORT.as_nanos()).map_err(io::Error::other)?;
     // SAFETY: it reads `attributes`, whose size is in it.
     check(unsafe { syscall(SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
@@ -59,7 +48,7 @@ fn check(done: libc::c_long) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The turns of this thread in milliseconds, where the kernel tells.
+    /// The turns of this thread in nanoseconds, where the kernel tells.
     fn turn() -> Option<String> {
         let about = std::fs::read_to_string("/proc/thread-self/sched").ok()?;
         let line = about.lines().find(|line| line.starts_with("se.slice"))?;
@@ -67,21 +56,17 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_short_until_they_are_the_usual_ones_again() {
+    fn turns_are_short_and_inherited() {
         // In a thread of its own: what is set is the thread's.
         let turns = std::thread::spawn(|| {
-            let usual = turn()?;
+            turn()?;
             take_short_turns().unwrap();
-            let inherited = std::thread::spawn(turn).join().unwrap();
-            let short = turn();
-            take_usual_turns().unwrap();
-            Some((usual, short, inherited, turn()))
+            Some([turn(), std::thread::spawn(turn).join().unwrap()])
         });
-        let Some((usual, short, inherited, again)) = turns.join().unwrap() else {
+        let Some(turns) = turns.join().unwrap() else {
             eprintln!("this kernel does not tell");
             return;
         };
-        assert_eq!((short.as_deref(), inherited.as_deref()), (Some("100000"), Some("100000")));
-        assert_eq!(again, Some(usual));
+        assert_eq!(turns.each_ref().map(Option::as_deref), [Some("100000"); 2]);
     }
 }

@@ -89,10 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("tenant", &["config", "ids", "keys", "limits", "policy", "secrets", "store"]),
     ("registry", &["backend", "config", "ids", "secrets"]),
-    (
-        "backend",
-        &["aside", "config", "ids", "jsonrpc", "mcp", "pins", "policy", "scheduling", "telemetry"],
-    ),
+    ("backend", &["aside", "config", "ids", "jsonrpc", "mcp", "pins", "policy", "telemetry"]),
     ("std_server", &["jsonrpc", "mcp"]),
     ("mcp", &["jsonrpc"]),
     ("jsonrpc", &[]),

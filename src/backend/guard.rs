@@ -35,7 +35,6 @@ use super::confine::{
     close_inherited, hide,
 };
 use super::proc_table;
-use crate::scheduling::take_usual_turns;
 
 /// From TERM to KILL.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
@@ -96,8 +95,6 @@ fn take_post(gateway: u32) -> io::Result<Option<OwnedFd>> {
     // A session of its own: keys pressed at the gateway's terminal are for the gateway.
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    // The gateway's are for the gateway. A kernel that does not know of them has not given any.
-    let _ = take_usual_turns();
     // Opened before the look at the parent: if the gateway died earlier than this, one of the two shows it.
     let gateway_end = pidfd_open(gateway, PidfdFlags::empty())?;
     Ok((getppid() == Some(gateway)).then_some(gateway_end))

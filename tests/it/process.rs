@@ -146,14 +146,14 @@ fn turn_of(pid: i32) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_gateway_runs_for_short_turns_and_its_servers_for_the_usual_ones() {
+async fn the_gateway_and_its_servers_run_for_short_turns() {
     let gateway = Setup::new().fake("fake").serve().await;
     gateway.ready().await;
-    let ours = std::process::id().cast_signed();
-    let Some(usual) = turn_of(ours) else {
+    if turn_of(std::process::id().cast_signed()).is_none() {
         eprintln!("this kernel does not tell");
         return;
-    };
-    assert_eq!(turn_of(gateway.pid()).as_deref(), Some("100000"));
-    assert_eq!(turn_of(gateway.fake("fake").pids()[0]), Some(usual));
+    }
+    for pid in [gateway.pid(), gateway.fake("fake").pids()[0]] {
+        assert_eq!(turn_of(pid).as_deref(), Some("100000"));
+    }
 }
