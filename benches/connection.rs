@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use trunkline::backend::client::Audience;
+use trunkline::backend::changes::audience::Audience;
+use trunkline::backend::connection::in_flight::Answer;
+use trunkline::backend::connection::request_ids::RequestIds;
 use trunkline::backend::connection::{Connection, Options};
-use trunkline::backend::pending::Answer;
-use trunkline::backend::request_ids::RequestIds;
-use trunkline::ids::{CallId, ServerId, TenantId};
-use trunkline::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
-use trunkline::mcp::ProtocolVersion;
-use trunkline::mcp::requests::{CallMeta, Dialect};
+use trunkline::common::ids::{CallId, ServerId, TenantId};
+use trunkline::protocol::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
+use trunkline::protocol::mcp::ProtocolVersion;
+use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
 use trunkline::telemetry::metrics::Metrics;
 
 /// As large as a pipe.

@@ -5,12 +5,12 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use trunkline::backend::pending::Owner;
-use trunkline::backend::request_ids::{IdSource, RequestIds};
-use trunkline::jsonrpc::{RawObject, decode};
-use trunkline::mcp::ProtocolVersion;
-use trunkline::mcp::requests::{CallMeta, Dialect};
-use trunkline::mcp::results::ResultHead;
+use trunkline::backend::connection::in_flight::Owner;
+use trunkline::backend::connection::request_ids::{IdSource, RequestIds};
+use trunkline::protocol::jsonrpc::{RawObject, decode};
+use trunkline::protocol::mcp::ProtocolVersion;
+use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
+use trunkline::protocol::mcp::results::ResultHead;
 
 fn response(text_len: usize) -> String {
     let result = tool_result(text_len);
@@ -71,7 +71,8 @@ fn requests(criterion: &mut Criterion) {
     group.bench_function("recognise an id", |bencher| {
         bencher.iter(|| ids.was_issued(black_box(id)));
     });
-    group.bench_function("name a call", |bencher| bencher.iter(trunkline::ids::CallId::new));
+    group
+        .bench_function("name a call", |bencher| bencher.iter(trunkline::common::ids::CallId::new));
     group.finish();
 }
 

@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use trunkline::backend::queue::{Permit, Queue};
-use trunkline::ids::TenantId;
-use trunkline::policy::Rate;
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::Rate;
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 const ESTIMATE: Duration = Duration::from_millis(5);

@@ -5,53 +5,34 @@
 //!
 //! A call comes in at the top and goes down; nothing below knows what is above it.
 //!
-//! - [`cli`]: the command line, one file per subcommand
-//! - [`app`]: the gateway put together: build, serve, shut down
-//! - [`reload`]: the configuration, read again while it runs
-//! - [`tenancy`]: what knows tenants, put together
+//! - [`cli`]: the command line, one file per command
+//! - [`app`]: puts the gateway together and runs it: build, serve, reload, background work, shutdown
 //! - [`http`]: requests in, responses out
-//! - [`gateway`]: the path of a call, and everything that can go wrong with it
-//! - [`tenant`]: whose call it is
-//! - [`registry`]: the servers by id
-//! - [`backend`]: one server: its queue, its process, its shared connection
-//! - [`mcp`], [`jsonrpc`]: the wire formats, pure
+//! - [`gateway`]: the path of a call, and its errors
+//! - [`registry`]: the servers by id, and whose backend a caller gets
+//! - [`backend`]: one server, running: its queue, its instances, their connections
+//! - [`tenants`]: whose call it is: directory, limits, secrets, OAuth, usage
+//! - [`cluster`]: the other replicas, and requests between them
+//! - [`store`]: the database; the only place with SQL
+//! - [`protocol`]: JSON-RPC and MCP messages, pure
+//! - [`pins`]: tool definitions, compared and approved
+//! - [`config`]: what is configured, checked, with its defaults
+//! - [`telemetry`]: logs and metrics
+//! - [`common`]: used by all, uses nobody
 //! - [`std_server`]: the bundled MCP server
-//! - [`secrets`]: what tenants give to servers of their own, sealed
-//! - [`replicas`]: other gateways that stand for the same one, and how they are reached
-//! - [`seal`]: texts that clients carry and cannot read or change
-//! - [`limits`]: how much tenants may do, kept, in memory or by all replicas together
-//! - [`store`]: tenants, keys, usage, pins and the audit log in a database; the only place with SQL
-//! - [`keys`]: API keys and their hashes
-//! - [`oauth`]: tokens of an identity provider
-//! - [`policy`]: what a tenant may do
-//! - [`pins`]: definitions of tools, to be compared and shown
-//! - [`ids`]: names, parsed once
-//! - [`aside`], [`config`], [`scheduling`], [`telemetry`], [`shutdown`]: used from above, use nobody (but [`config`] uses [`ids`] and [`policy`])
 
 pub mod app;
-pub mod aside;
 pub mod backend;
 pub mod cli;
+pub mod cluster;
+pub mod common;
 pub mod config;
 pub mod gateway;
 pub mod http;
-pub mod ids;
-pub mod jsonrpc;
-pub mod keys;
-pub mod limits;
-pub mod mcp;
-pub mod oauth;
 pub mod pins;
-pub mod policy;
+pub mod protocol;
 pub mod registry;
-pub mod reload;
-pub mod replicas;
-pub mod scheduling;
-pub mod seal;
-pub mod secrets;
-pub mod shutdown;
 pub mod std_server;
 pub mod store;
 pub mod telemetry;
-pub mod tenancy;
-pub mod tenant;
+pub mod tenants;

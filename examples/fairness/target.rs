@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tempfile::TempDir;
 use tokio::process::Child;
+use trunkline::common::ids::TenantId;
 use trunkline::config::Secret;
-use trunkline::ids::TenantId;
 use trunkline::store::{Actor, KeyOwner, Store};
 
 use crate::process;

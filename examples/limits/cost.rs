@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use trunkline::ids::TenantId;
-use trunkline::limits::{Limits, Shared};
-use trunkline::policy::{Limit, Pattern, Policy};
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::{Limit, Pattern, Policy};
+use trunkline::tenants::limits::{Limits, Shared};
 
 use crate::load::policy;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use trunkline::ids::TenantId;
-use trunkline::limits::{Limits, Refusal, Shared};
-use trunkline::policy::{Limit, Policy};
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::{Limit, Policy};
+use trunkline::tenants::limits::{Limits, Refusal, Shared};
 
 /// What each tenant may do at once: as much as it earns in a second or more, so that nothing is lost to it by waking up
 /// late.

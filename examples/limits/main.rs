@@ -25,9 +25,9 @@ use clap::Parser;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use trunkline::config::Secret;
-use trunkline::limits::Shared;
-use trunkline::limits::shared::ANSWER_TIMEOUT;
 use trunkline::telemetry::metrics::Metrics;
+use trunkline::tenants::limits::Shared;
+use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
 
 /// The most that a tenant may be off its limit, in hundredths.
 const DEVIATION_MAX: f64 = 1.0;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use tokio::time::Instant;
 use trunkline::backend::queue::Queue;
-use trunkline::ids::{ServerId, TenantId};
+use trunkline::common::ids::{ServerId, TenantId};
 use trunkline::store::Counts;
-use trunkline::tenant::usage::Meter;
+use trunkline::tenants::usage::Meter;
 
 use crate::usage;
 

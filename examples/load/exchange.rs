@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use memchr::memmem;
-use trunkline::mcp::{ProtocolVersion, meta, method};
+use trunkline::protocol::mcp::{ProtocolVersion, meta, method};
 
 use crate::options::{Options, Tool};
 use crate::target::{Kind, Target};

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use trunkline_fuzz::jsonrpc::{Message, RawObject, decode};
-use trunkline_fuzz::mcp::ProtocolVersion;
-use trunkline_fuzz::mcp::requests::{CallMeta, Dialect};
+use trunkline_fuzz::protocol::jsonrpc::{Message, RawObject, decode};
+use trunkline_fuzz::protocol::mcp::ProtocolVersion;
+use trunkline_fuzz::protocol::mcp::requests::{CallMeta, Dialect};
 
 #[derive(Deserialize)]
 struct Params<'a> {

@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use trunkline_fuzz::jsonrpc::id_scan::{IdScanner, Whose};
-use trunkline_fuzz::jsonrpc::{Message, decode};
+use trunkline_fuzz::protocol::jsonrpc::id_scan::{IdScanner, Whose};
+use trunkline_fuzz::protocol::jsonrpc::{Message, decode};
 
 fuzz_target!(|line: &[u8]| {
     let mut scanner = IdScanner::default();

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trunkline_fuzz::jsonrpc::{Line, LineSplitter};
+use trunkline_fuzz::protocol::jsonrpc::{Line, LineSplitter};
 
 const LINE_LEN_MAX: usize = 64;
 

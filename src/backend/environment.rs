@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::CANCEL_GRACE;
-use super::lifecycle::Budget;
-use super::pins::Pins;
+use super::connection::request_ids::{IdSource, RequestIds};
+use super::instance::pins::Pins;
 use super::queue::Gate;
-use super::request_ids::{IdSource, RequestIds};
-use crate::ids::ServerId;
-use crate::policy::Rate;
+use super::supervise::restart_policy::Budget;
+use crate::common::ids::ServerId;
+use crate::common::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
 /// Copies that are being started at once, of all servers that are shared: half as many as there are processors, within these

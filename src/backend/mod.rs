@@ -14,51 +14,21 @@
 //! - [`during`] a call its caller may hear of it; [`changes`] are told to those who asked ([`subscriptions`] asks the
 //!   server); [`client`] is who a server that is not shared belongs to
 
-pub mod adaptive;
-mod answer;
-mod answering;
 pub mod changes;
-pub mod client;
-pub mod confine;
 pub mod connection;
-pub mod during;
 mod environment;
-pub mod guard;
-mod handshake;
-mod health;
 mod http;
-pub mod lifecycle;
-pub mod mailbox;
-mod measured;
-pub mod pending;
-pub mod pins;
-pub mod pool;
-mod proc_table;
-mod process;
-mod pulse;
+pub mod instance;
 pub mod queue;
-mod reader;
-mod redaction;
-pub mod request_ids;
 pub mod retry_budget;
-pub mod run;
-pub mod service;
-mod speaker;
-pub mod start_error;
 mod state;
-mod stderr;
-mod subscriptions;
-mod supervisor;
+pub mod stdio;
+pub mod supervise;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod ticket;
-pub mod tools;
 pub mod visits;
-mod wear;
-mod wishes;
-mod writer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,18 +40,18 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
-use self::client::{Audience, Client};
+use self::changes::audience::{Audience, Client};
 pub use self::environment::Environment;
-use self::measured::Measured;
-use self::pool::{Lease, Load, Pool};
+use self::instance::measured::Measured;
+use self::instance::pool::{Lease, Load, Pool};
 use self::queue::Queue;
 use self::retry_budget::RetryBudget;
-use self::service::Service;
 pub use self::state::{About, NotReady, Ready, State};
+use self::supervise::service::Service;
 use self::visits::{Visit, Visits};
+use crate::common::ids::ServerId;
 use crate::config::{self, Secrets, Transport};
-use crate::ids::ServerId;
-use crate::mcp::Era;
+use crate::protocol::mcp::Era;
 use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// How long a cancelled call keeps its slot if the server goes on with it.
@@ -170,7 +140,7 @@ impl Backend {
             (0..self.pool.size()).for_each(|number| self.enter(number, State::Stopped, None));
         } else {
             let (stop, halt) = (stop.child_token(), stop);
-            let mut running = std::pin::pin!(supervisor::run(self.clone(), stop.clone(), halt));
+            let mut running = std::pin::pin!(supervise::run(self.clone(), stop.clone(), halt));
             tokio::select! {
                 () = &mut running => {}
                 () = self.last_call() => {
@@ -307,12 +277,12 @@ impl Backend {
     }
 
     /// Its copies, as the operator sees them.
-    pub fn copies(&self) -> Vec<pool::View> {
+    pub fn copies(&self) -> Vec<instance::pool::View> {
         self.pool.views()
     }
 
     /// Since when it takes no calls, and why, if it should.
-    pub fn down(&self) -> Option<pool::Down> {
+    pub fn down(&self) -> Option<instance::pool::Down> {
         self.pool.down()
     }
 
@@ -334,7 +304,7 @@ impl Backend {
         let copy = match (&state, load) {
             (State::Ready(ready), Some(load)) => {
                 let (ready, load) = (ready.clone(), load.clone());
-                Some(Arc::new(pool::Copy { number, ready, load }))
+                Some(Arc::new(instance::pool::Copy { number, ready, load }))
             }
             _ => None,
         };

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::changes::mailbox::Lists;
 use super::connection::Connection;
-use super::mailbox::Lists;
-use super::tools::ToolSet;
-use crate::mcp::requests::Dialect;
-use crate::mcp::results::{Implementation, ServerCapabilities};
+use super::instance::tools::ToolSet;
+use crate::protocol::mcp::requests::Dialect;
+use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
 
 /// Where a server, or one copy of it, stands.
 #[derive(Clone)]

@@ -15,14 +15,14 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::changes::Changes;
-use super::client::{Audience, Client, Question};
+use super::changes::audience::{Audience, Client, Question};
+use super::connection::request_ids::RequestIds;
 use super::connection::{Connection, Options};
-use super::request_ids::RequestIds;
 use super::{Backend, Environment, Ready, State};
+use crate::common::ids::ServerId;
 use crate::config;
-use crate::ids::ServerId;
-use crate::mcp::requests::Dialect;
-use crate::mcp::{LogLevel, ProtocolVersion};
+use crate::protocol::mcp::requests::Dialect;
+use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
 
 /// More than most tests write before they read.

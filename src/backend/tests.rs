@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::testing::{backend, ready, stand};
 use super::*;
+use crate::common::ids::TenantId;
 use crate::config::{Program, Server};
-use crate::ids::TenantId;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -12,17 +12,17 @@ use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
-use crate::backend::client::Audience;
-use crate::backend::confine::{Kernel, Plan, PlanError, plan};
-use crate::backend::pending::End;
-use crate::backend::run::{Launch, Run};
-use crate::backend::start_error::StartError;
+use crate::backend::changes::audience::Audience;
+use crate::backend::connection::in_flight::End;
+use crate::backend::instance::run::{Launch, Run};
+use crate::backend::instance::start_error::StartError;
+use crate::backend::stdio::sandbox::{Kernel, Plan, PlanError, plan};
+use crate::common::ids::ServerId;
 use crate::config::Transport;
-use crate::ids::ServerId;
 use crate::pins::printable;
-use crate::secrets::wanted;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
+use crate::tenants::secrets::wanted;
 
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -1,9 +1,9 @@
-//! `trunkline guard`: not for people; see [`crate::backend::guard`].
+//! `trunkline guard`: not for people; see [`crate::backend::stdio::guard`].
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::backend::guard;
+use crate::backend::stdio::guard;
 
 /// With its arguments as the gateway writes them: its own process id, how the server is confined, `--`, the program and what
 /// is for that. They are not looked for among all that people may say: a guard is started with every server, and that

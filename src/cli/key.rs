@@ -13,11 +13,11 @@ use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use crate::common::ids::TenantId;
+use crate::common::keys::{ApiKey, KeyId, parse_name};
 use crate::config::Config;
-use crate::ids::TenantId;
-use crate::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, Store, StoreError};
-use crate::tenant::KeyView;
+use crate::tenants::KeyView;
 
 #[derive(clap::Args)]
 pub(super) struct Args {

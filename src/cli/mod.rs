@@ -22,7 +22,7 @@ use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Store};
-use crate::tenant::{Known, known};
+use crate::tenants::{Known, known};
 
 /// An MCP gateway: many callers' tool calls share a few long-lived MCP servers.
 #[derive(Parser)]

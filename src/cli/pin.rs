@@ -10,8 +10,8 @@ use serde_json::json;
 use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
+use crate::common::ids::ServerId;
 use crate::config::Config;
-use crate::ids::ServerId;
 use crate::pins::{Hash, Held, Pin, PinView, printable, views};
 
 #[derive(clap::Args)]

@@ -1,6 +1,8 @@
 //! What a tenant may do, on the command line.
 
-use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
+use crate::common::policy::{
+    BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
+};
 
 /// What can be said of a tenant.
 #[derive(clap::Args, Default)]

@@ -12,11 +12,12 @@ use super::output::print;
 use super::table::align;
 use super::tenant::unknown;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use crate::common::ids::{ServerId, TenantId};
 use crate::config::{Config, Secret};
-use crate::ids::{ServerId, TenantId};
-use crate::secrets::{Keyring, Label, VALUE_LEN_MAX};
 use crate::store::Store;
-use crate::tenant::{SecretView, secrets};
+use crate::tenants::SecretView;
+use crate::tenants::secrets::by_tenant;
+use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -93,7 +94,7 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
     let keyring = Keyring::new(&config.secret_keys);
     let set = with_store(&config, async |store| {
         must_exist(&tenant, &config, store).await?;
-        Ok(secrets::set(store, &keyring, &actor(), label, configured, &value).await?)
+        Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
     });
     set.await?;
     eprintln!("set {label}");
@@ -131,7 +132,7 @@ async fn list(
     let servers: BTreeSet<&ServerId> = config.servers.keys().chain(stored).collect();
     let shown = servers.into_iter().filter(|id| server.as_ref().is_none_or(|only| only == *id));
     let views: Vec<_> =
-        shown.flat_map(|id| secrets::views(id, config.servers.get(id), &records)).collect();
+        shown.flat_map(|id| by_tenant::views(id, config.servers.get(id), &records)).collect();
     print(&match json {
         true => format!("{:#}\n", json!({"secrets": views})),
         false => table(&views),
@@ -152,7 +153,7 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args, None)?;
     let keyring = Keyring::new(&config.secret_keys);
     let rotated =
-        with_store(&config, async |store| Ok(secrets::rotate(store, &keyring, &actor()).await?));
+        with_store(&config, async |store| Ok(by_tenant::rotate(store, &keyring, &actor()).await?));
     let (rotated, unreadable) = rotated.await?;
     eprintln!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen);
     if !unreadable.is_empty() {

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
-use crate::backend::confine::hide;
-use crate::reload::watch::Watch;
-use crate::scheduling::take_short_turns;
-use crate::shutdown::Signals;
+use crate::app::config_watch::Watch;
+use crate::app::signals::Signals;
+use crate::backend::stdio::sandbox::hide;
+use crate::common::time_slice::take_short_turns;
 use crate::telemetry::logging;
 
 /// More than the connections that are served at once.

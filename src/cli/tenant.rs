@@ -10,11 +10,11 @@ use super::output::print;
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::table::align;
 use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use crate::common::ids::TenantId;
+use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
-use crate::ids::TenantId;
-use crate::policy::{Limit, Pattern, Policy};
 use crate::store::StoreError;
-use crate::tenant::{Known, Source, TenantView};
+use crate::tenants::{Known, Source, TenantView};
 
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 /// Why there is no configuration. The text says all of it, and never contains a secret.
 #[derive(Debug, thiserror::Error)]

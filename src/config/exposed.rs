@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Program, Server, Template, Transport};
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 /// Warns of each server whose `env` has secrets of tenants that processes of the same user can read, since they have no
 /// `sandbox`. Those of the server itself are among them: each tenant has another one. `own_program` reads nothing.

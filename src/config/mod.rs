@@ -36,8 +36,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::ids::{ServerId, TenantId};
-use crate::policy::Policy;
+use crate::common::ids::{ServerId, TenantId};
+use crate::common::policy::Policy;
 
 pub use difference::Difference;
 pub use error::{ConfigError, Place};

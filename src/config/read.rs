@@ -9,7 +9,7 @@ use super::{
     Auth, Config, Origin, Server, Sources, exposed, oauth, replicas, secret, servers, tenants,
     values, web,
 };
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 const KEYS: &[&str] = &[
     "listen",

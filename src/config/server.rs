@@ -7,7 +7,7 @@ use std::time::Duration;
 use reqwest::Url;
 
 use super::{Host, Template};
-use crate::policy::Rate;
+use crate::common::policy::Rate;
 
 /// The longest deadline that a caller can ask for.
 pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);

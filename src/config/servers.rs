@@ -14,7 +14,7 @@ use super::{
     ChildLimits, Program, Recycle, Sandbox, Server, Sharing, Sources, Template, Transport,
     Upstream, secret, values, web,
 };
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 /// What every server may say.
 const COMMON_KEYS: &[&str] = &[

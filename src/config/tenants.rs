@@ -6,8 +6,8 @@ use super::error::ConfigError;
 use super::section::{Section, into_table};
 use super::tree::Node;
 use super::values;
-use crate::ids::TenantId;
-use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, WEIGHT_MAX};
+use crate::common::ids::TenantId;
+use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, WEIGHT_MAX};
 
 const TENANT_KEYS: &[&str] = &["rate", "burst", "max_in_flight", "weight", "servers", "limits"];
 const LIMIT_KEYS: &[&str] = &["rate", "burst", "max_in_flight"];

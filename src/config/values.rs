@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::tree::{Node, Value};
 use super::{Retry, Sharing, Start};
-use crate::ids::TenantId;
-use crate::policy::Rate;
+use crate::common::ids::TenantId;
+use crate::common::policy::Rate;
 
 /// Longer waits are more likely a slip than a wish.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);

@@ -3,10 +3,10 @@
 use super::error::RETRY_SOON;
 use super::{CallError, Executed};
 use crate::backend::NotReady;
-use crate::backend::pending::{End, Failure};
+use crate::backend::connection::in_flight::{End, Failure};
 use crate::backend::queue::QueueError;
-use crate::limits::Refusal;
 use crate::registry::NoProcess;
+use crate::tenants::limits::Refusal;
 
 impl From<NotReady> for CallError {
     fn from(not_ready: NotReady) -> Self {

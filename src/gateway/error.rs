@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::jsonrpc::envelope::ErrorObject;
-use crate::jsonrpc::raw::RawError;
-use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
-use crate::limits::Standing;
-use crate::mcp::headers::HeaderMismatch;
+use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::jsonrpc::raw::RawError;
+use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
+use crate::protocol::mcp::headers::HeaderMismatch;
+use crate::tenants::limits::Standing;
 
 /// Asked to wait this long when it cannot be known better.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);

@@ -1,12 +1,12 @@
 //! The path of a call, from whoever calls to the backend and back. REST and MCP are two front ends of it;
 //! nothing else reaches a backend.
 
-mod call;
+mod accounting;
+mod attempt;
 mod causes;
 mod error;
-mod record;
+mod request;
 mod retry;
-mod sending;
 
 use std::future::pending;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub use self::call::{Ask, Call, ToolName};
+use self::accounting::Record;
+use self::attempt::Sending;
 pub use self::error::{CallError, Executed};
-use self::record::Record;
+pub use self::request::{Ask, Call, ToolName};
 use self::retry::{Attempts, Tried};
-use self::sending::Sending;
-use crate::backend::tools::Tool;
+use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
-use crate::limits::{Admission, Standing};
-use crate::mcp::Era;
-use crate::mcp::results::ResultKind;
+use crate::protocol::mcp::Era;
+use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
-use crate::tenant::Tenant;
+use crate::tenants::Tenant;
+use crate::tenants::limits::{Admission, Standing};
 
 /// Who calls.
 #[derive(Clone)]

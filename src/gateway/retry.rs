@@ -9,10 +9,10 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::{CallError, Executed};
-use crate::backend::tools::Tool;
+use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, State};
 use crate::config::Retry;
-use crate::limits::Standing;
+use crate::tenants::limits::Standing;
 
 /// Attempts at one call, the first included.
 const ATTEMPTS_MAX: u32 = 5;

@@ -6,10 +6,10 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::rest::text_value;
+use super::rest::call::text_value;
+use crate::common::ids::CallId;
 use crate::gateway::CallError;
-use crate::ids::CallId;
-use crate::limits::Standing;
+use crate::tenants::limits::Standing;
 
 pub(super) static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -94,7 +94,7 @@ impl IntoResponse for CallError {
             let seconds = retry_after.as_secs_f64().ceil().max(1.0) as u64;
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        headers.insert(super::rest::ATTEMPTS.clone(), self.attempts().into());
+        headers.insert(super::rest::call::ATTEMPTS.clone(), self.attempts().into());
         if let Self::Unauthenticated { challenge, .. } = self.last() {
             headers.extend(
                 HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),
@@ -120,8 +120,8 @@ pub(super) fn rate_headers(headers: &mut HeaderMap, standing: &Standing) {
 pub(super) fn call_failed(error: CallError, call: CallId) -> Response<Body> {
     let mut response = error.into_response();
     let headers = response.headers_mut();
-    headers.insert(super::rest::CALL_ID.clone(), super::rest::call_id_value(call));
-    headers.insert(super::rest::OUTCOME.clone(), HeaderValue::from_static("error"));
+    headers.insert(super::rest::call::CALL_ID.clone(), super::rest::call::call_id_value(call));
+    headers.insert(super::rest::call::OUTCOME.clone(), HeaderValue::from_static("error"));
     response
 }
 

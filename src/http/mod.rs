@@ -3,20 +3,15 @@
 mod admin;
 mod auth;
 mod body;
-mod cors;
+mod connection_timeouts;
 mod error;
 mod mcp;
 mod oauth;
 mod ops;
-mod origin;
-mod patience;
 mod replicas;
 mod rest;
-mod secrets;
 pub mod server;
-mod servers;
 mod trace;
-mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,18 +22,18 @@ use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::{Endings, Replicas};
+use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::oauth::{Resource, Verifier};
-use crate::replicas::{Endings, Replicas};
-use crate::seal::Sealer;
 use crate::store::{EndedSession, Store};
-use crate::tenant::Directory;
+use crate::tenants::Directory;
+use crate::tenants::oauth::{Resource, Verifier};
 
+use self::auth::origin::Web;
 use mcp::{Seats, Sessions};
-use origin::Web;
 
-pub use cors::Routes;
+pub use self::auth::cors::Routes;
 
 /// What the handlers share.
 pub struct Front {
@@ -84,7 +79,7 @@ impl Front {
             store: directory.store().clone(),
             tenants_reports: Semaphore::new(admin::TENANTS_REPORTS),
             admins_reports: Semaphore::new(admin::ADMINS_REPORTS),
-            secret_turns: Semaphore::new(secrets::TURNS),
+            secret_turns: Semaphore::new(rest::secrets::TURNS),
             directory,
             oauth,
             resource: config.auth.oauth.as_ref().map(Resource::new),
@@ -156,12 +151,15 @@ impl Front {
 /// The routes for callers, and with them those for operators unless these have a port of their own.
 pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
     let callers = Router::new()
-        .route("/v1/servers", get(servers::list_servers))
-        .route("/v1/servers/{server}", get(servers::show_server))
-        .route("/v1/servers/{server}/tools", get(servers::list_tools))
-        .route("/v1/servers/{server}/tools/{tool}", post(rest::call_tool))
-        .route("/v1/servers/{server}/secrets", get(secrets::list))
-        .route("/v1/servers/{server}/secrets/{name}", put(secrets::set).delete(secrets::remove))
+        .route("/v1/servers", get(rest::servers::list_servers))
+        .route("/v1/servers/{server}", get(rest::servers::show_server))
+        .route("/v1/servers/{server}/tools", get(rest::servers::list_tools))
+        .route("/v1/servers/{server}/tools/{tool}", post(rest::call::call_tool))
+        .route("/v1/servers/{server}/secrets", get(rest::secrets::list))
+        .route(
+            "/v1/servers/{server}/secrets/{name}",
+            put(rest::secrets::set).delete(rest::secrets::remove),
+        )
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/.well-known/oauth-protected-resource", get(oauth::metadata))
@@ -175,7 +173,7 @@ pub fn router(front: Arc<Front>, with_ops: bool) -> Routes {
     // Where operators' pages are, theirs says more.
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // What is for operators no page of another site may read.
-    let pages = callers.clone().layer(cors::layer()).merge(ops.clone());
+    let pages = callers.clone().layer(auth::cors::layer()).merge(ops.clone());
     Routes::new(callers.merge(ops).with_state(front.clone()))
         .with_pages(pages.with_state(front.clone()), front)
 }

@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use tokio::time::Instant;
 
 use super::{Front, body};
-use crate::replicas::{PROOF, REFUSED_BY, REPLICA, Refused};
+use crate::cluster::{PROOF, REFUSED_BY, REPLICA, Refused};
 
 /// Marks a request that another replica has sent on. It is answered here, whatever it is.
 #[derive(Clone, Copy)]

@@ -17,8 +17,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::cors::Routes;
-use super::patience::{Patience, Watched};
+use super::auth::cors::Routes;
+use super::connection_timeouts::{Patience, Watched};
 
 /// Connections open at once; more wait in the system's queue.
 const CONNECTIONS_MAX: usize = 16_384;

@@ -3,7 +3,7 @@
 
 use axum::http::HeaderMap;
 
-use crate::mcp::{meta, trace};
+use crate::protocol::mcp::{meta, trace};
 
 /// The members of `_meta`, `,"name":value` each; nothing if there is no valid trace.
 pub(super) fn members(headers: &HeaderMap) -> String {

@@ -202,5 +202,5 @@ impl<'a> Scan<'a> {
 }
 
 #[cfg(test)]
-#[path = "canonical_tests.rs"]
+#[path = "tests/canonical.rs"]
 mod tests;

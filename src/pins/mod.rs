@@ -10,7 +10,7 @@ mod diff;
 mod lines;
 mod view;
 
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 pub use self::canonical::{Hash, canonical};
 pub use self::diff::diff;

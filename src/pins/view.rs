@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Definition, Held, Pin, diff};
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 
 /// Shown in place of a difference that cannot be.
 const NOT_KEPT: &str = "(the definition is too long to be kept, and cannot be shown)\n";

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Own;
-use crate::backend::client::Client;
+use crate::backend::changes::audience::Client;
 use crate::backend::{Backend, Environment};
+use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config::{self, Start};
-use crate::ids::{ServerId, SessionId, TenantId};
 
 /// Whose processes they are.
 #[derive(Clone)]
@@ -282,5 +282,5 @@ impl Running {
 }
 
 #[cfg(test)]
-#[path = "per_session_tests.rs"]
+#[path = "tests/per_session.rs"]
 mod tests;

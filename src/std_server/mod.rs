@@ -29,7 +29,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
-use crate::jsonrpc::LineSplitter;
+use crate::protocol::jsonrpc::LineSplitter;
 use server::Server;
 
 pub use stdio::run_on_stdio;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::json::{kind, text};
 use super::tools::{self, Called, Outcome, Work};
-use crate::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
-use crate::mcp::{
+use crate::protocol::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
+use crate::protocol::mcp::{
     Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion,
     UNSUPPORTED_PROTOCOL_VERSION, meta, method,
 };

@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::json::same_id;
 use super::tools::{Outcome, Work};
-use crate::mcp::Era;
+use crate::protocol::mcp::Era;
 
 #[derive(Default)]
 pub(super) struct Running {

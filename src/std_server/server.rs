@@ -11,12 +11,12 @@ use super::json::{Members, kind};
 use super::protocol::{self, Answer};
 use super::queue::Queue;
 use super::running::{Ended, Running};
-use crate::jsonrpc::id_scan::Whose;
-use crate::jsonrpc::{
+use crate::protocol::jsonrpc::id_scan::Whose;
+use crate::protocol::jsonrpc::{
     Frame, INTERNAL_ERROR, INVALID_REQUEST, Line, LineSplitter, Malformed, Message, PARSE_ERROR,
     decode,
 };
-use crate::mcp::method;
+use crate::protocol::mcp::method;
 
 /// With this much unwritten, the client is not reading: no more is read from it and no call is started.
 const OUT_LEN_MAX: usize = 1024 * 1024;

@@ -5,8 +5,8 @@ use sqlx::{Any, Transaction};
 use uuid::Uuid;
 
 use super::{Store, StoreError, in_time, now};
-use crate::ids::TenantId;
-use crate::keys::KeyId;
+use crate::common::ids::TenantId;
+use crate::common::keys::KeyId;
 
 /// Whoever makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]

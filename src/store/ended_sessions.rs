@@ -4,7 +4,7 @@ use sqlx::AssertSqlSafe;
 
 use super::changes::{Subject, announce};
 use super::{Store, StoreError, in_time, now, places};
-use crate::ids::SessionId;
+use crate::common::ids::SessionId;
 
 /// Rows that are read at once.
 const PAGE: i64 = 5_000;

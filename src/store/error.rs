@@ -3,7 +3,7 @@
 use sqlx::migrate::MigrateError;
 
 use super::KeyOwner;
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 use crate::pins::Hash;
 
 /// Why the store did not do what was asked. No text contains a password or a key.

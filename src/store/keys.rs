@@ -7,8 +7,8 @@ use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
 use super::tenants::readable;
 use super::{Actor, Store, StoreError, audit, in_time, now, places};
-use crate::ids::TenantId;
-use crate::keys::{ApiKey, KeyHash, KeyId};
+use crate::common::ids::TenantId;
+use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
 /// Uses that one statement notes.
 const USES_PER_STATEMENT: usize = 200;

@@ -30,8 +30,8 @@ use tokio::time::timeout;
 
 use self::changes::Subject;
 use self::open::Kind;
+use crate::common::keys::Hasher;
 use crate::config::Secret;
-use crate::keys::Hasher;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;

@@ -9,7 +9,7 @@ use sqlx::{Any, AnyConnection, AssertSqlSafe, Row, Transaction};
 
 use super::tenants::readable;
 use super::{Actor, Store, StoreError, audit, in_time, now, places};
-use crate::ids::ServerId;
+use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
 /// Definitions that are held back, of one server: what is beyond them waits to be written down.

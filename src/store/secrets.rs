@@ -7,7 +7,7 @@ use super::changes::{Subject, announce};
 use super::open::Kind;
 use super::tenants::readable;
 use super::{Actor, Store, StoreError, audit, in_time, now};
-use crate::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantId};
 
 /// Secrets that are sealed anew in one transaction.
 const ROTATED_AT_ONCE: i64 = 100;

@@ -6,8 +6,8 @@ use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
 use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places, secrets};
-use crate::ids::TenantId;
-use crate::policy::{Grants, Limit, Pattern, Policy};
+use crate::common::ids::TenantId;
+use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
 /// All that decides who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

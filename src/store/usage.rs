@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
 use super::{Store, StoreError, in_time, now, places};
-use crate::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantId};
 
 /// The most rows that are given at once.
 pub const USAGE_ROWS_MAX: usize = 10_000;

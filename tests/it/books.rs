@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::Instant;
-use trunkline::ids::ServerId;
+use trunkline::common::ids::ServerId;
 use trunkline::store::{Counts, Store, UsageQuery, UsageRow};
-use trunkline::tenant::Directory;
-use trunkline::tenant::books::Books;
+use trunkline::tenants::Directory;
+use trunkline::tenants::usage_writer::Books;
 
 use crate::store::tenant;
 use crate::support::{Database, Postgres, Setup, eventually, on_both};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trunkline::keys::ApiKey;
+use trunkline::common::keys::ApiKey;
 
 use crate::support::{Database, Gateway, Setup, on_both, trunkline, within};
 

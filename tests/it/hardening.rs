@@ -10,7 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, getuid};
 use serde_json::json;
 use tokio::process::Command;
-use trunkline::backend::confine::{Kernel, plan};
+use trunkline::backend::stdio::sandbox::{Kernel, plan};
 use trunkline::config::Program;
 
 use crate::support::{

@@ -10,7 +10,7 @@ use rustix::process::getuid;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use trunkline::backend::confine::{Kernel, plan};
+use trunkline::backend::stdio::sandbox::{Kernel, plan};
 use trunkline::config::Program;
 
 use crate::support::{TRUNKLINE, in_time};

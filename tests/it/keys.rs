@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use reqwest::header::HeaderMap;
-use trunkline::ids::TenantId;
-use trunkline::keys::ApiKey;
+use trunkline::common::ids::TenantId;
+use trunkline::common::keys::ApiKey;
 use trunkline::store::{Actor, KeyOwner, NewKey};
-use trunkline::tenant::{Directory, KeyError};
+use trunkline::tenants::{Directory, KeyError};
 
 use crate::support::{Answer, Api, Gateway, Setup, refused, within};
 

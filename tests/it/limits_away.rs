@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use trunkline::limits::shared::ANSWER_TIMEOUT;
-use trunkline::limits::{Limits, Refusal};
-use trunkline::policy::{Limit, Policy};
+use trunkline::common::policy::{Limit, Policy};
+use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
+use trunkline::tenants::limits::{Limits, Refusal};
 
 use crate::replicas;
 use crate::support::{Database, LIMIT, Redis, Replica, eventually};

@@ -8,8 +8,8 @@ use futures_util::FutureExt;
 use rand::RngExt;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
-use trunkline::limits::{Admission, Limits, Refusal};
-use trunkline::policy::{Limit, Pattern, Policy};
+use trunkline::common::policy::{Limit, Pattern, Policy};
+use trunkline::tenants::limits::{Admission, Limits, Refusal};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
-use trunkline::limits::Limits;
+use trunkline::tenants::limits::Limits;
 
 use crate::limits_in_flight::{at_most, fill, fill_both, held, of_both};
 use crate::support::{LIMIT, Redis, Replica, eventually, within};

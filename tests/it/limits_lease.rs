@@ -2,7 +2,7 @@
 
 use crate::support::{Redis, eventually};
 
-const SCRIPT: &str = include_str!("../../src/limits/shared/lease.lua");
+const SCRIPT: &str = include_str!("../../src/tenants/limits/shared/lease.lua");
 
 /// What somebody says of the one limit there is.
 struct Said {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use trunkline::limits::{Limits, Refusal, Standing};
-use trunkline::policy::{Limit, Pattern, Policy};
+use trunkline::common::policy::{Limit, Pattern, Policy};
+use trunkline::tenants::limits::{Limits, Refusal, Standing};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -68,7 +68,7 @@ async fn together(replicas: &[Replica; 2], tenant: String, text: &str) {
             Err(_) => break now,
         }
     };
-    let rate: trunkline::policy::Rate = text.parse().unwrap();
+    let rate: trunkline::common::policy::Rate = text.parse().unwrap();
     let may = |time: Duration| {
         f64::from(rate.count()) * (1.0 + time.as_secs_f64() / rate.period().as_secs_f64())
     };
@@ -210,6 +210,7 @@ async fn replicas_know_how_many_they_are() {
 fn an_address_that_is_none_is_not_repeated() {
     let url = trunkline::config::Secret::new("redis://:hunter2@host:port".to_owned());
     let metrics = trunkline::telemetry::metrics::Metrics::new();
-    let error = trunkline::limits::Shared::connect(&url, LIMIT, &metrics).unwrap_err().to_string();
+    let error =
+        trunkline::tenants::limits::Shared::connect(&url, LIMIT, &metrics).unwrap_err().to_string();
     assert!(!error.contains("hunter2") && error.contains("redis://"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::hmac;
 use serde_json::{Value, json};
-use trunkline::oauth::TokenError;
+use trunkline::tenants::oauth::TokenError;
 
 use crate::support::{
     AUDIENCE, Answer, ISSUER, Provider, Setup, SigningKey, claims, now_s, refused, token_of,

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{advance, pause, resume};
 use tokio_util::sync::CancellationToken;
-use trunkline::oauth::{RETRY_AFTER, TokenError, Verifier};
+use trunkline::tenants::oauth::{RETRY_AFTER, TokenError, Verifier};
 
 use crate::support::{Provider, SigningKey, claims, eventually, in_time};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use trunkline::keys::ApiKey;
+use trunkline::common::keys::ApiKey;
 
 use crate::support::{Api, Postgres, Setup, refused, within};
 

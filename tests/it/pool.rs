@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::Instant;
-use trunkline::backend::lifecycle::Budget;
+use trunkline::backend::supervise::restart_policy::Budget;
 
 use crate::support::{Answer, Gateway, Setup, eventually, in_time, is_alive, kill, within};
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::Instant;
-use trunkline::backend::confine::Profile;
+use trunkline::backend::stdio::sandbox::Profile;
 
 use crate::support::{
     Gateway, Setup, TRUNKLINE, environment_of, eventually, failed, in_time, is_alive, refused,

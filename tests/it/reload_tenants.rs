@@ -1,8 +1,8 @@
 //! Tenants of the file that come, change and go while the gateway runs.
 
 use serde_json::json;
-use trunkline::ids::TenantId;
-use trunkline::policy::Policy;
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::Policy;
 use trunkline::store::Actor;
 
 use crate::support::{Api, Setup, eventually};

@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
+use trunkline::cluster::{Letter, Peer, Replicas};
 use trunkline::config::{Config, Secret};
-use trunkline::replicas::{Letter, Peer, Replicas};
 use trunkline::store::Store;
 
 use crate::replicas::{is_good, stop, two};

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-use trunkline::backend::confine::Kernel;
+use trunkline::backend::stdio::sandbox::Kernel;
 
 use crate::hardening::{PROGRAM, boxed, done};
 use crate::support::{Gateway, Setup, python, skipped, trunkline};

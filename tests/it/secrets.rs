@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use trunkline::common::ids::ServerId;
 use trunkline::config::Secret;
-use trunkline::ids::ServerId;
-use trunkline::secrets::Keyring;
 use trunkline::store::{Actor, KeyOwner};
-use trunkline::tenant;
+use trunkline::tenants;
+use trunkline::tenants::secrets::Keyring;
 
 use crate::store::{root, tenant as tenant_id};
 use crate::support::{Answer, Api, Database, Gateway, Setup, eventually, on_both, refused, within};
@@ -85,7 +85,7 @@ async fn each_tenant_has_its_own_value_whatever_becomes_of_keys_and_gateways() {
         let pids = gateway.fake("own").pids();
         let store = database.open().await;
         let keyring = Keyring::new(&[NEW_KEY, KEY].map(|key| Secret::new(key.to_owned())));
-        let rotated = tenant::secrets::rotate(&store, &keyring, &root()).await.unwrap();
+        let rotated = tenants::secrets::by_tenant::rotate(&store, &keyring, &root()).await.unwrap();
         assert_eq!((rotated.0.resealed, rotated.1.len()), (2, 0));
         assert_eq!(tokens(&gateway).await, ["<of-acme-2>", "<of-globex>"]);
         let [_, globex] = both(&gateway);

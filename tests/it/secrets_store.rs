@@ -1,8 +1,8 @@
 //! Tenants' secrets in both databases.
 
 use serde_json::json;
-use trunkline::ids::ServerId;
-use trunkline::policy::Policy;
+use trunkline::common::ids::ServerId;
+use trunkline::common::policy::Policy;
 use trunkline::store::{SecretRecord, Store, StoreError};
 
 use crate::store::{root, tenant};

@@ -3,8 +3,8 @@
 use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
-use trunkline::ids::TenantId;
-use trunkline::policy::{Grants, Limit, Pattern, Policy};
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::{Grants, Limit, Pattern, Policy};
 use trunkline::store::{Actor, KeyOwner, Store, StoreError};
 
 use crate::support::on_both;

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use trunkline::common::policy::Policy;
 use trunkline::config::Secret;
-use trunkline::policy::Policy;
 use trunkline::store::{Changes, KeyOwner, Store};
 
 use crate::store::{root, tenant};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sqlx::{AnyConnection, Connection};
 use tokio::time::timeout;
-use trunkline::ids::SessionId;
-use trunkline::replicas::Endings;
+use trunkline::cluster::Endings;
+use trunkline::common::ids::SessionId;
 use trunkline::store::EndedRead;
 
 use crate::support::{in_time, on_both};

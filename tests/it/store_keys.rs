@@ -1,9 +1,9 @@
 //! Keys: whose they are, how many there may be, and when they were used.
 
 use tokio::task::JoinSet;
+use trunkline::common::keys::{ApiKey, KeyId};
+use trunkline::common::policy::Policy;
 use trunkline::config::Secret;
-use trunkline::keys::{ApiKey, KeyId};
-use trunkline::policy::Policy;
 use trunkline::store::{KeyOwner, KeyState, NewKey, Store, StoreError};
 
 use crate::store::{root, tenant};

@@ -8,9 +8,9 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AnyConnection, ConnectOptions, Connection};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use trunkline::common::keys::ApiKey;
+use trunkline::common::policy::Policy;
 use trunkline::config::Secret;
-use trunkline::keys::ApiKey;
-use trunkline::policy::Policy;
 use trunkline::store::{PATIENCE, Store, StoreError};
 
 use crate::store::{root, tenant};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use trunkline::ids::ServerId;
-use trunkline::policy::Policy;
+use trunkline::common::ids::ServerId;
+use trunkline::common::policy::Policy;
 use trunkline::store::{Counts, KeyOwner, PATIENCE, Store, StoreError, UsageQuery, UsageRow};
 
 use crate::store::{root, tenant};
@@ -34,7 +34,7 @@ fn one_call() -> UsageRow {
 
 async fn all_fail_in_time(store: &Store) {
     let rows = [one_call()];
-    let id = trunkline::keys::ApiKey::generate().id();
+    let id = trunkline::common::keys::ApiKey::generate().id();
     let (actor, acme, policy) = (root(), tenant("acme"), Policy::new());
     let uses = [(id, 1)];
     // All at once, and more of them than there are connections.

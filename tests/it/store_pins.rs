@@ -1,7 +1,7 @@
 //! Approved definitions, and those that wait to be, on both databases.
 
 use serde_json::json;
-use trunkline::ids::ServerId;
+use trunkline::common::ids::ServerId;
 use trunkline::pins::{Definition, Hash, canonical};
 use trunkline::store::{HELD_MAX, Sighting, Store, StoreError};
 

@@ -1,7 +1,7 @@
 //! Usage: counted once, however often it is sent.
 
 use tokio::task::JoinSet;
-use trunkline::ids::{ServerId, TenantId};
+use trunkline::common::ids::{ServerId, TenantId};
 use trunkline::store::{Counts, Store, StoreError, USAGE_ROWS_MAX, UsageQuery, UsageRow};
 
 use crate::store::{root, tenant};

@@ -2,8 +2,8 @@
 
 use futures_util::future::join_all;
 use sqlx::{Connection, Executor, PgConnection};
-use trunkline::keys::ApiKey;
-use trunkline::tenant::{Directory, KeyError};
+use trunkline::common::keys::ApiKey;
+use trunkline::tenants::{Directory, KeyError};
 
 use crate::support::{Database, Postgres, Setup, eventually, on_both};
 

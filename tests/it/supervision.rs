@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use trunkline::backend::lifecycle::Budget;
+use trunkline::backend::supervise::restart_policy::Budget;
 
 use crate::support::{Answer, Setup, eventually, in_time, is_alive, kill, refused};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use trunkline::ids::TenantId;
-use trunkline::policy::Policy;
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::Policy;
 use trunkline::store::{Actor, KeyOwner};
 
 use crate::support::mcp_legacy::Session;
@@ -152,7 +152,7 @@ async fn a_stream_ends_when_the_rights_that_opened_it_do() {
     let key = gateway.new_key("acme").await;
     let mcp = gateway.with_key(&key).mcp("/mcp");
     let (mut stream, _) = mcp.listen("1", json!({"toolsListChanged": true})).await;
-    let id = trunkline::keys::ApiKey::parse(&key).unwrap().id();
+    let id = trunkline::common::keys::ApiKey::parse(&key).unwrap().id();
     gateway.setup().store().await.revoke_key(&Actor::cli("test"), &id).await.unwrap();
     let last = stream.next().await;
     assert_eq!(last["result"]["resultType"], "complete", "{last}");

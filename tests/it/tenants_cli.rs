@@ -3,8 +3,8 @@
 use std::process::Output;
 
 use serde_json::{Value, json};
+use trunkline::common::keys::ApiKey;
 use trunkline::config::Secret;
-use trunkline::keys::ApiKey;
 use trunkline::store::{KeyOwner, Store};
 
 use crate::store::tenant;

@@ -4,11 +4,11 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use trunkline::common::ids::CallId;
 use trunkline::gateway::{Ask, Call, CallError, Caller, Gateway, Reply, ToolName};
-use trunkline::ids::CallId;
-use trunkline::jsonrpc::RawObject;
-use trunkline::mcp::requests::CallMeta;
-use trunkline::mcp::results::ResultKind;
+use trunkline::protocol::jsonrpc::RawObject;
+use trunkline::protocol::mcp::requests::CallMeta;
+use trunkline::protocol::mcp::results::ResultKind;
 
 use crate::outcome::Outcome;
 use crate::plan::Plan;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
-use trunkline::backend::request_ids::IdSource;
-use trunkline::scheduling::take_short_turns;
+use trunkline::backend::connection::request_ids::IdSource;
+use trunkline::common::time_slice::take_short_turns;
 
 use crate::checks::Idle;
 use crate::killing;

@@ -14,12 +14,12 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use trunkline::backend::lifecycle::Budget;
+use trunkline::backend::supervise::restart_policy::Budget;
+use trunkline::common::ids::{CallId, ServerId};
 use trunkline::config::{Program, Server, Transport};
 use trunkline::gateway::{Ask, Call, Gateway, ToolName};
-use trunkline::ids::{CallId, ServerId};
-use trunkline::jsonrpc::RawObject;
-use trunkline::mcp::requests::CallMeta;
+use trunkline::protocol::jsonrpc::RawObject;
+use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 

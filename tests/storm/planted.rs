@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use trunkline::backend::pending::Owner;
-use trunkline::backend::request_ids::IdSource;
-use trunkline::ids::TenantId;
+use trunkline::backend::connection::in_flight::Owner;
+use trunkline::backend::connection::request_ids::IdSource;
+use trunkline::common::ids::TenantId;
 
 /// Numbers each tenant's calls 1, 2, 3…, as their clients do.
 #[derive(Default)]

@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
-use trunkline::backend::request_ids::IdSource;
+use trunkline::backend::connection::request_ids::IdSource;
+use trunkline::common::ids::ServerId;
 use trunkline::config::{Program, Server, Start, Transport};
 use trunkline::gateway::Gateway;
-use trunkline::ids::ServerId;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::sleep;
+use trunkline::common::ids::TenantId;
+use trunkline::common::policy::Policy;
 use trunkline::gateway::{Caller, Gateway};
-use trunkline::ids::TenantId;
-use trunkline::policy::Policy;
-use trunkline::tenant::Tenant;
+use trunkline::tenants::Tenant;
 
 use crate::direct::Direct;
 use crate::mcp;

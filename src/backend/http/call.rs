@@ -15,10 +15,10 @@ use super::head::{Head, SESSION};
 use super::refusal::refused;
 use super::sse::SseDecoder;
 use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
-use crate::backend::pending::{End, Failure};
-use crate::backend::reader::{Answers, Taken};
-use crate::jsonrpc::Frame;
-use crate::mcp::method;
+use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::connection::reader::{Answers, Taken};
+use crate::protocol::jsonrpc::Frame;
+use crate::protocol::mcp::method;
 
 /// The longest id of a session.
 const SESSION_LEN_MAX: usize = 1024;

@@ -10,7 +10,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Method, Response, StatusCode, Url};
 
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
-use crate::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
+use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
 
 /// Less than what common servers (Node.js, uvicorn: 5 s) keep a connection open for: a request that meets a
 /// connection as it is being closed is lost.

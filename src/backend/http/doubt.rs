@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Link;
 use super::call::ASTRAY;
-use crate::backend::pending::{Answer, End, Failure};
-use crate::jsonrpc::envelope::ErrorObject;
-use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST};
-use crate::mcp::requests::Dialect;
-use crate::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
+use crate::backend::connection::in_flight::{Answer, End, Failure};
+use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST};
+use crate::protocol::mcp::requests::Dialect;
+use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
 /// A server is asked at most once in this time, and whoever is refused meanwhile.
 const ASK_EVERY: Duration = Duration::from_secs(3);
@@ -144,8 +144,8 @@ mod tests {
     use super::*;
     use crate::backend::connection::{Connection, Outgoing};
     use crate::backend::testing::options;
-    use crate::jsonrpc::METHOD_NOT_FOUND;
-    use crate::mcp::ProtocolVersion;
+    use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
+    use crate::protocol::mcp::ProtocolVersion;
 
     /// A connection that is settled, and what its server is asked.
     fn settled() -> (Arc<Link>, mpsc::Receiver<Outgoing>) {

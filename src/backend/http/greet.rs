@@ -7,12 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::connection::Connection;
-use crate::backend::handshake::{Greeting, HandshakeError, Probe, open_legacy, read_probe};
-use crate::backend::pending::{End, Failure};
-use crate::mcp::requests;
+use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::instance::handshake::{
+    Greeting, HandshakeError, Probe, open_legacy, read_probe,
+};
+use crate::protocol::mcp::requests;
 
 /// Opens a fresh connection, both eras tried. Each step may take `init_timeout`.
-pub(in crate::backend) async fn greet(
+pub(crate) async fn greet(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {

@@ -6,10 +6,10 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::Link;
-use crate::backend::pending::Failure;
-use crate::jsonrpc::{Frame, Message, decode};
-use crate::mcp::headers::encode;
-use crate::mcp::{Era, ProtocolVersion, method};
+use crate::backend::connection::in_flight::Failure;
+use crate::protocol::jsonrpc::{Frame, Message, decode};
+use crate::protocol::mcp::headers::encode;
+use crate::protocol::mcp::{Era, ProtocolVersion, method};
 
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
@@ -134,7 +134,7 @@ fn common(link: &Link, version: Option<ProtocolVersion>) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::requests;
+    use crate::protocol::mcp::requests;
 
     #[test]
     fn a_message_says_what_it_is_about() {

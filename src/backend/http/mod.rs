@@ -1,7 +1,7 @@
 //! A server that has a URL (MCP's Streamable HTTP), in the place of a process and its pipes.
 //!
 //! One task takes what goes out. Every request is posted by a task of its own ([`call`]), and what comes
-//! back goes the same way as the lines of a process ([`super::reader`]), with one difference: the response to
+//! back goes the same way as the lines of a process ([`super::connection::reader`]), with one difference: the response to
 //! a request can answer that request only.
 //!
 //! - [`client`]: where requests go, and with which of the operator's headers
@@ -36,11 +36,11 @@ use tokio_util::sync::CancellationToken;
 use self::client::{Client, SendError};
 use self::doubt::Doubt;
 use self::head::Head;
+use super::connection::in_flight::Failure;
 use super::connection::{Connection, Options, Outgoing};
-use super::pending::Failure;
 use crate::config::{Secrets, Upstream};
-use crate::jsonrpc::Frame;
-use crate::mcp::{Era, method, requests};
+use crate::protocol::jsonrpc::Frame;
+use crate::protocol::mcp::{Era, method, requests};
 
 pub(super) use self::client::SetupError;
 pub(super) use self::greet::greet;

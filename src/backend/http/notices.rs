@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Link;
 use super::sse::SseDecoder;
 use super::stream::{Kind, kind_of, read_events};
-use crate::backend::reader::Answers;
+use crate::backend::connection::reader::Answers;
 
 /// The pause before the stream is asked for again. It grows each time nothing has come of it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);

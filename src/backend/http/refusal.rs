@@ -10,11 +10,11 @@ use tokio::time::{Instant, timeout};
 use super::Link;
 use super::doubt;
 use super::stream::{read_whole, take};
-use crate::backend::pending::Failure;
-use crate::backend::reader::Answers;
-use crate::jsonrpc::envelope::ErrorObject;
-use crate::jsonrpc::{Message, decode};
-use crate::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
+use crate::backend::connection::in_flight::Failure;
+use crate::backend::connection::reader::Answers;
+use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::jsonrpc::{Message, decode};
+use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
 /// How much of the body of a refusal is looked at.
 const REFUSAL_LEN_MAX: usize = 64 * 1024;

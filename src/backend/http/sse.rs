@@ -187,5 +187,5 @@ impl SseDecoder {
 }
 
 #[cfg(test)]
-#[path = "sse_tests.rs"]
+#[path = "tests/sse.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::Link;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
-use crate::backend::reader::{Answers, Garbage, Taken, take_message};
+use crate::backend::connection::reader::{Answers, Garbage, Taken, take_message};
 
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);

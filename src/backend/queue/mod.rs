@@ -13,11 +13,11 @@
 //!
 //! What tenants use counts only while somebody waits: what nobody else wanted is free.
 
-mod gate;
-mod line;
-mod room;
-mod serving;
-mod shares;
+mod capacity;
+mod dispatch;
+mod fair_shares;
+mod rate_gate;
+mod round_robin;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -33,15 +33,15 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-pub use self::gate::Gate;
-use self::line::Entry;
-pub use self::room::{WAITING_BYTES_MAX, WAITING_MAX};
-use self::serving::Waiting;
-use self::shares::{Share, Shares};
+pub use self::capacity::{WAITING_BYTES_MAX, WAITING_MAX};
+use self::dispatch::Waiting;
+use self::fair_shares::{Share, Shares};
+pub use self::rate_gate::Gate;
+use self::round_robin::Entry;
 pub use self::slots::reserved_of;
 use self::slots::{Slot, Slots};
-use crate::ids::TenantId;
-use crate::policy::Rate;
+use crate::common::ids::TenantId;
+use crate::common::policy::Rate;
 
 /// The slots of one server, and the lines before them.
 pub struct Queue {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Grants, Limit, Pattern, Policy};
+use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
 const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
 

@@ -7,14 +7,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use crate::common::ids::TenantId;
 use crate::gateway::CallError;
 use crate::http::error::{plain_problem, problem_of};
 use crate::http::{Front, body};
-use crate::ids::TenantId;
 use crate::store::StoreError;
 
 /// Why an administrator does not get what was asked for.
-pub(in crate::http) enum AdminError {
+pub(crate) enum AdminError {
     /// Who asks, or the request itself.
     Call(CallError),
     /// What is asked for cannot be understood.
@@ -27,7 +27,7 @@ pub(in crate::http) enum AdminError {
     Store(StoreError),
 }
 
-pub(in crate::http) type Answer = Result<Response<Body>, AdminError>;
+pub(crate) type Answer = Result<Response<Body>, AdminError>;
 
 impl From<CallError> for AdminError {
     fn from(error: CallError) -> Self {
@@ -101,7 +101,7 @@ pub(super) async fn object(
     serde_json::from_slice(&body).map_err(invalid)
 }
 
-pub(in crate::http) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (status, headers, body).into_response()

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
 use super::tenants::{find, tenant_id};
+use crate::common::keys::{KeyId, parse_name};
 use crate::http::Front;
 use crate::http::auth::Administrator;
-use crate::keys::{KeyId, parse_name};
 use crate::store::{Actor, KeyOwner, KeyRecord};
-use crate::tenant::KeyView;
+use crate::tenants::KeyView;
 
 /// What a key shall be.
 #[derive(Deserialize)]

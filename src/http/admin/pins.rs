@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
+use crate::common::ids::ServerId;
 use crate::http::Front;
 use crate::http::auth::Administrator;
-use crate::ids::ServerId;
 use crate::pins::{Hash, views};
 use crate::store::Actor;
 

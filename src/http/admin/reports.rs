@@ -11,11 +11,12 @@ use serde_json::json;
 
 use super::answer::{AdminError, Answer, json as answer};
 use super::tenants::tenant_id;
+use crate::common::ids::TenantId;
 use crate::http::Front;
+use crate::http::auth::store_quota;
+use crate::http::auth::store_quota::Turn;
 use crate::http::auth::{Administrator, Authenticated};
-use crate::http::servers::ServerView;
-use crate::http::turn::{self, Turn};
-use crate::ids::TenantId;
+use crate::http::rest::servers::ServerView;
 use crate::store::{UsageQuery, UsageTotal};
 
 /// What is shown if nobody says since when.
@@ -24,8 +25,8 @@ const LATELY: SignedDuration = SignedDuration::from_hours(24);
 const BY_MINUTE_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 const TOTAL_MAX: SignedDuration = SignedDuration::from_hours(400 * 24);
 /// Reports that are made at once. Of a tenant's own there is one at a time, so that one is left for the others.
-pub(in crate::http) const TENANTS_REPORTS: usize = 2;
-pub(in crate::http) const ADMINS_REPORTS: usize = 1;
+pub(crate) const TENANTS_REPORTS: usize = 2;
+pub(crate) const ADMINS_REPORTS: usize = 1;
 /// Entries of the audit log in one answer: unless asked otherwise, and at most.
 const ENTRIES: u32 = 100;
 const ENTRIES_MAX: u32 = 1000;
@@ -33,7 +34,7 @@ const ENTRIES_MAX: u32 = 1000;
 /// Which usage: `?from=2026-11-01T00:00:00Z&to=…&by=minute`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct UsageParams {
+pub(crate) struct UsageParams {
     tenant: Option<String>,
     from: Option<Timestamp>,
     to: Option<Timestamp>,
@@ -95,12 +96,12 @@ pub(super) async fn usage(
 ) -> Answer {
     let Query(params) = params.map_err(invalid)?;
     let tenant = params.tenant.as_deref().map(tenant_id).transpose()?;
-    let _turn = turn::wait(&front.admins_reports).await?;
+    let _turn = store_quota::wait(&front.admins_reports).await?;
     report(&front, tenant, &params).await
 }
 
 /// A tenant's own usage.
-pub(in crate::http) async fn own_usage(
+pub(crate) async fn own_usage(
     State(front): State<Arc<Front>>,
     Authenticated(caller): Authenticated,
     params: Result<Query<UsageParams>, QueryRejection>,

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::answer::{AdminError, Answer, json as answer};
 use super::tenants::{find, tenant_id};
+use crate::common::ids::ServerId;
 use crate::http::auth::Administrator;
-use crate::http::secrets::value_of;
+use crate::http::rest::secrets::value_of;
 use crate::http::{Front, body};
-use crate::ids::ServerId;
-use crate::secrets::Label;
 use crate::store::Actor;
-use crate::tenant::secrets;
+use crate::tenants::secrets::Label;
+use crate::tenants::secrets::by_tenant;
 
 pub(super) async fn list(
     State(front): State<Arc<Front>>,
@@ -31,7 +31,7 @@ pub(super) async fn list(
         find(&front, &tenant).await?;
         known.as_ref().ok_or_else(|| unknown(&server))?;
     }
-    let views = secrets::views(&server, known.as_ref().map(|known| known.config()), &records);
+    let views = by_tenant::views(&server, known.as_ref().map(|known| known.config()), &records);
     Ok(answer(StatusCode::OK, &json!({"secrets": views})))
 }
 

@@ -8,12 +8,12 @@ use axum::http::{Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::answer::{AdminError, Answer, json as answer, object};
+use crate::common::ids::TenantId;
+use crate::common::policy::Policy;
 use crate::http::Front;
 use crate::http::auth::Administrator;
-use crate::ids::TenantId;
-use crate::policy::Policy;
 use crate::store::Actor;
-use crate::tenant::{Source, TenantView};
+use crate::tenants::{Source, TenantView};
 
 pub(super) async fn list(State(front): State<Arc<Front>>, _: Administrator) -> Answer {
     let known = front.directory.known_tenants(front.store.tenants().await?);

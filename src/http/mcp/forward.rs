@@ -4,20 +4,20 @@ use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::request_state::RequestState;
-use super::reshape::Reshape;
+use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
+use super::translate::Reshape;
 use super::{Asking, PARAM_PREFIX, Scope};
-use crate::backend::during::{Events, Listener};
+use crate::backend::connection::call_notifications::{Events, Listener};
+use crate::common::ids::CallId;
 use crate::gateway::{Ask, Call, CallError, Caller, ToolName};
-use crate::http::rest::asked_timeout;
-use crate::ids::CallId;
-use crate::jsonrpc::RawObject;
-use crate::jsonrpc::members::Members;
-use crate::jsonrpc::rewrite::Change;
-use crate::mcp::params::{Params, ParamsError, text_of};
-use crate::mcp::requests::CallMeta;
-use crate::mcp::{Era, LogLevel, meta, method, names};
+use crate::http::rest::call::asked_timeout;
+use crate::protocol::jsonrpc::RawObject;
+use crate::protocol::jsonrpc::members::Members;
+use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::mcp::params::{Params, ParamsError, text_of};
+use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::{Era, LogLevel, meta, method, names};
 
 /// The requests that go on to a server as they are.
 pub(super) const METHODS: [&str; 4] =

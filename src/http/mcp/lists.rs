@@ -17,21 +17,21 @@ use tokio::time::Instant;
 
 use super::rpc::RpcError;
 use super::{Asking, Scope};
-use crate::aside::aside_if_long;
-use crate::backend::tools::Tool;
+use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
+use crate::common::offload::aside_if_long;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
 use crate::http::auth::credential;
-use crate::http::rest::asked_timeout;
-use crate::http::servers::granted;
-use crate::jsonrpc::METHOD_NOT_FOUND;
-use crate::jsonrpc::members::Members;
-use crate::jsonrpc::rewrite::Change;
-use crate::mcp::pages::Pages;
-use crate::mcp::params::text_of;
-use crate::mcp::results::Caching;
-use crate::mcp::{Era, method, names};
+use crate::http::rest::call::asked_timeout;
+use crate::http::rest::servers::granted;
+use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
+use crate::protocol::jsonrpc::members::Members;
+use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::mcp::pages::Pages;
+use crate::protocol::mcp::params::text_of;
+use crate::protocol::mcp::results::Caching;
+use crate::protocol::mcp::{Era, method, names};
 
 /// How long a server that is still starting may hold up the list of all servers. Who listens is told when it is there.
 const START_WAIT: Duration = Duration::from_secs(3);
@@ -328,8 +328,8 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aside::LONG;
-    use crate::aside::testing::is_done_aside;
+    use crate::common::offload::LONG;
+    use crate::common::offload::testing::is_done_aside;
 
     #[test]
     fn only_a_long_page_is_read_aside() {

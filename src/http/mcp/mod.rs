@@ -10,29 +10,16 @@
 //!   what that one keeps, and [`relayed`] passes its answer back, as far as it is [`heard`]
 //! - [`request_state`]: what modern servers want back
 
-mod about;
-mod ended;
-mod exchange;
-mod following;
 mod forward;
-mod heard;
-mod initialize;
+mod introduction;
 mod legacy;
-mod listen;
 mod lists;
 mod modern;
-mod openings;
-mod relay;
-mod relayed;
-mod request_state;
-mod reshape;
-mod resources;
+mod response;
 mod rpc;
-mod seats;
 mod session;
-mod sessions;
-mod sse;
-mod stand;
+mod stream;
+mod translate;
 
 use std::sync::Arc;
 
@@ -45,18 +32,18 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use self::relay::Arrived;
 use self::rpc::RpcError;
-pub(super) use self::seats::Seats;
-pub(super) use self::sessions::{SWEEP_EVERY, Sessions};
+use self::session::forward_to_owner::Arrived;
+pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
+pub(super) use self::stream::stream_quota::Seats;
 use super::auth::Authenticated;
 use super::replicas::Relayed;
 use super::{Front, body};
 use crate::gateway::{CallError, Caller};
-use crate::jsonrpc::raw::{DEPTH_MAX, deeper_than};
-use crate::jsonrpc::{INVALID_REQUEST, Message, decode};
-use crate::mcp::params::{Params, text_of};
-use crate::mcp::{Era, ProtocolVersion, meta, method};
+use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
+use crate::protocol::jsonrpc::{INVALID_REQUEST, Message, decode};
+use crate::protocol::mcp::params::{Params, text_of};
+use crate::protocol::mcp::{Era, ProtocolVersion, meta, method};
 
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub(super) const SESSION_ID: &str = "mcp-session-id";

@@ -8,11 +8,15 @@ use serde_json::{Value, json};
 
 use crate::gateway::CallError;
 use crate::http::error::{rate_headers, status_of};
-use crate::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR};
-use crate::limits::Standing;
-use crate::mcp::headers::HeaderMismatch;
-use crate::mcp::params::ParamsError;
-use crate::mcp::{Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION};
+use crate::protocol::jsonrpc::{
+    INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
+};
+use crate::protocol::mcp::headers::HeaderMismatch;
+use crate::protocol::mcp::params::ParamsError;
+use crate::protocol::mcp::{
+    Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
+};
+use crate::tenants::limits::Standing;
 
 /// An error, as a client of either era reads it.
 #[derive(Debug)]
@@ -75,8 +79,12 @@ impl RpcError {
 
     /// The message as JSON. Without an id that could be read, JSON-RPC answers with `null`.
     pub(super) fn body(&self, id: Option<&RawValue>) -> Bytes {
-        let frame =
-            crate::jsonrpc::Frame::error(id, self.code, &self.message, self.data.as_deref());
+        let frame = crate::protocol::jsonrpc::Frame::error(
+            id,
+            self.code,
+            &self.message,
+            self.data.as_deref(),
+        );
         without_line_end(frame.into_bytes())
     }
 
@@ -186,7 +194,7 @@ pub(super) fn result(id: &RawValue, result: &str) -> Bytes {
 
 /// A notification; `params` is JSON.
 pub(super) fn notification(method: &str, params: &str) -> Bytes {
-    without_line_end(crate::jsonrpc::Frame::notification(method, params).into_bytes())
+    without_line_end(crate::protocol::jsonrpc::Frame::notification(method, params).into_bytes())
 }
 
 fn without_line_end(mut frame: Vec<u8>) -> Bytes {

@@ -9,11 +9,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::super::changing::time_for_last_calls;
 use super::table::{Process, Table};
 use crate::backend::Backend;
-use crate::ids::{ServerId, TenantId};
-use crate::secrets::{SealedSet, Vault};
+use crate::common::ids::{ServerId, TenantId};
+use crate::registry::rollover::time_for_last_calls;
+use crate::tenants::secrets::{SealedSet, Vault};
 
 pub(super) struct Running {
     pub(super) tenant: TenantId,

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::changes::Changes;
 use crate::backend::{Backend, State};
+use crate::common::ids::{ServerId, TenantId};
 use crate::config;
-use crate::ids::{ServerId, TenantId};
-use crate::registry::lease::Usage;
-use crate::secrets::SealedSet;
+use crate::registry::backend_ref::Usage;
+use crate::tenants::secrets::SealedSet;
 
 /// The processes of one server. Those that leave are in it until they are gone, or others have come in their stead.
 #[derive(Default)]

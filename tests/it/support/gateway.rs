@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::app::App;
-use trunkline::reload::watch::Watch;
+use trunkline::app::config_watch::Watch;
 
 use super::{Api, Fake, Setup, TRUNKLINE, eventually, in_time, processes};
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use trunkline::config::OAuth;
-use trunkline::oauth::Verifier;
+use trunkline::tenants::oauth::Verifier;
 
 pub const ISSUER: &str = "https://id.example";
 pub const AUDIENCE: &str = "https://gateway.example/mcp";

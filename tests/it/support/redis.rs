@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::config::Secret;
-use trunkline::limits::{Limits, Shared};
 use trunkline::telemetry::metrics::Metrics;
+use trunkline::tenants::limits::{Limits, Shared};
 
 use super::{LIMIT, eventually, kill, metrics, missing};
 
@@ -154,8 +154,8 @@ impl Replica {
     }
 
     /// The limits of a tenant here.
-    pub fn limits(&self, tenant: &str, policy: &trunkline::policy::Policy) -> Limits {
-        let tenant = trunkline::ids::TenantId::parse(tenant).unwrap();
+    pub fn limits(&self, tenant: &str, policy: &trunkline::common::policy::Policy) -> Limits {
+        let tenant = trunkline::common::ids::TenantId::parse(tenant).unwrap();
         Limits::new(&tenant, policy, Some(self.shared.clone()))
     }
 

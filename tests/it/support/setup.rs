@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
+use trunkline::common::ids::TenantId;
 use trunkline::config::{self, Config, Secret, Sources};
-use trunkline::ids::TenantId;
 use trunkline::store::{Actor, KeyOwner, Store};
 use uuid::Uuid;
 

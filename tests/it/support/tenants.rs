@@ -7,13 +7,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
-use trunkline::backend::lifecycle::Budget;
+use trunkline::backend::supervise::restart_policy::Budget;
+use trunkline::common::ids::TenantId;
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, Front};
-use trunkline::ids::TenantId;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
-use trunkline::tenant::Directory;
+use trunkline::tenants::Directory;
 
 use super::{Api, Fake, Mcp, Setup, TRUNKLINE, in_time, processes};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
-use trunkline::mcp::Era;
+use trunkline::protocol::mcp::Era;
 
 use super::message::{Inspection, refusal};
 use super::request::{self, Call, Endpoint};

@@ -11,7 +11,7 @@ use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, Front};
 use trunkline::store::Store;
-use trunkline::tenant::Directory;
+use trunkline::tenants::Directory;
 
 use crate::worker::tenant_id;
 

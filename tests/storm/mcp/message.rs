@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use trunkline::jsonrpc::envelope::ErrorObject;
-use trunkline::mcp::method;
-use trunkline::mcp::results::{ResultHead, ResultKind};
+use trunkline::protocol::jsonrpc::envelope::ErrorObject;
+use trunkline::protocol::mcp::method;
+use trunkline::protocol::mcp::results::{ResultHead, ResultKind};
 
 use super::request::Call;
 use crate::outcome::Outcome;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use rand::RngExt;
-use trunkline::mcp::{Era, ProtocolVersion, meta, method};
+use trunkline::protocol::mcp::{Era, ProtocolVersion, meta, method};
 
 use crate::plan::{Plan, rng};
 use crate::round::server_name;

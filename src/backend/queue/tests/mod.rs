@@ -1,7 +1,7 @@
 //! Turns, bounds and shares, on virtual time; and the lock-free part, on real threads.
 
 mod bounds;
-mod gate;
+mod rate_gate;
 mod reserve;
 mod resize;
 mod scenarios;

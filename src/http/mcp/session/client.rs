@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::{Session, State, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::client::{Client, Question};
+use crate::backend::changes::audience::{Client, Question};
+use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::Connection;
-use crate::backend::mailbox::Lists;
 use crate::http::mcp::rpc;
-use crate::jsonrpc::{Frame, INTERNAL_ERROR};
-use crate::mcp::{LogLevel, method};
+use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
+use crate::protocol::mcp::{LogLevel, method};
 
 /// Questions of servers that may wait for one client.
 pub(super) const QUESTIONS_MAX: usize = 64;

@@ -1,0 +1,74 @@
+//! A gateway that is one of several.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::cluster::{Endings, Membership, Replicas};
+use crate::config::Config;
+use crate::http::Front;
+use crate::store::Store;
+
+/// What it has before it runs.
+pub(super) struct Among {
+    /// Where the others reach it.
+    pub(super) listener: TcpListener,
+    pub(super) membership: Membership,
+    pub(super) endings: Endings,
+    replicas: Arc<Replicas>,
+}
+
+/// What it has while it runs.
+pub(super) struct Joined {
+    stop: CancellationToken,
+    membership: JoinHandle<()>,
+    _following: AbortOnDropHandle<()>,
+}
+
+impl Among {
+    /// Joins the others, and keeps `count` of all of them.
+    pub(super) async fn join(
+        listener: TcpListener,
+        config: &Config,
+        store: &Store,
+        count: Arc<AtomicU32>,
+    ) -> Result<Self> {
+        let bound = listener.local_addr()?;
+        let (replicas, membership) = Replicas::join(config, bound, store.clone(), count).await?;
+        Ok(Self { listener, membership, endings: Endings::new(store.clone()), replicas })
+    }
+
+    /// Has a front end know the others, and what they know.
+    pub(super) async fn introduce(&mut self, front: Front) -> Result<Front> {
+        let front = front.among(self.replicas.clone());
+        loop {
+            let more = self.endings.read().await;
+            let more = more.context("cannot read which sessions have ended")?;
+            if more.is_empty() {
+                return Ok(front);
+            }
+            front.end_all(&more);
+        }
+    }
+}
+
+impl Joined {
+    /// Stays with the others, and follows them.
+    pub(super) fn start(membership: Membership, endings: Endings, front: Arc<Front>) -> Self {
+        let stop = CancellationToken::new();
+        let membership = tokio::spawn(membership.run(stop.clone()));
+        let following = tokio::spawn(async move { front.follow(endings).await });
+        Self { stop, membership, _following: AbortOnDropHandle::new(following) }
+    }
+
+    /// Leaves the others, when nothing is served any more.
+    pub(super) async fn leave(self) {
+        self.stop.cancel();
+        let _ = self.membership.await;
+    }
+}

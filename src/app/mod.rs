@@ -1,0 +1,201 @@
+//! The gateway put together. `main` and the tests build the same one.
+
+pub mod background;
+pub mod config_watch;
+mod join;
+pub(crate) mod pin_sync;
+pub mod reload;
+pub mod signals;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use arc_swap::ArcSwap;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use self::join::{Among, Joined};
+use crate::app::background::Tenancy;
+use crate::app::config_watch::Watch;
+use crate::app::reload::Reload;
+use crate::backend::Environment;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::http::{self, Front};
+use crate::registry::Registry;
+use crate::telemetry::metrics::Metrics;
+
+/// From the end of the servers until the answers of their calls are written.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// A gateway that listens, and whose servers are being started.
+pub struct App {
+    /// What is in force.
+    config: Arc<ArcSwap<Config>>,
+    /// Its files, and who may ask to have them read again.
+    watch: Option<(Watch, Arc<Notify>)>,
+    metrics: Metrics,
+    front: Arc<Front>,
+    tenancy: Tenancy,
+    listener: TcpListener,
+    ops_listener: Option<TcpListener>,
+    among: Option<Among>,
+    servers: TaskTracker,
+    stop_servers: CancellationToken,
+}
+
+impl App {
+    /// Binds the ports and starts the servers. `own_program` is this executable.
+    pub async fn build(config: Config, own_program: PathBuf) -> Result<Self> {
+        let listener = bind(config.listen, "listen").await?;
+        let ops_listener = match config.ops_listen {
+            Some(address) => Some(bind(address, "ops_listen").await?),
+            None => None,
+        };
+        let metrics = Metrics::new();
+        let tenancy = Tenancy::open(&config, &metrics).await?;
+        let mut among = match &config.replicas {
+            Some(replicas) => {
+                let listener = bind(replicas.listen, "replicas.listen").await?;
+                let (store, count) = (tenancy.directory.store(), tenancy.members());
+                Some(Among::join(listener, &config, store, count).await?)
+            }
+            None => None,
+        };
+        let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
+        environment.pins = tenancy.pins.clone();
+        let servers = TaskTracker::new();
+        let stop_servers = CancellationToken::new();
+        let vault = tenancy.directory.secrets().vault();
+        let registry =
+            Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
+        let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
+        let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
+        let mut front = Front::new(gateway, directory, oauth, &config);
+        if let Some(among) = &mut among {
+            front = among.introduce(front).await.inspect_err(|_| stop_servers.cancel())?;
+        }
+        Ok(Self {
+            config: Arc::new(ArcSwap::from_pointee(config)),
+            watch: None,
+            metrics,
+            front: Arc::new(front),
+            tenancy,
+            listener,
+            ops_listener,
+            among,
+            servers,
+            stop_servers,
+        })
+    }
+
+    /// Has the configuration read again when its files change, and when `asked` is notified.
+    pub fn watching(self, watch: Watch, asked: Arc<Notify>) -> Self {
+        Self { watch: Some((watch, asked)), ..self }
+    }
+
+    /// Where callers are served.
+    pub fn addr(&self) -> Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Where operators are served, if elsewhere.
+    pub fn ops_addr(&self) -> Option<SocketAddr> {
+        self.ops_listener.as_ref()?.local_addr().ok()
+    }
+
+    /// Where other replicas are served, if there may be any.
+    pub fn replicas_addr(&self) -> Option<SocketAddr> {
+        self.among.as_ref()?.listener.local_addr().ok()
+    }
+
+    /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
+    /// finished within the limit, servers stopped.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
+        let drain_replicas = CancellationToken::new();
+        let header_timeout = self.config.load().header_timeout;
+        let (serving, serving_replicas) = (TaskTracker::new(), TaskTracker::new());
+        let serve = |listener, router, drain: &CancellationToken| {
+            http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
+        };
+        let router = http::router(self.front.clone(), self.ops_listener.is_none());
+        serving.spawn(serve(self.listener, router, &drain));
+        if let Some(listener) = self.ops_listener {
+            serving.spawn(serve(listener, http::ops_router(self.front.clone()), &drain));
+        }
+        let among = self.among.map(|among| {
+            let Among { listener, membership, endings, .. } = among;
+            let router = http::replicas_router(self.front.clone());
+            serving_replicas.spawn(serve(listener, router, &drain_replicas));
+            Joined::start(membership, endings, self.front.clone())
+        });
+        serving.close();
+        serving_replicas.close();
+
+        let front = self.front.clone();
+        let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
+            front.sweep_sessions().await;
+        }));
+        let reloading = self.watch.map(|(watch, asked)| {
+            let reload = Reload {
+                watch,
+                asked,
+                config: self.config.clone(),
+                registry: self.front.gateway().registry().clone(),
+                directory: self.tenancy.directory.clone(),
+                metrics: self.metrics.config(),
+            };
+            AbortOnDropHandle::new(tokio::spawn(reload.run()))
+        });
+        let tenancy = self.tenancy.start(self.front.gateway().clone());
+        shutdown.await;
+        drop((sweeping, reloading));
+        tracing::info!("shutting down");
+        self.front.start_draining();
+        let config = self.config.load_full();
+        sleep(config.drain_delay).await;
+        drain.cancel();
+        self.front.close_streams();
+        let served = async {
+            serving.wait().await;
+            // Last: calls that are under way may wait for what comes by way of other replicas.
+            drain_replicas.cancel();
+            serving_replicas.wait().await;
+        };
+        tokio::pin!(served);
+        if timeout(config.drain_timeout, &mut served).await.is_err() {
+            tracing::warn!("calls were still in flight at the end of `drain_timeout`");
+            // Ended by their servers' end, calls are answered: not run, or outcome unknown.
+            self.stop_servers.cancel();
+            drain_replicas.cancel();
+            if timeout(LAST_ANSWERS, &mut served).await.is_err() {
+                abort.cancel();
+                served.await;
+            }
+        }
+        self.stop_servers.cancel();
+        self.servers.close();
+        self.servers.wait().await;
+        let leave = async {
+            if let Some(among) = among {
+                among.leave().await;
+            }
+        };
+        // After the last call: what was used of it is written down too.
+        tenancy.stop(leave).await;
+        tracing::info!("shut down");
+    }
+}
+
+async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} (`{key}`)"))
+}

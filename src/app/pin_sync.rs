@@ -1,0 +1,134 @@
+//! Between the store and the gateway: what was approved goes one way, what servers have the other.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::backend::instance::pins::Pins;
+use crate::backend::instance::tools::{Tool, ToolSet};
+use crate::common::ids::ServerId;
+use crate::config::Config;
+use crate::pins::{Definition, canonical, within_bounds};
+use crate::store::{HELD_MAX, Pinned, Sighting, Store, StoreError};
+use crate::telemetry::metrics::Metrics;
+
+/// How often all is read again, though nothing is said to have changed.
+const CONFIRM_EVERY: Duration = Duration::from_secs(60);
+/// Between attempts, as long as the store is away.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// A server that changes its tools all the time is not written down all the time.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// The pinned servers of a configuration, with what was approved as far as that can be read now.
+pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
+    let pinned = config.servers.iter().filter(|(_, server)| server.pin);
+    let pins = Arc::new(Pins::new(pinned.map(|(id, _)| id), metrics));
+    if !pins.servers().is_empty()
+        && let Err(error) = reconcile(&pins, store).await
+    {
+        tracing::warn!(%error, "what was approved cannot be read: all tools of pinned servers are held back");
+    }
+    pins
+}
+
+/// Keeps both sides up to date. Never done.
+pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
+    let mut changes = store.changes();
+    loop {
+        tokio::select! {
+            () = changes.next() => {}
+            () = pins.listed() => {}
+            () = sleep(CONFIRM_EVERY) => {}
+        }
+        if pins.servers().is_empty() {
+            continue;
+        }
+        let mut is_away = false;
+        while let Err(error) = reconcile(&pins, &store).await {
+            if !is_away {
+                tracing::warn!(%error, "the store cannot be asked which tools are approved: what was known still holds");
+                is_away = true;
+            }
+            sleep(RETRY_EVERY).await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Goes on with the other servers where one cannot be dealt with; gives the first problem.
+async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
+    let mut pinned = store.pinned().await?;
+    let (were_any, mut outcome) = use_first(pins, store, &pinned).await;
+    if were_any {
+        pinned = store.pinned().await?;
+    }
+    for server in pins.servers() {
+        let known = pinned.get(&server);
+        pins.set_approved(&server, known.map(|pinned| pinned.approved.clone()));
+    }
+    for (server, known) in &pinned {
+        let is_fresh = pins.take_fresh(server);
+        let sighting = sighting(known, &pins.tools(server), is_fresh);
+        if !sighting.is_empty() {
+            let noted = store.note_sighting(server, &sighting).await;
+            outcome = outcome.and(noted.inspect_err(|_| pins.set_fresh(server, is_fresh)));
+        }
+    }
+    outcome
+}
+
+/// Approves what servers have that were never seen before. Says whether there were any, and the first problem.
+async fn use_first(
+    pins: &Pins,
+    store: &Store,
+    pinned: &BTreeMap<ServerId, Pinned>,
+) -> (bool, Result<(), StoreError>) {
+    let (mut were_any, mut outcome) = (false, Ok(()));
+    for server in pins.servers().iter().filter(|server| !pinned.contains_key(*server)) {
+        let Some(tools) = pins.tools(server).into_iter().next() else { continue };
+        let definitions = within_bounds(tools.all().map(definition));
+        let used = store.first_use(server, &definitions).await;
+        if let Ok(true) = used {
+            let tools = definitions.len();
+            tracing::info!(%server, tools, "server `{server}` is seen for the first time: its tools are approved as they are");
+        }
+        were_any |= used.is_ok();
+        outcome = outcome.and(used.map(drop));
+    }
+    (were_any, outcome)
+}
+
+/// What is to be written down of what a server has. What it no longer has only if it was just asked: another replica may
+/// have another run of it.
+fn sighting(known: &Pinned, runs: &[Arc<ToolSet>], is_fresh: bool) -> Sighting {
+    let tools = || runs.iter().flat_map(|tools| tools.all());
+    let held: Vec<&Tool> = tools().filter(|tool| tool.is_held()).collect();
+    let key = |tool: &Tool| (tool.name().to_owned(), tool.hash());
+    let mut seen = HashSet::new();
+    let new = held.iter().filter(|tool| !known.held.contains(&key(tool)) && seen.insert(key(tool)));
+    let new = within_bounds(new.take(HELD_MAX).map(|tool| definition(tool)));
+    if !is_fresh || runs.is_empty() {
+        return Sighting { held: new, ..Sighting::default() };
+    }
+    let has: HashSet<_> = held.iter().map(|tool| key(tool)).collect();
+    let names: HashSet<&str> = tools().map(Tool::name).collect();
+    let is_there = |tool: &&String| names.contains(tool.as_str());
+    let approved = known.approved.keys();
+    let missing = approved.filter(|tool| !is_there(tool) && !known.gone.contains(*tool));
+    Sighting {
+        held: new,
+        released: known.held.iter().filter(|held| !has.contains(held)).cloned().collect(),
+        gone: missing.cloned().collect(),
+        back: known.gone.iter().filter(is_there).cloned().collect(),
+    }
+}
+
+fn definition(tool: &Tool) -> Definition {
+    Definition {
+        tool: tool.name().to_owned(),
+        hash: tool.hash(),
+        text: canonical(tool.definition().get()),
+    }
+}

@@ -1,0 +1,93 @@
+//! The configuration, read again while the gateway runs: when its files change ([`watch`]) and when somebody asks.
+//!
+//! All of it is read and checked as at the start, with the same environment and command line. Then what can change
+//! does, or, if there is a mistake anywhere, nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::config_watch::Watch;
+use crate::config::{Config, Difference};
+use crate::registry::Registry;
+use crate::telemetry::metrics::ConfigMetrics;
+use crate::tenants::Directory;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Reads the configuration again, and has it applied.
+pub struct Reload {
+    /// Its files.
+    pub watch: Watch,
+    /// Told to read them now.
+    pub asked: Arc<Notify>,
+    /// What is in force.
+    pub config: Arc<ArcSwap<Config>>,
+    /// The servers.
+    pub registry: Registry,
+    /// The tenants.
+    pub directory: Arc<Directory>,
+    /// What is counted.
+    pub metrics: ConfigMetrics,
+}
+
+impl Reload {
+    /// Goes on as long as the gateway does. Never done.
+    pub async fn run(mut self) {
+        loop {
+            tokio::select! {
+                // Looks too, so that the next look does not take what is read now for a change.
+                () = self.asked.notified() => drop(self.watch.look().await),
+                () = sleep(LOOK_EVERY) => if !self.watch.look().await { continue },
+            }
+            match self.read().await {
+                Ok(new) => self.apply(new),
+                Err(problem) => {
+                    self.metrics.failed.inc();
+                    tracing::error!(
+                        "the configuration cannot be used, and stays as it was: {problem}"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<Config, String> {
+        let new = self.watch.read().await.map_err(|error| error.to_string())?;
+        let (now, then) = (&new.origin, &self.config.load().origin);
+        if now != then {
+            return Err(format!("it would come from {now}, not from {then}: that needs a restart"));
+        }
+        Ok(new)
+    }
+
+    fn apply(&self, new: Config) {
+        let before = self.config.load_full();
+        for warning in &new.warnings {
+            tracing::warn!("{warning}");
+        }
+        let servers = Difference::between(&before.servers, &new.servers);
+        let tenants = Difference::between(&before.tenants, &new.tenants);
+        let settings = before.changed_settings(&new);
+        let needs_restart = before.needs_restart(&new);
+        let after = Arc::new(before.renewed(new));
+        self.config.store(after.clone());
+        self.registry.apply(&after.servers);
+        self.directory.set_file(&after);
+        self.metrics.note_loaded();
+        let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
+        tracing::info!(
+            "configuration read again: servers: {servers}; tenants: {tenants}; other settings changed: {settings}"
+        );
+        if !needs_restart.is_empty() {
+            tracing::warn!("changed, but needs a restart: {}", needs_restart.join(", "));
+        }
+        if after.auth.oauth.is_none() {
+            self.directory.warn_if_nobody_can_call();
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Subscriptions at a server that is played by the test.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::retry::PAUSE;
+use super::*;
+use crate::backend::About;
+use crate::backend::changes::audience::Audience;
+use crate::backend::changes::mailbox::{Change, List, Lists as Wanted, Mailbox};
+use crate::backend::changes::{Subscription, WatchError};
+use crate::backend::instance::tools::ToolSet;
+use crate::backend::testing::{PIPE_LEN, Peer, connect};
+use crate::common::ids::ServerId;
+use crate::protocol::mcp::ProtocolVersion;
+use crate::protocol::mcp::requests::Dialect;
+
+/// A server, and all that listen to it.
+pub(super) struct Scene {
+    pub(super) peer: Peer,
+    pub(super) changes: Arc<Changes>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) listener: Arc<Subscription>,
+    keeping: JoinHandle<()>,
+}
+
+pub(super) fn open(version: ProtocolVersion, capabilities: Value) -> Scene {
+    let changes = Changes::new(ServerId::parse("test").unwrap());
+    let mailbox = Arc::new(Mailbox::default());
+    let listener =
+        Arc::new(changes.subscribe(TenantId::parse("a").unwrap(), mailbox.clone(), Wanted::ALL));
+    let (peer, keeping) = run(&changes, version, capabilities);
+    Scene { peer, changes, mailbox, listener, keeping }
+}
+
+/// One run of a server.
+fn run(
+    changes: &Arc<Changes>,
+    version: ProtocolVersion,
+    capabilities: Value,
+) -> (Peer, JoinHandle<()>) {
+    let (connection, peer) = connect(PIPE_LEN, Audience { changes: changes.clone(), client: None });
+    let capabilities = serde_json::from_value(capabilities).unwrap();
+    let ready = Ready {
+        connection,
+        dialect: Arc::new(Dialect::new(version)),
+        about: Arc::new(About { capabilities, ..About::default() }),
+        tools: Arc::new(ToolSet::default()),
+    };
+    let changes = changes.clone();
+    (peer, tokio::spawn(async move { keep_subscribed(&changes, &ready).await }))
+}
+
+fn legacy() -> Scene {
+    open(ProtocolVersion::LATEST_LEGACY, json!({"resources": {"subscribe": true}}))
+}
+
+impl Scene {
+    /// Receives a message that must be about this.
+    async fn asked(&mut self, method: &str, uri: &str) -> Value {
+        let message = self.peer.receive().await;
+        assert_eq!((&message["method"], &message["params"]["uri"]), (&json!(method), &json!(uri)));
+        message["id"].clone()
+    }
+
+    /// Receives the next message, which must come.
+    pub(super) async fn asks_in_time(&mut self) -> Value {
+        let asked = timeout(Duration::from_secs(600), self.peer.receive()).await;
+        asked.expect("it is not asked any more")
+    }
+
+    /// Receives a message that must say all that is listened to.
+    pub(super) async fn listens(&mut self, filter: Value) -> Value {
+        let message = self.asks_in_time().await;
+        assert_eq!(message["method"], "subscriptions/listen");
+        assert_eq!(message["params"]["notifications"], filter);
+        message["id"].clone()
+    }
+
+    pub(super) async fn acknowledge(&mut self, id: &Value, notifications: Value) {
+        let meta = json!({"io.modelcontextprotocol/subscriptionId": id});
+        let params = json!({"notifications": notifications, "_meta": meta});
+        let method = "notifications/subscriptions/acknowledged";
+        self.peer.send(json!({"method": method, "params": params})).await;
+    }
+
+    async fn cancels(&mut self, id: &Value) {
+        let message = self.peer.receive().await;
+        assert_eq!(message["method"], "notifications/cancelled");
+        assert_eq!(&message["params"]["requestId"], id);
+    }
+
+    pub(super) async fn silence(&mut self) {
+        let message = timeout(Duration::from_secs(60), self.peer.receive()).await;
+        assert!(message.is_err(), "{message:?}");
+    }
+
+    pub(super) async fn answer(&mut self, id: &Value, result: Value) {
+        self.peer.send(json!({"id": id, "result": result})).await;
+    }
+
+    pub(super) fn watch(&self, uri: &'static str) -> JoinHandle<Result<(), WatchError>> {
+        let listener = self.listener.clone();
+        tokio::spawn(
+            async move { listener.watch(uri, Instant::now() + Duration::from_secs(120)).await },
+        )
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_server_is_told_of_each_resource_and_of_no_list() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    assert!(!watching.is_finished());
+    scene.answer(&id, json!({})).await;
+    assert!(watching.await.unwrap().is_ok());
+    scene.listener.unwatch("x");
+    let id = scene.asked("resources/unsubscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_run_of_a_server_is_told_of_what_is_watched_still() {
+    let mut scene = legacy();
+    for uri in ["x", "y"] {
+        let watching = scene.watch(uri);
+        let id = scene.asked("resources/subscribe", uri).await;
+        scene.answer(&id, json!({})).await;
+        watching.await.unwrap().unwrap();
+    }
+    scene.keeping.abort();
+    scene.listener.unwatch("y");
+    let able = json!({"resources": {"subscribe": true}});
+    (scene.peer, scene.keeping) = run(&scene.changes, ProtocolVersion::LATEST_LEGACY, able);
+    let id = scene.asked("resources/subscribe", "x").await;
+    // Whoever comes meanwhile waits for the word of this run.
+    let watching = scene.watch("x");
+    tokio::task::yield_now().await;
+    assert!(!watching.is_finished());
+    scene.answer(&id, json!({})).await;
+    watching.await.unwrap().unwrap();
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_and_comes_back_at_once_costs_the_server_nothing() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    watching.await.unwrap().unwrap();
+    for _ in 0..10 {
+        scene.listener.unwatch("x");
+        scene.listener.watch_all(["x".to_owned()]).unwrap();
+    }
+    scene.silence().await;
+    assert!(scene.changes.unsettled().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_the_server_has_answered_is_unsubscribed_after() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    scene.listener.unwatch("x");
+    watching.abort();
+    scene.answer(&id, json!({})).await;
+    let id = scene.asked("resources/unsubscribe", "x").await;
+    scene.answer(&id, json!({})).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_passed_on_and_nothing_undone() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    let id = scene.asked("resources/subscribe", "x").await;
+    let error = json!({"code": 5, "message": "no", "data": [1]});
+    scene.peer.send(json!({"id": id, "error": error})).await;
+    let Err(WatchError::Refused(refused)) = watching.await.unwrap() else { panic!() };
+    assert_eq!((refused.code, refused.message.as_str()), (5, "no"));
+    assert_eq!(refused.data.as_ref().unwrap().get(), "[1]");
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_refuses_in_the_end() {
+    let mut scene = legacy();
+    let watching = scene.watch("x");
+    scene.asked("resources/subscribe", "x").await;
+    let began = Instant::now();
+    assert!(matches!(watching.await.unwrap(), Err(WatchError::Refused(_))));
+    assert_eq!(began.elapsed().as_secs(), SUBSCRIBE_TIMEOUT.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_tell_is_never_asked() {
+    for version in [ProtocolVersion::LATEST_LEGACY, ProtocolVersion::LATEST] {
+        let mut scene = open(version, json!({"resources": {}}));
+        let Err(WatchError::Refused(refused)) = scene.watch("x").await.unwrap() else { panic!() };
+        assert_eq!(refused.code, METHOD_NOT_FOUND);
+        scene.silence().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_modern_server_the_new_request_is_there_before_the_old_one_goes() {
+    let capabilities =
+        json!({"tools": {"listChanged": true}, "prompts": {}, "resources": {"subscribe": true}});
+    let mut scene = open(ProtocolVersion::LATEST, capabilities);
+    let lists = scene.listens(json!({"toolsListChanged": true})).await;
+    scene.acknowledge(&lists, json!({"toolsListChanged": true})).await;
+    let both = [scene.watch("x"), scene.watch("y")];
+    let first = scene.listens(json!({"resourceSubscriptions": ["x", "y"]})).await;
+    assert!(!both[0].is_finished());
+    scene.acknowledge(&first, json!({"resourceSubscriptions": ["x", "y"]})).await;
+    for watching in both {
+        watching.await.unwrap().unwrap();
+    }
+    let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "y"}});
+    scene.peer.send(updated).await;
+    let server = ServerId::parse("test").unwrap();
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "y".to_owned()));
+    scene.listener.unwatch("x");
+    let second = scene.listens(json!({"resourceSubscriptions": ["y"]})).await;
+    scene.acknowledge(&second, json!({"resourceSubscriptions": ["y"]})).await;
+    scene.cancels(&first).await;
+    scene.silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
+    let capabilities = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}});
+    let mut scene = open(ProtocolVersion::LATEST, capabilities);
+    let lists = scene.listens(json!({"toolsListChanged": true})).await;
+    scene.acknowledge(&lists, json!({"toolsListChanged": true})).await;
+    let good = scene.watch("good");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    good.await.unwrap().unwrap();
+    // By an error, for which one of them is to blame, or by leaving it out.
+    let (bad, fine) = (scene.watch("bad"), scene.watch("fine"));
+    let error = json!({"code": 5, "message": "no"});
+    let both = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
+    scene.peer.send(json!({"id": both, "error": error})).await;
+    let alone = scene.listens(json!({"resourceSubscriptions": ["bad", "good"]})).await;
+    scene.peer.send(json!({"id": alone, "error": error})).await;
+    let new = scene.listens(json!({"resourceSubscriptions": ["fine", "good"]})).await;
+    scene.acknowledge(&new, json!({"resourceSubscriptions": ["fine", "good"]})).await;
+    scene.cancels(&id).await;
+    assert!(matches!(bad.await.unwrap(), Err(WatchError::Refused(error)) if error.code == 5));
+    fine.await.unwrap().unwrap();
+    scene.listener.unwatch("fine");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    scene.cancels(&new).await;
+    let worse = scene.watch("worse");
+    let id = scene.listens(json!({"resourceSubscriptions": ["good", "worse"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
+    assert!(matches!(worse.await.unwrap(), Err(WatchError::Refused(_))));
+    let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "good"}});
+    scene.peer.send(updated).await;
+    let server = ServerId::parse("test").unwrap();
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "good".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_resource_that_a_legacy_server_does_not_answer_holds_up_no_other() {
+    let mut scene = legacy();
+    let hanging = scene.watch("hanging");
+    scene.asked("resources/subscribe", "hanging").await;
+    let good = scene.watch("good");
+    let id = scene.asked("resources/subscribe", "good").await;
+    scene.answer(&id, json!({})).await;
+    good.await.unwrap().unwrap();
+    assert!(!hanging.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_resources_are_never_answered_holds_up_its_own_alone() {
+    let mut scene = legacy();
+    scene.listener.watch_all((0..1000).map(|n| format!("hanging-{n:03}"))).unwrap();
+    let mut hanging = 0;
+    while let Ok(message) = timeout(Duration::from_secs(1), scene.peer.receive()).await {
+        assert_eq!(message["method"], "resources/subscribe");
+        hanging += 1;
+    }
+    assert_eq!(hanging, 4);
+    let other = TenantId::parse("b").unwrap();
+    let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
+    let began = Instant::now();
+    for uri in ["x", "y", "z"] {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (watched, ()) = tokio::join!(other.watch(uri, deadline), async {
+            let id = scene.asked("resources/subscribe", uri).await;
+            scene.answer(&id, json!({})).await;
+        });
+        watched.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_and_not_answered_holds_up_nobody_who_comes() {
+    let mut scene = legacy();
+    let uris: Vec<String> = (0..20).map(|n| format!("left-{n:02}")).collect();
+    scene.listener.watch_all(uris.clone()).unwrap();
+    for _ in &uris {
+        let id = scene.peer.receive().await["id"].clone();
+        scene.answer(&id, json!({})).await;
+    }
+    assert!(scene.listener.settled(Instant::now() + Duration::from_secs(1)).await.is_empty());
+    uris.iter().for_each(|uri| scene.listener.unwatch(uri));
+    for _ in 0..LEFT_MAX {
+        assert_eq!(scene.peer.receive().await["method"], "resources/unsubscribe");
+    }
+    let came = scene.watch("new");
+    let id = scene.asked("resources/subscribe", "new").await;
+    scene.answer(&id, json!({})).await;
+    came.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_holds_up_its_own_alone() {
+    let mut scene = open(ProtocolVersion::LATEST, json!({"resources": {"subscribe": true}}));
+    let bad: Vec<String> = (0..100).map(|n| format!("bad-{n:02}")).collect();
+    scene.listener.watch_all(bad.clone()).unwrap();
+    let refused = json!({"code": 5, "message": "no"});
+    let all = scene.listens(json!({"resourceSubscriptions": bad})).await;
+    scene.peer.send(json!({"id": all, "error": refused})).await;
+    let first = scene.listens(json!({"resourceSubscriptions": ["bad-00"]})).await;
+    let other = TenantId::parse("b").unwrap();
+    let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
+    let watching = tokio::spawn(async move {
+        let watched = other.watch("x", Instant::now() + Duration::from_secs(60)).await;
+        (watched, other)
+    });
+    tokio::task::yield_now().await;
+    scene.peer.send(json!({"id": first, "error": refused})).await;
+    let id = scene.listens(json!({"resourceSubscriptions": ["x"]})).await;
+    scene.acknowledge(&id, json!({"resourceSubscriptions": ["x"]})).await;
+    watching.await.unwrap().0.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_while() {
+    let mut scene = open(ProtocolVersion::LATEST, json!({"tools": {"listChanged": true}}));
+    let filter = json!({"toolsListChanged": true});
+    let id = scene.listens(filter.clone()).await;
+    scene.acknowledge(&id, filter.clone()).await;
+    let began = Instant::now();
+    scene.answer(&id, json!({"resultType": "complete"})).await;
+    let id = scene.listens(filter).await;
+    assert!(began.elapsed() >= PAUSE);
+    // Nobody knows what happened between the two.
+    assert_eq!(scene.mailbox.next().await, Change::List(List::Tools));
+    // One that will not tell is left alone.
+    scene.peer.send(json!({"id": id, "error": {"code": -32601, "message": "no"}})).await;
+    scene.silence().await;
+}

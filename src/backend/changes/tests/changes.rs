@@ -1,0 +1,194 @@
+//! Who hears of what, and for how long.
+
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use super::*;
+use crate::backend::changes::mailbox::{Change, News};
+
+const TOOLS: Lists = Lists { tools: true, prompts: false, resources: false };
+
+fn changes() -> Arc<Changes> {
+    Changes::new(ServerId::parse("test").unwrap())
+}
+
+fn listener(changes: &Arc<Changes>, lists: Lists) -> (Arc<Mailbox>, Subscription) {
+    let mailbox = Arc::new(Mailbox::default());
+    (mailbox.clone(), changes.subscribe(TenantId::parse("a").unwrap(), mailbox, lists))
+}
+
+fn in_secs(seconds: u64) -> Instant {
+    Instant::now() + Duration::from_secs(seconds)
+}
+
+/// What is in a mailbox now.
+async fn news(mailbox: &Mailbox) -> Option<News> {
+    let mut news = News::default();
+    while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
+        match change {
+            Change::List(list) => *news.lists.slot(list) = true,
+            Change::Resource(server, uri) => drop(news.resources.insert((server, uri))),
+        }
+    }
+    Some(news).filter(|news| *news != News::default())
+}
+
+fn resources(uris: &[&str]) -> BTreeSet<(ServerId, String)> {
+    let server = ServerId::parse("test").unwrap();
+    uris.iter().map(|uri| (server.clone(), (*uri).to_owned())).collect()
+}
+
+fn error(code: i64) -> ErrorObject {
+    ErrorObject { code, message: "no".into(), data: None }
+}
+
+/// Says the same to whatever is asked, as a supervisor would.
+async fn settle_next(changes: &Changes, answer: Result<(), ErrorObject>) {
+    loop {
+        if let Some(uri) = changes.unsettled().into_values().flatten().next() {
+            return changes.settle(&uri, answer);
+        }
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_changes_are_one_piece_of_news_of_each_kind_that_was_asked_for() {
+    let changes = changes();
+    let (all, _all) = listener(&changes, Lists::ALL);
+    let (some, subscription) = listener(&changes, TOOLS);
+    subscription.watch_all(["a".to_owned()]).unwrap();
+    for _ in 0..1000 {
+        changes.list_changed(List::Tools);
+        changes.list_changed(List::Prompts);
+        changes.resource_updated("a");
+        changes.resource_updated("b");
+    }
+    let lists = Lists { tools: true, prompts: true, resources: false };
+    assert_eq!(news(&all).await, Some(News { lists, resources: resources(&[]) }));
+    assert_eq!(news(&some).await, Some(News { lists: TOOLS, resources: resources(&["a"]) }));
+    assert_eq!((news(&all).await, news(&some).await), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_wakes_whoever_waits_and_is_not_lost_on_one_who_gave_up() {
+    let changes = changes();
+    let (mailbox, _subscription) = listener(&changes, Lists::ALL);
+    let waiting = tokio::spawn({
+        let mailbox = mailbox.clone();
+        async move { mailbox.next().await }
+    });
+    yield_now().await;
+    changes.list_changed(List::Tools);
+    assert_eq!(waiting.await.unwrap(), Change::List(List::Tools));
+
+    // The first who waits is the one who is woken; it leaves instead.
+    let mut leaving = Box::pin(mailbox.next());
+    assert!(futures_util::poll!(&mut leaving).is_pending());
+    let mut staying = Box::pin(mailbox.next());
+    assert!(futures_util::poll!(&mut staying).is_pending());
+    changes.list_changed(List::Tools);
+    drop(leaving);
+    assert_eq!(timeout(Duration::from_secs(1), staying).await.unwrap(), Change::List(List::Tools));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_is_watched_until_the_last_one_leaves() {
+    let changes = changes();
+    let [(_, a), (_, b)] = [(); 2].map(|()| listener(&changes, Lists::ALL));
+    a.watch_all(["x".to_owned(), "x".to_owned(), "y".to_owned()]).unwrap();
+    b.watch_all(["x".to_owned()]).unwrap();
+    assert_eq!((a.watched_len(), b.watched_len()), (2, 1));
+    let watched = || changes.watched().into_iter().collect::<Vec<_>>();
+    a.unwatch("x");
+    a.unwatch("x");
+    a.unwatch("never");
+    assert_eq!(watched(), ["x", "y"]);
+    b.unwatch("x");
+    assert_eq!(watched(), ["y"]);
+    drop(a);
+    assert!(watched().is_empty());
+    drop(b);
+    let table = changes.table.lock();
+    assert!(table.listeners.is_empty() && table.watched.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_watches_waits_for_the_servers_word_and_the_next_does_not_ask_again() {
+    let changes = changes();
+    let [(_, a), (_, b)] = [(); 2].map(|()| listener(&changes, Lists::ALL));
+    let (watched, ()) = tokio::join!(a.watch("x", in_secs(5)), settle_next(&changes, Ok(())));
+    assert!(watched.is_ok());
+    assert!(changes.unsettled().is_empty());
+    assert!(b.watch("x", Instant::now()).await.is_ok());
+    // A new run of the server knows nothing of it.
+    changes.unsettle();
+    assert_eq!(changes.unsettled().into_values().flatten().collect::<Vec<_>>(), ["x"]);
+    assert!(matches!(b.watch("x", in_secs(1)).await, Err(WatchError::Expired)));
+    assert_eq!((a.watched_len(), b.watched_len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_leaves_nothing_and_is_not_remembered_against_the_next() {
+    let changes = changes();
+    let (_, a) = listener(&changes, Lists::ALL);
+    let (_, stays) = listener(&changes, Lists::ALL);
+    for others in [false, true] {
+        if others {
+            // Without waiting for the server's word one may watch what it refuses.
+            stays.watch_all(["x".to_owned()]).unwrap();
+        }
+        for code in [1, 2] {
+            let refuse = settle_next(&changes, Err(error(code)));
+            let (watched, ()) = tokio::join!(a.watch("x", in_secs(5)), refuse);
+            assert!(matches!(watched, Err(WatchError::Refused(error)) if error.code == code));
+            assert_eq!(a.watched_len(), 0);
+        }
+        assert_eq!(stays.watched_len(), usize::from(others));
+        assert!(changes.watched().is_empty(), "the server need not be asked again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_a_limit_to_what_a_tenant_watches_at_a_server_and_to_what_all_do() {
+    let changes = changes();
+    let of =
+        |name: &str| changes.subscribe(TenantId::parse(name).unwrap(), Arc::default(), Lists::ALL);
+    let uris = |from: usize, n: usize| (from..from + n).map(|n| n.to_string());
+    let (a, too_long) = (of("t0"), "x".repeat(URI_LEN_MAX + 1));
+    assert!(matches!(a.watch(&too_long, in_secs(1)).await, Err(WatchError::TooLong)));
+    a.watch_all(uris(0, WATCHED_BY_TENANT_MAX)).unwrap();
+    assert!(matches!(of("t0").watch_all(uris(7, 1)), Err(WatchError::TooMany)));
+    let tenants: Vec<_> = (1..WATCHED_MAX / WATCHED_BY_TENANT_MAX)
+        .map(|n| {
+            let tenant = of(&format!("t{n}"));
+            tenant.watch_all(uris(n * WATCHED_BY_TENANT_MAX, WATCHED_BY_TENANT_MAX)).unwrap();
+            tenant
+        })
+        .collect();
+    let other = of("other");
+    assert!(matches!(other.watch("one more", in_secs(1)).await, Err(WatchError::Full)));
+    other.watch_all(uris(7, 1)).unwrap();
+    a.unwatch("0");
+    other.watch_all(["one more".to_owned()]).unwrap();
+    drop((a, tenants, other));
+    assert!(changes.table.lock().of_tenant.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_left_hears_nothing_more() {
+    let changes = changes();
+    let (mailbox, subscription) = listener(&changes, Lists::ALL);
+    subscription.watch_all(["x".to_owned()]).unwrap();
+    changes.lists_may_have_changed(Lists::ALL);
+    changes.resources_may_have_changed();
+    let all = News { lists: Lists::ALL, resources: resources(&["x"]) };
+    assert_eq!(news(&mailbox).await, Some(all));
+    drop(subscription);
+    changes.lists_may_have_changed(Lists::ALL);
+    changes.resources_may_have_changed();
+    changes.resource_updated("x");
+    assert_eq!(news(&mailbox).await, None);
+}

@@ -1,0 +1,131 @@
+//! The ids that requests to a server carry.
+//!
+//! They are issued here, never taken from a caller: callers' ids collide all the time (many clients
+//! start at 1), and colliding ids deliver one caller's answer to another. They are also unguessable,
+//! since some servers can be talked into echoing an id found in a tool's arguments. And they fit in 53
+//! bits, since that is all some languages' numbers hold.
+//!
+//! A keyed permutation of a counter gives all three: it never repeats, and its inverse tells an id that
+//! was issued once from one that was made up.
+
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siphasher::sip::SipHasher13;
+
+use super::in_flight::Owner;
+
+/// Half of the 52 bits of an id.
+const HALF_BITS: u32 = 26;
+const HALF_MASK: u64 = (1 << HALF_BITS) - 1;
+/// More than the four that make a pseudorandom permutation out of a pseudorandom function.
+const ROUNDS: u64 = 6;
+
+/// Where a connection gets its ids from.
+///
+/// There is one implementation. It is a trait so that the identity test can plant the bug of using
+/// callers' ids, and show that it would notice.
+pub trait IdSource: Send + Sync {
+    /// The id for the next request.
+    fn issue(&self, owner: &Owner) -> u64;
+    /// Whether this source has issued `id`.
+    fn was_issued(&self, id: u64) -> bool;
+}
+
+/// The ids of one connection.
+#[derive(Debug)]
+pub struct RequestIds {
+    issued: AtomicU64,
+    keys: (u64, u64),
+}
+
+impl RequestIds {
+    /// A source with a secret of its own.
+    pub fn new() -> Self {
+        Self { issued: AtomicU64::new(0), keys: (rand::random(), rand::random()) }
+    }
+
+    /// A Feistel network: whatever `mix` is, each round can be undone.
+    fn permute(&self, count: u64) -> u64 {
+        let (mut left, mut right) = (count >> HALF_BITS & HALF_MASK, count & HALF_MASK);
+        for round in 0..ROUNDS {
+            (left, right) = (right, left ^ self.mix(round, right));
+        }
+        left << HALF_BITS | right
+    }
+
+    fn invert(&self, id: u64) -> u64 {
+        let (mut left, mut right) = (id >> HALF_BITS & HALF_MASK, id & HALF_MASK);
+        for round in (0..ROUNDS).rev() {
+            (left, right) = (right ^ self.mix(round, left), left);
+        }
+        left << HALF_BITS | right
+    }
+
+    fn mix(&self, round: u64, half: u64) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        hasher.write_u64(round << HALF_BITS | half);
+        hasher.finish() & HALF_MASK
+    }
+}
+
+impl Default for RequestIds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl IdSource for RequestIds {
+    fn issue(&self, _owner: &Owner) -> u64 {
+        self.permute(self.issued.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn was_issued(&self, id: u64) -> bool {
+        id >> (2 * HALF_BITS) == 0 && self.invert(id) < self.issued.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_never_repeat_and_fit_in_53_bits() {
+        let ids = RequestIds::new();
+        let owner = Owner::gateway(1);
+        let seen: HashSet<u64> = (0..100_000).map(|_| ids.issue(&owner)).collect();
+        assert_eq!(seen.len(), 100_000);
+        assert!(seen.iter().all(|id| id >> 53 == 0));
+    }
+
+    #[test]
+    fn only_issued_ids_are_known() {
+        let ids = RequestIds::new();
+        let owner = Owner::gateway(1);
+        let issued: Vec<u64> = (0..1000).map(|_| ids.issue(&owner)).collect();
+        assert!(issued.iter().all(|id| ids.was_issued(*id)));
+        // 1,000 of 2^52 are known: a guess that hits one is not to be expected.
+        assert!((0..1000).all(|_| !ids.was_issued(rand::random::<u64>() >> 12)));
+        assert!(!ids.was_issued(issued[0] | 1 << 60));
+    }
+
+    #[test]
+    fn two_connections_do_not_share_ids() {
+        let owner = Owner::gateway(1);
+        let (one, other) = (RequestIds::new(), RequestIds::new());
+        assert_ne!(
+            (0..4).map(|_| one.issue(&owner)).collect::<Vec<_>>(),
+            (0..4).map(|_| other.issue(&owner)).collect::<Vec<_>>()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_permutation_can_be_undone(count in 0..1_u64 << 52) {
+            let ids = RequestIds::new();
+            prop_assert_eq!(ids.invert(ids.permute(count)), count);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the reader does beyond what connections show.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::ReadBuf;
+
+use super::*;
+use crate::backend::changes::audience::Audience;
+use crate::backend::testing::{PIPE_LEN, Peer, connect};
+use crate::common::ids::ServerId;
+use crate::common::offload::testing::is_done_aside;
+
+fn connection() -> (Arc<Connection>, Peer) {
+    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_reads_any_more_is_closed() {
+    struct Broken;
+    impl AsyncRead for Broken {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            panic!("this is what is to be survived")
+        }
+    }
+    let (connection, _peer) = connection();
+    let reading = tokio::spawn(run(connection.clone(), Broken, 100, None));
+    assert!(reading.await.unwrap_err().is_panic());
+    let closed = timeout(Duration::from_secs(1), connection.closed()).await.expect("it is closed");
+    assert_eq!(closed.reason(), "its output is not read any more");
+}
+
+#[test]
+fn only_a_long_message_is_read_aside() {
+    let read = |len: usize| async move {
+        let (connection, _peer) = connection();
+        let line = "x".repeat(len);
+        assert_eq!(take_message(&connection, line.into(), Answers::Any).await, Taken::Garbage);
+    };
+    assert!(!is_done_aside(read(LONG)));
+    assert!(is_done_aside(read(LONG + 1)));
+}

@@ -1,0 +1,73 @@
+//! What calls take on a copy whose limit is found out (`adaptive = true`).
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::adaptive::{Adaptive, Limit, Started};
+use super::pool::Load;
+use crate::backend::Backend;
+
+/// How often to look whether a limit is still right.
+const ADAPT_EVERY: Duration = Duration::from_secs(1);
+
+/// A call that is measured, if its copy is, until dropped.
+pub struct Measured<'a> {
+    backend: &'a Backend,
+    begun: Option<(Arc<Load>, Started)>,
+    is_answered: bool,
+}
+
+impl<'a> Measured<'a> {
+    pub(crate) fn begin(backend: &'a Backend, load: &Arc<Load>, tool: &str) -> Self {
+        let begin = |it: &Adaptive| it.begin(tool, Instant::now());
+        let begun = load.adaptive().map(begin).map(|started| (load.clone(), started));
+        Self { backend, begun, is_answered: false }
+    }
+
+    /// It has got its answer.
+    pub fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        if let Some((load, started)) = self.begun.take()
+            && let Some(adaptive) = load.adaptive()
+            && let Some(limit) = adaptive.end(started, Instant::now(), self.is_answered)
+        {
+            self.backend.set_limit(&load, limit);
+        }
+    }
+}
+
+/// Looks now and then whether the limit is still right, for there are times when no call ends. Never ends.
+pub(crate) async fn adapt(backend: &Backend, load: &Load) {
+    let Some(adaptive) = load.adaptive() else { return pending().await };
+    loop {
+        sleep(ADAPT_EVERY).await;
+        if let Some(limit) = adaptive.check(Instant::now()) {
+            backend.set_limit(load, limit);
+        }
+    }
+}
+
+impl Backend {
+    fn set_limit(&self, load: &Load, limit: Limit) {
+        let _showing = self.showing.lock();
+        load.set_limit(limit);
+        self.resize();
+        // There may be places for those who wait for one.
+        self.pool.wake();
+        if self.service.is_active() {
+            self.note_up();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/measured.rs"]
+mod tests;

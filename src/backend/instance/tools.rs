@@ -1,0 +1,344 @@
+//! A server's tools, listed from the server and kept.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::handshake::describe;
+use crate::backend::Environment;
+use crate::backend::connection::Connection;
+use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::common::ids::ServerId;
+use crate::common::offload::aside_if_long;
+use crate::pins::Hash;
+use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::mcp::headers::HeaderParams;
+use crate::protocol::mcp::pages::Pages;
+use crate::protocol::mcp::requests::Dialect;
+use crate::protocol::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
+use crate::protocol::mcp::{Era, names};
+use crate::telemetry::metrics::ServerMetrics;
+use crate::telemetry::tools::ToolMetrics;
+
+/// Tools that one server may have: each costs memory here.
+const TOOLS_MAX: usize = 5_000;
+/// The longest name of a tool. The specification recommends up to 128.
+const NAME_LEN_MAX: usize = 256;
+
+/// What a tool's calls are taken to need before there was one.
+const TYPICAL_MICROS: u64 = 5_000;
+
+/// One tool.
+#[derive(Debug)]
+pub struct Tool {
+    name: String,
+    /// Its name as a JSON string, ready to be written.
+    pub name_json: String,
+    /// What is counted, from its first call on.
+    metrics: OnceLock<Arc<ToolMetrics>>,
+    /// The arguments that modern clients repeat in headers.
+    pub header_params: HeaderParams,
+    /// Whether it says that calling it twice does no harm.
+    is_repeatable: bool,
+    /// What its calls took lately, in microseconds.
+    typical_micros: AtomicU64,
+    definition: Box<RawValue>,
+    /// Of the definition, as soon as somebody wants to know it.
+    hash: OnceLock<Hash>,
+    is_held: AtomicBool,
+}
+
+impl Tool {
+    /// What its calls take.
+    pub fn typical(&self) -> Duration {
+        Duration::from_micros(self.typical_micros.load(Ordering::Relaxed))
+    }
+
+    /// Whether it says that calling it twice does no harm.
+    pub fn is_repeatable(&self) -> bool {
+        self.is_repeatable
+    }
+
+    /// What is counted, among what is of its server.
+    pub fn metrics(&self, server: &ServerMetrics) -> &ToolMetrics {
+        self.metrics.get_or_init(|| server.tools.of(&self.name))
+    }
+
+    /// Notes what a call took.
+    pub fn note_time(&self, took: Duration) {
+        let (old, new) = (self.typical_micros.load(Ordering::Relaxed), took.as_micros() as u64);
+        // Each call moves it by an eighth; one that is lost to another does no harm.
+        self.typical_micros.store(old - old / 8 + new / 8, Ordering::Relaxed);
+    }
+}
+
+/// All tools of one server, in the server's order.
+#[derive(Debug, Default)]
+pub struct ToolSet {
+    by_name: HashMap<String, Arc<Tool>>,
+    in_order: Vec<Arc<Tool>>,
+    /// What they are called where all servers are shown together, in the same order.
+    exposed: Vec<String>,
+    by_exposed: HashMap<String, Arc<Tool>>,
+    /// How long the list may be kept, and by whom; and since when it has been.
+    caching: Caching,
+    listed: Option<Instant>,
+    /// Listed again under a name that was there already, and left out.
+    duplicates: usize,
+}
+
+/// Why tools could not be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// No answer.
+    #[error("{}", describe(.0))]
+    Failed(Failure),
+    /// It answered with an error.
+    #[error("it answered `tools/list` with an error: {message} (code {code})")]
+    Refused {
+        /// The JSON-RPC code.
+        code: i64,
+        /// Its words.
+        message: String,
+    },
+    /// It answered something else.
+    #[error("its answer to `tools/list` does not follow the protocol: {0}")]
+    Malformed(String),
+    /// It goes on for ever.
+    #[error("its list of tools has no end: {0}")]
+    Endless(&'static str),
+}
+
+impl Tool {
+    /// Its name, as its server has it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As its server wrote it.
+    pub fn definition(&self) -> &RawValue {
+        &self.definition
+    }
+
+    /// What its definition is known by.
+    pub fn hash(&self) -> Hash {
+        *self.hash.get_or_init(|| Hash::of(self.definition.get()))
+    }
+
+    /// Whether it is held back: nobody sees it, and it must not be called.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Says whether that was different before.
+    pub(crate) fn set_held(&self, is_held: bool) -> bool {
+        self.is_held.swap(is_held, Ordering::AcqRel) != is_held
+    }
+}
+
+impl ToolSet {
+    /// Asks a server for all pages of its list, and holds back what must be where it `is_pinned`.
+    pub async fn list(
+        connection: &Arc<Connection>,
+        dialect: &Dialect,
+        deadline: Instant,
+        server: &ServerId,
+        environment: &Environment,
+        is_pinned: bool,
+    ) -> Result<Arc<Self>, ListError> {
+        let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
+        if is_pinned {
+            environment.pins.enter(server, &tools, connection, deadline).await;
+        }
+        Ok(tools)
+    }
+
+    async fn read(
+        connection: &Arc<Connection>,
+        dialect: &Dialect,
+        deadline: Instant,
+        server: &ServerId,
+    ) -> Result<Self, ListError> {
+        // Over HTTP, tools that break the rules for headers must not be used.
+        let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
+        let mut tools = Self { caching: Caching::ANY, ..Self::default() };
+        let mut pages = Pages::default();
+        let mut cursor: Option<String> = None;
+        loop {
+            let request = |id| dialect.tools_list(id, cursor.as_deref());
+            let page =
+                match connection.request(deadline, request).await.map_err(ListError::Failed)? {
+                    Answer::Result(page) => page,
+                    Answer::Error(error) => return Err(refused(&error)),
+                };
+            pages.count(page.len()).map_err(ListError::Endless)?;
+            (tools, cursor) = tools.with_page(page, server, checks_headers).await?;
+            let Some(next) = &cursor else { break };
+            pages.follow(next).map_err(ListError::Endless)?;
+        }
+        if tools.duplicates > 0 {
+            let duplicates = tools.duplicates;
+            tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
+        }
+        tools.expose(server);
+        tools.listed = Some(Instant::now());
+        Ok(tools)
+    }
+
+    /// The tool of that name, also if it is held back.
+    pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.by_name.get(name)
+    }
+
+    /// The tool that is called so where all servers are shown together, also if it is held back.
+    pub fn exposed_as(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.by_exposed.get(name)
+    }
+
+    /// Those that are not held back, with what they are called where all servers are shown together.
+    pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
+        let exposed = self.exposed.iter().map(String::as_str).zip(self.all());
+        exposed.filter(|(_, tool)| !tool.is_held())
+    }
+
+    /// How long the list may be kept, and by whom.
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// Whether it is older than its server wanted it to get.
+    pub fn is_stale(&self) -> bool {
+        self.listed
+            .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
+    }
+
+    /// Those that are not held back, in the server's order.
+    pub fn iter(&self) -> impl Iterator<Item = &Tool> {
+        self.all().filter(|tool| !tool.is_held())
+    }
+
+    /// Those that are held back too.
+    pub fn all(&self) -> impl Iterator<Item = &Tool> {
+        self.in_order.iter().map(|tool| &**tool)
+    }
+
+    /// Their names, in the server's order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(Tool::name)
+    }
+
+    /// Whether another list says the same.
+    pub fn is_like<'a>(&'a self, other: &'a Self) -> bool {
+        let texts = |tools: &'a Self| tools.in_order.iter().map(|tool| tool.definition.get());
+        texts(self).eq(texts(other))
+    }
+
+    /// How many are held back.
+    pub fn held_len(&self) -> usize {
+        self.all().filter(|tool| tool.is_held()).count()
+    }
+
+    /// With what is on a page, a long one read aside; and the cursor of the next.
+    async fn with_page(
+        mut self,
+        page: Bytes,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<(Self, Option<String>), ListError> {
+        let server = server.clone();
+        aside_if_long(page.len(), move || {
+            let cursor = self.add_page(&page, &server, checks_headers)?;
+            Ok((self, cursor))
+        })
+        .await
+    }
+
+    /// Adds what is on a page; gives the cursor of the next.
+    fn add_page(
+        &mut self,
+        page: &Bytes,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<Option<String>, ListError> {
+        self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(page)));
+        let page: ToolsPage = serde_json::from_slice(page)
+            .map_err(|error| ListError::Malformed(error.to_string()))?;
+        for definition in page.tools {
+            self.add(definition, server, checks_headers)?;
+        }
+        Ok(page.next_cursor)
+    }
+
+    fn add(
+        &mut self,
+        definition: Box<RawValue>,
+        server: &ServerId,
+        checks_headers: bool,
+    ) -> Result<(), ListError> {
+        let Some(name) = tool_name(&definition) else {
+            return Err(ListError::Malformed("a tool has no name".into()));
+        };
+        if name.len() > NAME_LEN_MAX {
+            return Err(ListError::Malformed(format!(
+                "a tool's name is over {NAME_LEN_MAX} bytes long"
+            )));
+        }
+        if name.contains(char::is_control) {
+            return Err(ListError::Malformed("a tool's name has control characters".into()));
+        }
+        if self.in_order.len() + self.duplicates == TOOLS_MAX {
+            return Err(ListError::Endless("too many tools"));
+        }
+        if self.by_name.contains_key(&name) {
+            self.duplicates += 1;
+            return Ok(());
+        }
+        let name_json = serde_json::Value::from(name.as_str()).to_string();
+        let header_params =
+            input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
+        if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
+            tracing::warn!(%server, tool = %name, %reason, "server `{server}` has a tool that cannot be used");
+            return Ok(());
+        }
+        let tool = Arc::new(Tool {
+            name: name.clone(),
+            name_json,
+            metrics: OnceLock::new(),
+            header_params,
+            is_repeatable: is_repeatable(&definition),
+            typical_micros: AtomicU64::new(TYPICAL_MICROS),
+            definition,
+            hash: OnceLock::new(),
+            is_held: AtomicBool::new(false),
+        });
+        self.in_order.push(tool.clone());
+        self.by_name.insert(name, tool);
+        Ok(())
+    }
+}
+
+impl ToolSet {
+    fn expose(&mut self, server: &ServerId) {
+        // Also those that are held back: whether they are must not change what others are called.
+        let names = self.all().map(Tool::name);
+        self.exposed = names::exposed_tool_names(server.as_str(), names);
+        let tools = self.exposed.iter().cloned().zip(self.in_order.iter().cloned());
+        self.by_exposed = tools.collect();
+    }
+}
+
+fn refused(error: &Bytes) -> ListError {
+    match serde_json::from_slice::<ErrorObject>(error) {
+        Ok(error) => ListError::Refused { code: error.code, message: error.message },
+        Err(error) => ListError::Malformed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/tools.rs"]
+mod tests;

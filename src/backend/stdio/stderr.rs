@@ -1,0 +1,80 @@
+//! What a server's process writes to standard error.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::sleep;
+
+use crate::backend::instance::redaction::Redaction;
+use crate::protocol::jsonrpc::{Line, LineSplitter};
+
+/// Lines that are kept for the operator.
+const TAIL_LINES: usize = 20;
+/// Bytes kept of each of them.
+const LINE_LEN_MAX: usize = 1024;
+/// After so much there is a pause: who floods it waits for itself, and not everybody for the machine.
+/// About what a pipe holds, so that neither side is at work for long at a time.
+const BURST: usize = 128 << 10;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The last lines of a server's standard error. For the operator: it may hold anything but the tenant's secrets.
+#[derive(Clone, Debug, Default)]
+pub struct StderrTail(Arc<Mutex<VecDeque<String>>>);
+
+impl StderrTail {
+    /// The lines, oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().iter().cloned().collect()
+    }
+
+    /// Reads to the end: a server whose standard error is full stands still.
+    pub(crate) async fn drain(self, mut stderr: impl AsyncRead + Unpin, redaction: Redaction) {
+        let mut splitter = LineSplitter::new(LINE_LEN_MAX);
+        let mut since_pause = 0;
+        while let Ok(len @ 1..) = stderr.read_buf(splitter.space()).await {
+            while let Some(line) = splitter.next_line() {
+                match line {
+                    Line::Whole(line) => {
+                        let line = String::from_utf8_lossy(&line).into_owned();
+                        self.push(redaction.redact(line));
+                    }
+                    Line::TooLong { .. } => self.push("(an overlong line)".to_owned()),
+                }
+            }
+            since_pause += len;
+            if since_pause >= BURST {
+                since_pause = 0;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    fn push(&self, line: String) {
+        tracing::debug!(%line, "standard error of a server");
+        let mut lines = self.0.lock();
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[tokio::test]
+    async fn the_tail_of_standard_error_is_bounded() {
+        let text: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let tail = StderrTail::default();
+        let redaction = Redaction::new(&config::Secrets::new());
+        tail.clone().drain(text.as_bytes(), redaction).await;
+        let lines = tail.lines();
+        assert_eq!(lines.len(), TAIL_LINES);
+        assert_eq!(lines.last().unwrap(), "line 999");
+    }
+}

@@ -1,0 +1,148 @@
+//! The writer task: takes queued frames and writes them whole, many at once when many wait.
+
+use std::borrow::Cow;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::backend::connection::in_flight::End;
+use crate::backend::connection::liveness::Pulse;
+use crate::backend::connection::{Connection, Outgoing};
+use crate::protocol::mcp::requests;
+
+/// Frames taken from the queue at once.
+const BATCH_FRAMES_MAX: usize = 128;
+/// Frames are gathered up to this size, then written with one call to the system.
+const BATCH_LEN: usize = 64 * 1024;
+
+/// Runs until the connection is closed or the server stops reading for good. Dropping `input` then
+/// closes the server's standard input, which asks it to end.
+pub(crate) async fn run(
+    connection: Arc<Connection>,
+    mut input: impl AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Outgoing>,
+) {
+    let write_all = async {
+        let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
+        let mut buffer = Vec::new();
+        while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
+            // The scheduler runs this task as soon as the first frame is queued. Where there are other
+            // callers, those that are ready to go on may do so first: one write then serves many.
+            if connection.in_flight() > 1 {
+                tokio::task::yield_now().await;
+                take_waiting(&mut frames, &mut frames_taken);
+            }
+            while !frames_taken.is_empty() {
+                let mut batch: Vec<Outgoing> =
+                    frames_taken.drain(..batch_len(&frames_taken)).collect();
+                // The last look before the write: callers that left, deadlines that passed in the queue.
+                let now = Instant::now();
+                let number = connection.pending().claim(&mut batch, Outgoing::claimed, now);
+                connection.pulse().note_writing(now, number);
+                let written = write_batch(&mut input, &mut buffer, &batch, connection.pulse());
+                if let Err(unwritten) = written.await {
+                    if unwritten.is_all {
+                        connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
+                    }
+                    return Err(unwritten.error);
+                }
+                connection.pulse().note_written();
+            }
+        }
+        Ok::<(), std::io::Error>(())
+    };
+    tokio::select! {
+        Err(error) = write_all => {
+            connection.close(&End::Exited(format!("its input cannot be written: {}", error.kind())));
+        }
+        () = connection.token().cancelled() => {}
+    }
+}
+
+/// Takes what waits, without waiting.
+fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>) {
+    while taken.len() < BATCH_FRAMES_MAX
+        && let Ok(frame) = frames.try_recv()
+    {
+        taken.push(frame);
+    }
+}
+
+/// How many of the frames are written together. Those that are not stay unwritten while the others wait
+/// for room in the pipe, and can still be called back.
+fn batch_len(frames: &[Outgoing]) -> usize {
+    let mut len = 0;
+    let small = frames.iter().take_while(|outgoing| {
+        len += outgoing.bytes().len();
+        len <= BATCH_LEN
+    });
+    small.count().max(1)
+}
+
+/// A batch that was not written.
+struct Unwritten {
+    error: std::io::Error,
+    /// Whether the server has not got a single byte of it.
+    is_all: bool,
+}
+
+async fn write_batch(
+    input: &mut (impl AsyncWrite + Unpin),
+    buffer: &mut Vec<u8>,
+    batch: &[Outgoing],
+    pulse: &Pulse,
+) -> Result<(), Unwritten> {
+    match batch {
+        [] => Ok(()),
+        [single] => write(input, &single.bytes(), pulse).await,
+        several => {
+            buffer.clear();
+            several.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
+            write(input, buffer, pulse).await
+        }
+    }
+}
+
+async fn write(
+    input: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    pulse: &Pulse,
+) -> Result<(), Unwritten> {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let unwritten = |error| Unwritten { error, is_all: taken == 0 };
+        taken += match input.write(&bytes[taken..]).await.map_err(unwritten)? {
+            0 => return Err(unwritten(ErrorKind::WriteZero.into())),
+            len => len,
+        };
+        if taken < bytes.len() {
+            pulse.note_read();
+        }
+    }
+    input.flush().await.map_err(|error| Unwritten { error, is_all: false })
+}
+
+impl Outgoing {
+    /// The call that must still be wanted when it is written.
+    fn claimed(&self) -> Option<u64> {
+        match self {
+            Self::Request { id, .. } => Some(*id),
+            Self::Message { .. } | Self::Cancel { .. } => None,
+        }
+    }
+
+    /// As it is written to a pipe.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Request { frame, .. } | Self::Message { frame, .. } => {
+                Cow::Borrowed(frame.as_bytes())
+            }
+            Self::Cancel { id, reason } => {
+                Cow::Owned(requests::cancelled(*id, reason).into_bytes())
+            }
+        }
+    }
+}

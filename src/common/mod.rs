@@ -1,0 +1,8 @@
+//! Types and functions that every other module may use, and that use none of them.
+
+pub mod ids;
+pub mod keys;
+pub mod offload;
+pub mod policy;
+pub mod seal;
+pub mod time_slice;

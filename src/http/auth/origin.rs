@@ -1,0 +1,156 @@
+//! Which web pages may call, and by which names.
+//!
+//! A browser lets any page send requests to any address, this machine's own included; it says for whom in
+//! `Origin`. A page can also give itself a name that leads to this machine; then `Host` is that name.
+
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, header};
+
+use crate::config::{Config, Host, WebOrigin};
+use crate::gateway::CallError;
+
+/// What is let in. Names of this machine always are.
+pub(crate) struct Web {
+    /// Whether only this machine is served.
+    is_local: bool,
+    allowed_origins: Vec<WebOrigin>,
+    allowed_hosts: Vec<Host>,
+}
+
+impl Web {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            is_local: config.listen.ip().to_canonical().is_loopback(),
+            allowed_origins: config.allowed_origins.clone(),
+            allowed_hosts: config.allowed_hosts.clone(),
+        }
+    }
+
+    /// Refuses pages of other sites, and other names than the gateway's.
+    pub(crate) fn check(&self, parts: &Parts) -> Result<(), CallError> {
+        if let Some(origin) = parts.headers.get(header::ORIGIN)
+            && !self.allows_origin(origin)
+        {
+            return Err(CallError::Forbidden(
+                "web pages may call only if their site (`Origin`) is one of `allowed_origins`",
+            ));
+        }
+        let any_host = self.allowed_hosts.is_empty() && !self.is_local;
+        if !any_host && !host(parts).is_some_and(|host| self.allows_host(&host)) {
+            return Err(CallError::Forbidden(
+                "`Host` must be `localhost`, a loopback address or one of `allowed_hosts`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the pages of this origin may call, and read the answers.
+    pub(crate) fn allows_origin(&self, origin: &HeaderValue) -> bool {
+        let origin = origin.to_str().ok().and_then(WebOrigin::parse);
+        origin.is_some_and(|origin| origin.is_loopback() || self.allowed_origins.contains(&origin))
+    }
+
+    fn allows_host(&self, host: &Host) -> bool {
+        host.is_loopback() || self.allowed_hosts.iter().any(|allowed| allowed.includes(host))
+    }
+}
+
+/// HTTP/1 has it in a header, HTTP/2 in the address.
+fn host(parts: &Parts) -> Option<Host> {
+    match parts.uri.authority() {
+        Some(authority) => Host::parse(authority.as_str()),
+        None => Host::parse(parts.headers.get(header::HOST)?.to_str().ok()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::Request;
+
+    fn web(is_local: bool, origins: &[&str], hosts: &[&str]) -> Web {
+        Web {
+            is_local,
+            allowed_origins: origins.iter().filter_map(|text| WebOrigin::parse(text)).collect(),
+            allowed_hosts: hosts.iter().filter_map(|text| Host::parse(text)).collect(),
+        }
+    }
+
+    fn refuses(web: &Web, uri: &str, headers: &[(&str, &str)]) -> bool {
+        let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        web.check(&request.body(()).unwrap().into_parts().0).is_err()
+    }
+
+    #[test]
+    fn web_pages_of_other_sites_are_refused_everywhere() {
+        let everywhere = [web(true, &[], &[]), web(false, &[], &[])];
+        let refused = |origin| {
+            let headers = [("host", "127.0.0.1:8080"), ("origin", origin)];
+            everywhere.iter().map(|web| refuses(web, "/", &headers)).collect::<Vec<_>>()
+        };
+        for origin in
+            ["https://evil.example", "null", "http://127.0.0.1.evil.example", "localhost", ""]
+        {
+            assert_eq!(refused(origin), [true, true], "{origin:?} was let in");
+        }
+        for origin in ["http://localhost:3000", "http://127.0.0.1:8080", "https://[::1]"] {
+            assert_eq!(refused(origin), [false, false], "{origin:?} was refused");
+        }
+    }
+
+    #[test]
+    fn pages_of_allowed_sites_are_let_in() {
+        let web = web(false, &["https://app.example", "http://dev.example:3000"], &[]);
+        let refused = |origin| refuses(&web, "/", &[("host", "x"), ("origin", origin)]);
+        for origin in [
+            "https://app.example",
+            "https://APP.example:443",
+            "http://dev.example:3000",
+            "http://localhost",
+        ] {
+            assert!(!refused(origin), "{origin:?} was refused");
+        }
+        for origin in [
+            "http://app.example",
+            "https://app.example:8443",
+            "https://app.example.evil.example",
+            "http://dev.example",
+            "null",
+        ] {
+            assert!(refused(origin), "{origin:?} was let in");
+        }
+    }
+
+    #[test]
+    fn on_loopback_other_names_for_this_machine_are_refused() {
+        let local = web(true, &[], &[]);
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"] {
+            assert!(!refuses(&local, "/", &[("host", host)]), "{host} was refused");
+        }
+        assert!(!refuses(&local, "http://localhost:8080/", &[]));
+        assert!(refuses(&local, "/", &[("host", "rebound.example:8080")]));
+        assert!(refuses(&local, "http://rebound.example/", &[]));
+        assert!(refuses(&local, "/", &[]));
+        assert!(!refuses(&web(false, &[], &[]), "/", &[("host", "gateway.example")]));
+    }
+
+    #[test]
+    fn a_list_of_names_holds_on_every_address() {
+        for is_local in [true, false] {
+            let web = web(is_local, &[], &["gateway.example", "other.example:8443"]);
+            let refused = |host| refuses(&web, "/", &[("host", host)]);
+            for host in ["gateway.example", "Gateway.example:80", "other.example:8443", "localhost"]
+            {
+                assert!(!refused(host), "{host} was refused");
+            }
+            for host in ["other.example", "rebound.example", "10.0.0.1", "", "x@gateway.example"] {
+                assert!(refused(host), "{host} was let in");
+            }
+            // The address counts, not the header, as it does for HTTP.
+            assert!(refuses(&web, "http://rebound.example/", &[("host", "gateway.example")]));
+            assert!(refuses(&web, "/", &[]));
+        }
+    }
+}

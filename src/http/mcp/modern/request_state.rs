@@ -1,0 +1,119 @@
+//! What a modern server wants back with a client's next request (`requestState`). It goes through the
+//! client, so it is sealed on the way out and opened on the way in: it comes back from the same tenant, with
+//! the same request, before it is too old, or not at all.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::common::ids::TenantId;
+use crate::common::seal::{PLAIN_LEN_MAX, Purpose, Sealer};
+
+/// How long a client may take to come back: somebody may have to be asked first.
+const VALID_FOR: Duration = Duration::from_secs(60 * 60);
+const EXPIRY_LEN: usize = 8;
+
+/// Seals and opens for one request. Hardly any request needs either, so it only keeps what it takes.
+pub(crate) struct RequestState {
+    pub(crate) sealer: Arc<Sealer>,
+    /// Whose request it is.
+    pub(crate) tenant: TenantId,
+    /// To which server.
+    pub(crate) server: String,
+    pub(crate) method: &'static str,
+    /// The tool, prompt or resource that it names.
+    pub(crate) subject: String,
+    /// JSON.
+    pub(crate) arguments: Option<Bytes>,
+}
+
+impl RequestState {
+    /// A digest of the request.
+    fn context(&self) -> Vec<u8> {
+        let arguments = self.arguments.as_deref().map(without_space).unwrap_or_default();
+        let texts = [self.tenant.as_str(), &self.server, self.method, &self.subject];
+        let mut hash = Sha256::new();
+        for part in texts.map(str::as_bytes).into_iter().chain([&*arguments]) {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.finalize().to_vec()
+    }
+
+    /// `None` if it is too long.
+    pub(crate) fn seal(&self, state: &str) -> Option<String> {
+        let expiry = (now() + VALID_FOR).as_secs().to_be_bytes();
+        let plain = [&expiry, state.as_bytes()].concat();
+        (plain.len() <= PLAIN_LEN_MAX)
+            .then(|| self.sealer.seal(Purpose::RequestState, &self.context(), &plain))
+    }
+
+    /// `None` if it is not what was sealed for this request, or too old.
+    pub(crate) fn open(&self, sealed: &str) -> Option<String> {
+        let plain = self.sealer.open(Purpose::RequestState, &self.context(), sealed)?;
+        let (expiry, state) = plain.split_first_chunk::<EXPIRY_LEN>()?;
+        if u64::from_be_bytes(*expiry) < now().as_secs() {
+            return None;
+        }
+        String::from_utf8(state.to_vec()).ok()
+    }
+}
+
+/// JSON without the space between its tokens. Nothing else is taken for the same: not even two numbers of the
+/// same value.
+fn without_space(json: &[u8]) -> Vec<u8> {
+    let mut compact = Vec::with_capacity(json.len());
+    let (mut in_text, mut is_escaped) = (false, false);
+    for &byte in json {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\r' if !in_text => continue,
+            b'"' if !is_escaped => in_text = !in_text,
+            _ => {}
+        }
+        is_escaped = byte == b'\\' && !is_escaped;
+        compact.push(byte);
+    }
+    compact
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(sealer: &Arc<Sealer>, tenant: &str, subject: &str, arguments: &str) -> RequestState {
+        RequestState {
+            sealer: sealer.clone(),
+            tenant: TenantId::parse(tenant).unwrap(),
+            server: "std".to_owned(),
+            method: "tools/call",
+            subject: subject.to_owned(),
+            arguments: Some(Bytes::copy_from_slice(arguments.as_bytes())),
+        }
+    }
+
+    #[test]
+    fn it_comes_back_with_the_same_request_of_the_same_tenant_only() {
+        let sealer = Arc::new(Sealer::random());
+        let ours = state(&sealer, "acme", "deploy", r#"{"a":1,"b":2}"#);
+        let sealed = ours.seal("where we were").unwrap();
+        assert_eq!(ours.open(&sealed).as_deref(), Some("where we were"));
+        let spaced = state(&sealer, "acme", "deploy", "{ \"a\":1,\n\"b\": 2 }");
+        assert!(spaced.open(&sealed).is_some());
+        for other in [
+            state(&sealer, "other", "deploy", r#"{"a":1,"b":2}"#),
+            state(&sealer, "acme", "destroy", r#"{"a":1,"b":2}"#),
+            state(&sealer, "acme", "deploy", r#"{"a":1,"b":3}"#),
+            state(&sealer, "acme", "deploy", r#"{"a":1,"b":2,"b":2}"#),
+        ] {
+            assert_eq!(other.open(&sealed), None);
+        }
+        assert_eq!(ours.open(&format!("{sealed}x")), None);
+        assert_eq!(ours.seal(&"x".repeat(PLAIN_LEN_MAX)), None);
+    }
+}

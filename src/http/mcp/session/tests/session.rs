@@ -1,0 +1,148 @@
+//! What a session remembers, and whom it asks.
+
+use serde_json::{Value, json};
+
+use super::client::QUESTIONS_MAX;
+use super::*;
+use crate::backend::changes::audience::{Audience, Client, Question};
+use crate::backend::connection::call_notifications::WAITING_MAX;
+use crate::backend::connection::in_flight::End;
+use crate::backend::testing::{PIPE_LEN, Peer, connect};
+
+fn session() -> Arc<Session> {
+    let tenant = TenantId::parse("acme").unwrap();
+    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), Home::Here, u64::MAX))
+}
+
+/// A server's process.
+fn process() -> (Arc<Connection>, Peer) {
+    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+}
+
+fn raw(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
+    let (connection, method) = (Arc::downgrade(connection), "roots/list".to_owned());
+    session.ask(Question { connection, id: raw(id), method, params: None });
+}
+
+fn next(events: &mut Events) -> Value {
+    let Some(Event::Message(message)) = events.try_recv() else { panic!("nothing came") };
+    serde_json::from_slice(&message).unwrap()
+}
+
+#[tokio::test]
+async fn an_answer_goes_to_the_process_that_asked_under_its_own_id_once() {
+    let (session, seats) = (session(), Arc::default());
+    let (_standing, mut events) = session.stand(&seats).unwrap();
+    let [(one, mut peer_one), (two, mut peer_two)] = [process(), process()];
+    ask(&session, &one, "1");
+    ask(&session, &two, "1");
+    let [of_one, of_two] = [next(&mut events), next(&mut events)];
+    assert_ne!(of_one["id"], of_two["id"]);
+    session.answer(&raw("\"1\""), Ok(&raw("1")));
+    session.answer(&raw("99"), Ok(&raw("2")));
+    let id = raw(&of_two["id"].to_string());
+    session.answer(&id, Ok(&raw("{\"for\":\n\"two\"}")));
+    session.answer(&id, Ok(&raw("3")));
+    session.answer(&raw(&of_one["id"].to_string()), Err(&raw("{\"code\":1}")));
+    assert_eq!(
+        peer_two.receive().await,
+        json!({"jsonrpc": "2.0", "id": 1, "result": {"for": "two"}})
+    );
+    assert_eq!(peer_one.receive().await, json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1}}));
+    assert!(session.state.lock().questions.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_is_asked_so_much_at_once_and_not_for_a_process_that_is_gone() {
+    let (session, seats) = (session(), Arc::default());
+    let (connection, mut peer) = process();
+    let (_standing, mut events) = session.stand(&seats).unwrap();
+    for n in 0..QUESTIONS_MAX {
+        ask(&session, &connection, &n.to_string());
+        next(&mut events);
+    }
+    ask(&session, &connection, "\"too much\"");
+    assert!(events.try_recv().is_none());
+    let refused = peer.receive().await;
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("too much"), &json!(-32603)));
+    // What a process has asked goes with it.
+    connection.close(&End::Stopped);
+    drop((connection, peer));
+    while session.state.lock().questions.values().any(|(asker, _)| asker.strong_count() > 0) {
+        tokio::task::yield_now().await;
+    }
+    let (another, _peer) = process();
+    ask(&session, &another, "0");
+    assert_eq!(next(&mut events)["method"], "roots/list");
+    assert_eq!(session.state.lock().questions.len(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_hear_is_not_asked() {
+    let session = session();
+    let (connection, mut peer) = process();
+    ask(&session, &connection, "7");
+    assert_eq!(peer.receive().await["error"]["code"], -32603);
+    // Nor is one that does not read.
+    let (_standing, events) = session.stand(&Arc::default()).unwrap();
+    for _ in 0..=WAITING_MAX {
+        session.tell("notifications/x", None);
+    }
+    ask(&session, &connection, "8");
+    assert_eq!(peer.receive().await["id"], 8);
+    assert!(session.state.lock().questions.is_empty());
+    drop(events);
+}
+
+#[tokio::test]
+async fn the_newest_request_that_can_hear_is_the_one_that_does() {
+    let session = session();
+    let begin = |id: &str| {
+        let (listener, events) = Listener::new(None);
+        (session.begin(&raw(id), Some(listener), CancellationToken::new()), events)
+    };
+    let (_standing, mut standing) = session.stand(&Arc::default()).unwrap();
+    let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
+    // The client has hung up on its newest.
+    drop(of_second);
+    session.tell("notifications/x", None);
+    assert_eq!(next(&mut of_first)["method"], "notifications/x");
+    drop((first, second));
+    session.tell("notifications/y", None);
+    assert_eq!(next(&mut standing)["method"], "notifications/y");
+}
+
+#[tokio::test]
+async fn a_request_is_cancelled_by_its_id_whatever_its_spelling_and_once() {
+    let session = session();
+    let tokens = [(); 3].map(|()| CancellationToken::new());
+    let _one = session.begin(&raw("\"a\""), None, tokens[0].clone());
+    let two = session.begin(&raw("1"), None, tokens[1].clone());
+    // An id that is in use already: which one would be meant?
+    let _again = session.begin(&raw("1"), None, tokens[2].clone());
+    assert!(!session.cancel(&raw("\"1\"")) && !session.cancel(&raw("2")));
+    assert!(!tokens.iter().any(CancellationToken::is_cancelled));
+    assert!(session.cancel(&raw("\"\\u0061\"")));
+    assert!(tokens[0].is_cancelled());
+    drop(two);
+    assert!(!session.cancel(&raw("1")));
+    assert!(!tokens[1].is_cancelled() && !tokens[2].is_cancelled());
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_all_that_goes_on_in_it() {
+    let (session, seats) = (session(), Arc::<Seats>::default());
+    let cancelled = CancellationToken::new();
+    let _running = session.begin(&raw("1"), None, cancelled.clone());
+    let (_standing, mut events) = session.stand(&seats).unwrap();
+    let changes = Changes::new(ServerId::parse("test").unwrap());
+    Client::follow(&*session, &changes);
+    session.end();
+    assert!(cancelled.is_cancelled() && session.has_ended());
+    assert!(events.recv().await.is_none());
+    assert!(session.state.lock().subscriptions.is_empty() && session.state.lock().seat.is_none());
+}

@@ -1,0 +1,241 @@
+//! Finds out whose answer a line is without keeping the line.
+//!
+//! An answer over the size limit must fail its own call and no other, so its id is needed; some
+//! servers write the id last. This reads the top level of one JSON object as it streams past, in
+//! constant memory, and believes nothing it is not sure of.
+
+/// Longer keys than this cannot be one of those looked for.
+const KEY_LEN_MAX: usize = 8;
+/// The digits of the largest id this side issues, and some.
+const ID_LEN_MAX: usize = 20;
+
+/// Whose a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The answer to the request with this id.
+    AnswerTo(u64),
+    /// A request or a notification of the peer's own.
+    NotAnAnswer,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// Feed it the line's bytes in order, then ask.
+#[derive(Debug, Default)]
+pub struct IdScanner {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// At the top level, between `{` or `,` and `:`.
+    in_key: bool,
+    key: Short<KEY_LEN_MAX>,
+    /// The value after a top-level `"id":`, while it is being read.
+    id: Option<Short<ID_LEN_MAX>>,
+    ids_seen: usize,
+    id_value: Option<u64>,
+    has_method: bool,
+}
+
+/// The first bytes of a text, and whether there were more.
+#[derive(Debug, Default)]
+struct Short<const N: usize> {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl IdScanner {
+    /// Takes the next bytes of the line.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some((&byte, tail)) = rest.split_first() {
+            rest = tail;
+            if !self.in_string {
+                self.structure(byte);
+            } else if self.in_key {
+                self.key_byte(byte);
+            } else {
+                rest = self.skip_string(byte, tail);
+            }
+        }
+    }
+
+    /// What the line was, once all of it has been fed.
+    pub fn whose(&self) -> Whose {
+        match (self.depth, self.ids_seen, self.id_value, self.has_method) {
+            (0, _, _, true) => Whose::NotAnAnswer,
+            (0, 1, Some(id), false) => Whose::AnswerTo(id),
+            _ => Whose::Unknown,
+        }
+    }
+
+    fn structure(&mut self, byte: u8) {
+        match byte {
+            b'{' | b'[' => {
+                self.spoil_id();
+                self.depth += 1;
+                if self.depth == 1 && byte == b'{' {
+                    self.begin_key();
+                }
+            }
+            b'}' | b']' => {
+                self.end_value();
+                self.depth = self.depth.saturating_sub(1);
+            }
+            b',' => {
+                self.end_value();
+                if self.depth == 1 {
+                    self.begin_key();
+                }
+            }
+            b':' if self.depth == 1 && self.in_key => self.end_key(),
+            b'"' => {
+                self.spoil_id();
+                self.in_string = true;
+            }
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            _ => {
+                if let (1, Some(id)) = (self.depth, self.id.as_mut()) {
+                    id.push(byte);
+                }
+            }
+        }
+    }
+
+    fn begin_key(&mut self) {
+        self.in_key = true;
+        self.key = Short::default();
+    }
+
+    fn end_key(&mut self) {
+        self.in_key = false;
+        match self.key.text() {
+            Some(b"id") => {
+                self.ids_seen += 1;
+                self.id = Some(Short::default());
+            }
+            Some(b"method") => self.has_method = true,
+            _ => {}
+        }
+    }
+
+    fn end_value(&mut self) {
+        if self.depth == 1
+            && let Some(id) = self.id.take()
+        {
+            let text = id.text().and_then(|text| std::str::from_utf8(text).ok());
+            self.id_value = text.and_then(|text| text.parse().ok());
+        }
+    }
+
+    /// An id that is a string, an array or an object is none of ours.
+    fn spoil_id(&mut self) {
+        if let (1, Some(id)) = (self.depth, self.id.as_mut()) {
+            id.cut = true;
+        }
+    }
+
+    fn key_byte(&mut self, byte: u8) {
+        match byte {
+            _ if self.escaped => {
+                self.escaped = false;
+                self.key.cut = true;
+            }
+            b'\\' => self.escaped = true,
+            b'"' => self.in_string = false,
+            _ => self.key.push(byte),
+        }
+    }
+
+    /// The long strings of a result are what there is most of: they are skipped at the speed of memchr.
+    fn skip_string<'a>(&mut self, byte: u8, tail: &'a [u8]) -> &'a [u8] {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' => self.escaped = true,
+            b'"' => self.in_string = false,
+            _ => {
+                let next = memchr::memchr2(b'"', b'\\', tail).unwrap_or(tail.len());
+                return &tail[next..];
+            }
+        }
+        tail
+    }
+}
+
+impl<const N: usize> Short<N> {
+    fn push(&mut self, byte: u8) {
+        if self.bytes.len() < N {
+            self.bytes.push(byte);
+        } else {
+            self.cut = true;
+        }
+    }
+
+    fn text(&self) -> Option<&[u8]> {
+        (!self.cut).then_some(&self.bytes[..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::jsonrpc::{Message, decode};
+    use proptest::prelude::*;
+
+    fn scan(line: &str) -> Whose {
+        let mut scanner = IdScanner::default();
+        for chunk in line.as_bytes().chunks(3) {
+            scanner.feed(chunk);
+        }
+        scanner.whose()
+    }
+
+    #[test]
+    fn the_id_is_found_first_or_last_and_not_inside() {
+        assert_eq!(scan(r#"{"jsonrpc":"2.0","id":7,"result":{"id":8}}"#), Whose::AnswerTo(7));
+        assert_eq!(scan(r#"{"result":{"id":8,"x":"\",\"id\":9"},"id" : 7 }"#), Whose::AnswerTo(7));
+        assert_eq!(scan(r#"{"result":[{"id":8}],"id":7}"#), Whose::AnswerTo(7));
+    }
+
+    #[test]
+    fn doubt_is_never_an_answer() {
+        for line in [
+            r#"{"id":1,"id":2,"result":{}}"#,
+            r#"{"id":"1","result":{}}"#,
+            r#"{"id":[1],"result":{}}"#,
+            r#"{"id":1.0,"result":{}}"#,
+            r#"{"id":123456789012345678901234,"result":{}}"#,
+            r#"{"result":{}}"#,
+            r#"{"id":1,"result":{}"#,
+            r#"[{"id":1}]"#,
+            "garbage",
+        ] {
+            assert_eq!(scan(line), Whose::Unknown, "{line}");
+        }
+        assert_eq!(
+            scan(r#"{"method":"notifications/message","params":{"id":1}}"#),
+            Whose::NotAnAnswer
+        );
+        assert_eq!(scan(r#"{"id":1,"method":"sampling/createMessage"}"#), Whose::NotAnAnswer);
+    }
+
+    proptest! {
+        /// The quick scan never claims an id that the full parser would not find.
+        #[test]
+        fn agrees_with_the_parser(
+            members in prop::collection::vec((
+                prop::sample::select(vec!["id", "result", "x", "i\\u0064", "idd", "error", "method"]),
+                prop::sample::select(vec!["1", "77", "\"1\"", "{\"id\":5}", "[1,{\"id\":2}]", "null", "\"\\\\\"", "{}", "-3"]),
+            ), 0..5)
+        ) {
+            let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            let line = format!("{{\"jsonrpc\":\"2.0\",{}}}", members.join(","));
+            if let Ok(Message::Response { id, .. }) = decode(line.as_bytes()) {
+                if let Whose::AnswerTo(found) = scan(&line) {
+                    prop_assert_eq!(id.get(), found.to_string());
+                } else {
+                    prop_assert!(id.get().parse::<u64>().is_err() || line.contains("\\u0064"), "{}", line);
+                }
+            }
+        }
+    }
+}

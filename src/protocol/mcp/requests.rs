@@ -1,0 +1,235 @@
+//! The requests and notifications that the gateway sends to a server.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::{
+    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, ProtocolVersion, meta, method,
+};
+use crate::protocol::jsonrpc::{Frame, RawObject};
+
+/// How requests to one server are written, decided once by its handshake.
+#[derive(Debug)]
+pub struct Dialect {
+    version: ProtocolVersion,
+    /// What the `params` of most requests end with: `,"_meta":{…}` for a modern server, else nothing.
+    plain_meta: String,
+}
+
+/// What a caller's request carries beside its parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallMeta {
+    /// Whether to ask for progress. Its token is the id of the request.
+    pub progress: bool,
+    /// How grave the log lines must be that the caller wants; `None`: it wants none. Modern servers only.
+    pub log_level: Option<LogLevel>,
+    /// What the caller can do: a JSON object. `None`: it cannot be asked for anything. Modern servers only.
+    pub capabilities: Option<String>,
+    /// Further members, checked: `,"name":value` each.
+    pub others: String,
+}
+
+impl CallMeta {
+    /// Whether it says no more than what every request carries.
+    fn is_plain(&self) -> bool {
+        !self.progress
+            && self.log_level.is_none()
+            && self.capabilities.as_ref().is_none_or(|capabilities| capabilities == "{}")
+            && self.others.is_empty()
+    }
+}
+
+impl Dialect {
+    /// The way of writing that `version` asks for.
+    pub fn new(version: ProtocolVersion) -> Self {
+        let plain_meta = match version.era() {
+            Era::Legacy => String::new(),
+            Era::Modern => format!(",\"_meta\":{{{}}}", modern_meta(version, "{}")),
+        };
+        Self { version, plain_meta }
+    }
+
+    /// The version requests are written in.
+    pub fn version(&self) -> ProtocolVersion {
+        self.version
+    }
+
+    /// `tools/call`. `name` is a JSON string, quotes included; `others` are further members of `params`,
+    /// `,"name":value` each.
+    pub fn tools_call(
+        &self,
+        id: u64,
+        name: &str,
+        arguments: &RawObject,
+        others: &str,
+        meta: &CallMeta,
+    ) -> Frame {
+        let written;
+        let meta = if meta.is_plain() {
+            &self.plain_meta
+        } else {
+            written = self.write_meta(id, meta);
+            &written
+        };
+        let params = ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), others, meta, "}"];
+        Frame::request(id, method::TOOLS_CALL, &params)
+    }
+
+    /// Any request of a caller's. `members` are those of `params`, `,"name":value` each.
+    pub fn request(&self, id: u64, method: &str, members: &str, meta: &CallMeta) -> Frame {
+        let members = format!("{members}{}", self.write_meta(id, meta));
+        Frame::request(id, method, &["{", members.trim_start_matches(','), "}"])
+    }
+
+    /// `tools/list`, one page of it.
+    pub fn tools_list(&self, id: u64, cursor: Option<&str>) -> Frame {
+        let cursor = cursor.map(|cursor| format!(",\"cursor\":{}", json!(cursor)));
+        let cursor = cursor.unwrap_or_default();
+        self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
+    }
+
+    /// A request that any server can answer at once: `ping`, and where there is none, `server/discover`.
+    pub fn ping(&self, id: u64) -> Frame {
+        match self.version.era() {
+            Era::Legacy => Frame::request(id, method::PING, &["{}"]),
+            Era::Modern => discover(id),
+        }
+    }
+
+    /// `subscriptions/listen`; `notifications` is the filter. Modern servers only.
+    pub fn listen(&self, id: u64, notifications: &serde_json::Value) -> Frame {
+        let filter = format!(",\"notifications\":{notifications}");
+        self.request(id, method::LISTEN, &filter, &CallMeta::default())
+    }
+
+    /// `resources/subscribe` or `resources/unsubscribe`. Legacy servers only.
+    pub fn about_resource(&self, id: u64, method: &str, uri: &str) -> Frame {
+        self.request(id, method, &format!(",\"uri\":{}", json!(uri)), &CallMeta::default())
+    }
+
+    fn write_meta(&self, id: u64, meta: &CallMeta) -> String {
+        if meta.is_plain() {
+            return self.plain_meta.clone();
+        }
+        let mut members = String::new();
+        if self.version.era() == Era::Modern {
+            members = modern_meta(self.version, meta.capabilities.as_deref().unwrap_or("{}"));
+            if let Some(level) = meta.log_level {
+                let _ = write!(members, ",\"{}\":\"{}\"", meta::LOG_LEVEL, level.as_str());
+            }
+        }
+        if meta.progress {
+            let _ = write!(members, ",\"{}\":{id}", meta::PROGRESS_TOKEN);
+        }
+        members.push_str(&meta.others);
+        match members.trim_start_matches(',') {
+            "" => String::new(),
+            members => format!(",\"_meta\":{{{members}}}"),
+        }
+    }
+}
+
+/// `server/discover`: the probe that tells the eras apart.
+pub fn discover(id: u64) -> Frame {
+    let meta = modern_meta(ProtocolVersion::LATEST, "{}");
+    Frame::request(id, method::DISCOVER, &["{\"_meta\":{", &meta, "}}"])
+}
+
+/// `initialize`, offering the newest legacy version. `capabilities` is a JSON object: what the client can do.
+/// It is empty where the connection is shared by many callers: a server's question could not be brought to
+/// the right one of them.
+pub fn initialize(id: u64, capabilities: &str) -> Frame {
+    let version = ProtocolVersion::LATEST_LEGACY;
+    let client =
+        json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}).to_string();
+    let params = [
+        "{\"protocolVersion\":\"",
+        version.as_str(),
+        "\",\"capabilities\":",
+        capabilities,
+        ",\"clientInfo\":",
+        &client,
+        "}",
+    ];
+    Frame::request(id, method::INITIALIZE, &params)
+}
+
+/// `notifications/initialized`: the end of the legacy handshake.
+pub fn initialized() -> Frame {
+    Frame::notification(method::INITIALIZED, "{}")
+}
+
+/// `notifications/cancelled` for a request of this side.
+pub fn cancelled(id: u64, reason: &str) -> Frame {
+    Frame::notification(method::CANCELLED, &json!({"requestId": id, "reason": reason}).to_string())
+}
+
+/// The members of `_meta` that every modern request has.
+fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
+    format!(
+        r#""{}":"{version}","{}":{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}},"{}":{capabilities}"#,
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_INFO,
+        meta::CLIENT_CAPABILITIES,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn params_of(frame: &Frame) -> Value {
+        let message: Value = serde_json::from_slice(frame.as_bytes()).unwrap();
+        message["params"].clone()
+    }
+
+    fn call(dialect: &Dialect, meta: &CallMeta) -> Frame {
+        dialect.tools_call(1, "\"echo\"", &RawObject::empty(), "", meta)
+    }
+
+    #[test]
+    fn a_callers_meta_is_written_as_each_era_knows_it() {
+        let meta = CallMeta {
+            progress: true,
+            log_level: Some(LogLevel::Info),
+            capabilities: Some(r#"{"elicitation":{}}"#.into()),
+            others: r#","x":1"#.into(),
+        };
+        let legacy = Dialect::new(ProtocolVersion::LATEST_LEGACY);
+        assert_eq!(params_of(&call(&legacy, &meta))["_meta"], json!({"progressToken": 1, "x": 1}));
+        let modern = params_of(&call(&Dialect::new(ProtocolVersion::LATEST), &meta));
+        let modern = &modern["_meta"];
+        assert_eq!(modern[meta::CLIENT_CAPABILITIES], json!({"elicitation": {}}));
+        assert_eq!(modern[meta::LOG_LEVEL], "info");
+        assert_eq!((&modern["progressToken"], &modern["x"]), (&json!(1), &json!(1)));
+    }
+
+    #[test]
+    fn legacy_requests_carry_no_meta() {
+        let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
+        assert_eq!(params_of(&dialect.tools_list(1, None)), json!({}));
+        assert_eq!(params_of(&dialect.tools_list(1, Some("a\"b"))), json!({"cursor": "a\"b"}));
+        assert_eq!(
+            params_of(&call(&dialect, &CallMeta::default())),
+            json!({"name": "echo", "arguments": {}})
+        );
+    }
+
+    #[test]
+    fn modern_requests_say_version_and_empty_capabilities() {
+        let dialect = Dialect::new(ProtocolVersion::LATEST);
+        for frame in [
+            dialect.tools_list(1, None),
+            dialect.tools_list(1, Some("next")),
+            call(&dialect, &CallMeta::default()),
+            dialect.listen(1, &json!({})),
+            discover(1),
+        ] {
+            let meta = &params_of(&frame)["_meta"];
+            assert_eq!(meta[meta::PROTOCOL_VERSION], "2026-07-28");
+            assert_eq!(meta[meta::CLIENT_CAPABILITIES], json!({}));
+        }
+    }
+}

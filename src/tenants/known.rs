@@ -1,0 +1,137 @@
+//! Which tenants there are, and how they and their keys are shown, by the command line and the admin API alike.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::common::ids::TenantId;
+use crate::common::policy::Policy;
+use crate::store::{KeyRecord, NewKey};
+
+/// Where a tenant stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// In the configuration file, which alone can change it.
+    File,
+    /// In the store.
+    Store,
+    /// Nowhere: it is that of callers without a key, and nobody has limited it.
+    Anonymous,
+}
+
+/// Tenants, with where they stand and what they may do.
+pub type Known = BTreeMap<TenantId, (Source, Policy)>;
+
+/// A tenant, to be shown.
+#[derive(Serialize)]
+pub struct TenantView<'a> {
+    id: &'a str,
+    source: Source,
+    #[serde(flatten)]
+    policy: &'a Policy,
+}
+
+/// A key, to be shown.
+#[derive(Serialize)]
+pub struct KeyView<'a> {
+    id: &'a str,
+    name: Option<&'a str>,
+    state: &'static str,
+    created: Option<Timestamp>,
+    expires: Option<Timestamp>,
+    revoked: Option<Timestamp>,
+    last_used: Option<Timestamp>,
+    /// All of it, once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+}
+
+/// All tenants. What the file says cannot be said otherwise; callers without a key are one, whoever else is.
+pub fn known(
+    of_file: &BTreeMap<TenantId, Policy>,
+    stored: BTreeMap<TenantId, Policy>,
+    anonymous: Option<&TenantId>,
+) -> Known {
+    let stored = stored.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
+    let of_file = of_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
+    let mut known: Known = stored.chain(of_file).collect();
+    if let Some(id) = anonymous {
+        let unlimited = || (Source::Anonymous, Policy::unlimited());
+        known.entry(id.clone()).or_insert_with(unlimited);
+    }
+    known
+}
+
+impl Source {
+    /// In one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Store => "store",
+            Self::Anonymous => "anonymous",
+        }
+    }
+}
+
+impl<'a> TenantView<'a> {
+    /// Of this tenant.
+    pub fn of(id: &'a TenantId, source: Source, policy: &'a Policy) -> Self {
+        Self { id: id.as_str(), source, policy }
+    }
+}
+
+impl<'a> KeyView<'a> {
+    /// Of a key, as it is now.
+    pub fn of(record: &'a KeyRecord) -> Self {
+        let time = |ms: Option<i64>| ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        Self {
+            id: record.id.as_str(),
+            name: record.name.as_deref(),
+            state: record.state(Timestamp::now().as_millisecond()).as_str(),
+            created: time(Some(record.created)),
+            expires: time(record.expires),
+            revoked: time(record.revoked),
+            last_used: time(record.last_used),
+            key: None,
+        }
+    }
+
+    /// Of a key that was just made, which is shown this once.
+    pub fn of_new(new: &'a NewKey) -> Self {
+        Self { key: Some(new.key.expose()), ..Self::of(&new.record) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_first_word_and_callers_without_a_key_the_last() {
+        let id = |text: &str| TenantId::parse(text).unwrap();
+        let weighing = |weight| Policy { weight, ..Policy::new() };
+        let of_file = BTreeMap::from([(id("a"), weighing(2))]);
+        let stored = BTreeMap::from([(id("a"), weighing(3)), (id("b"), weighing(4))]);
+        let sources = |anonymous: &str| {
+            let known = known(&of_file, stored.clone(), Some(&id(anonymous)));
+            let source = |(id, (source, policy)): (TenantId, (Source, Policy))| {
+                (id.to_string(), source.as_str(), policy.weight)
+            };
+            known.into_iter().map(source).collect::<Vec<_>>()
+        };
+        let said = [("a".to_owned(), "file", 2), ("b".to_owned(), "store", 4)];
+        assert_eq!(sources("a"), said);
+        assert_eq!(sources("b"), said);
+        assert_eq!(sources("local")[2], ("local".to_owned(), "anonymous", 1));
+        assert_eq!(known(&of_file, stored, None).len(), 2);
+    }
+
+    #[test]
+    fn a_source_is_written_as_it_is_called() {
+        for source in [Source::File, Source::Store, Source::Anonymous] {
+            assert_eq!(serde_json::json!(source), source.as_str());
+        }
+    }
+}

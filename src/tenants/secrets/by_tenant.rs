@@ -1,0 +1,217 @@
+//! What tenants have given to servers of their own: set, listed and removed in the store, and followed from there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::common::ids::ServerId;
+use crate::config::{self, Secret};
+use crate::store::{Actor, Rotated, SealedSecret, SecretRecord, Store, StoreError};
+use crate::tenants::secrets::{
+    InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Sealed, Vault, wanted,
+};
+
+/// Between attempts, as long as the store is away.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
+
+/// Why a secret is not set.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// It cannot be one.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSecret),
+    /// The server does not want it.
+    #[error("server `{server}` has no secret `{name}`; {}", has(.names))]
+    Unknown {
+        /// The server.
+        server: String,
+        /// As asked for.
+        name: String,
+        /// Those it has.
+        names: Vec<String>,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A secret that a server wants, or that is set for it; to be shown.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct SecretView {
+    /// Who gets it.
+    pub server: String,
+    /// What it is called.
+    pub name: String,
+    /// Whether the server's configuration refers to it.
+    pub needed: bool,
+    /// Whether it is there.
+    pub set: bool,
+    /// When it was set.
+    pub updated_at: Option<Timestamp>,
+}
+
+/// All tenants' secrets.
+pub struct TenantSecrets {
+    store: Store,
+    vault: Arc<Vault>,
+}
+
+impl TenantSecrets {
+    /// Reads all of them. Without keys no server can want any, and nothing is read.
+    pub async fn open(store: Store, keys: &[Secret]) -> Result<Self, StoreError> {
+        let secrets = Self { store, vault: Arc::new(Vault::new(Keyring::new(keys))) };
+        if !secrets.vault.keyring().is_empty() {
+            secrets.load().await?;
+        }
+        Ok(secrets)
+    }
+
+    /// What is held in memory of them.
+    pub fn vault(&self) -> &Arc<Vault> {
+        &self.vault
+    }
+
+    /// Follows the store. Never done. While it is away, what is known goes on working.
+    pub(crate) async fn follow(&self) {
+        if self.vault.keyring().is_empty() {
+            return;
+        }
+        let mut changes = self.store.secret_changes();
+        loop {
+            changes.next().await;
+            let mut is_away = false;
+            while let Err(error) = self.load().await {
+                if !is_away {
+                    tracing::warn!(%error, "tenants' secrets cannot be read: those that are known go on working");
+                    is_away = true;
+                }
+                sleep(RETRY_EVERY).await;
+            }
+        }
+    }
+
+    async fn load(&self) -> Result<(), StoreError> {
+        let (revision, secrets) = self.store.secrets().await?;
+        let secrets = secrets.into_iter().map(|it| {
+            (it.tenant, it.server, it.name, Sealed { text: it.sealed, version: it.version })
+        });
+        self.vault.replace(revision, secrets);
+        Ok(())
+    }
+
+    /// Sets a secret that the server of this configuration wants. This gateway knows it at once, all others within two
+    /// seconds.
+    pub async fn set(
+        &self,
+        actor: &Actor,
+        label: Label<'_>,
+        server: &config::Server,
+        value: &Secret,
+    ) -> Result<SecretView, SecretError> {
+        let view = set(&self.store, self.vault.keyring(), actor, label, server, value).await?;
+        // If it cannot be read now, it will be followed.
+        let _ = self.load().await;
+        Ok(view)
+    }
+
+    /// Removes a secret.
+    pub async fn remove(&self, actor: &Actor, label: Label<'_>) -> Result<(), StoreError> {
+        self.store.remove_secret(actor, label.tenant, label.server, label.name).await?;
+        let _ = self.load().await;
+        Ok(())
+    }
+}
+
+/// Sets a secret, beside whatever gateways use the store.
+pub async fn set(
+    store: &Store,
+    keyring: &Keyring,
+    actor: &Actor,
+    label: Label<'_>,
+    server: &config::Server,
+    value: &Secret,
+) -> Result<SecretView, SecretError> {
+    let Label { tenant, server: id, name } = label;
+    let names = wanted(server);
+    if !names.iter().any(|wanted| wanted == name) {
+        let name = name.chars().take(NAME_LEN_MAX).collect();
+        return Err(SecretError::Unknown { server: id.to_string(), name, names });
+    }
+    let sealed = keyring.seal(label, value)?;
+    let updated = store.set_secret(actor, tenant, id, name, &sealed).await?;
+    let record = SecretRecord { server: id.clone(), name: name.to_owned(), updated };
+    Ok(SecretView::of(&record, true))
+}
+
+/// Seals all secrets with the first key; gives what was done, and which ones no key opens.
+pub async fn rotate(
+    store: &Store,
+    keyring: &Keyring,
+    actor: &Actor,
+) -> Result<(Rotated, Vec<String>), SecretError> {
+    if keyring.is_empty() {
+        return Err(InvalidSecret::NoKeys.into());
+    }
+    let mut unreadable = vec![];
+    let reseal = |secret: &SealedSecret| {
+        let SealedSecret { tenant, server, name, sealed, .. } = secret;
+        let label = Label { tenant, server, name };
+        match keyring.reseal(label, sealed) {
+            Resealed::Anew(sealed) => Some(sealed),
+            Resealed::Already => None,
+            Resealed::Unreadable => {
+                unreadable.push(label.to_string());
+                None
+            }
+        }
+    };
+    let rotated = store.rotate_secrets(actor, reseal).await?;
+    Ok((rotated, unreadable))
+}
+
+/// What a server wants and what a tenant has set for it, in the order of names. One that is not configured wants nothing.
+pub fn views(
+    id: &ServerId,
+    server: Option<&config::Server>,
+    records: &[SecretRecord],
+) -> Vec<SecretView> {
+    let wanted = server.map(wanted).unwrap_or_default();
+    let of_server = records.iter().filter(|record| record.server == *id);
+    let mut views: Vec<_> =
+        of_server.map(|record| SecretView::of(record, wanted.contains(&record.name))).collect();
+    for name in wanted {
+        if !views.iter().any(|view| view.name == name) {
+            views.push(SecretView::missing(id, name));
+        }
+    }
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    views
+}
+
+impl SecretView {
+    fn of(record: &SecretRecord, needed: bool) -> Self {
+        Self {
+            server: record.server.to_string(),
+            name: record.name.clone(),
+            needed,
+            set: true,
+            updated_at: Timestamp::from_millisecond(record.updated).ok(),
+        }
+    }
+
+    fn missing(server: &ServerId, name: String) -> Self {
+        Self { server: server.to_string(), name, needed: true, set: false, updated_at: None }
+    }
+}
+
+/// What a server has, in words.
+fn has(names: &[String]) -> String {
+    if names.is_empty() {
+        "it has none".to_owned()
+    } else {
+        format!("it has `{}`", names.join("`, `"))
+    }
+}

@@ -1,0 +1,79 @@
+//! What seals and opens secrets.
+
+use super::{InvalidSecret, Label, NAME_LEN_MAX, VALUE_LEN_MAX};
+use crate::common::seal::{Purpose, Sealer};
+use crate::config::Secret;
+
+/// Keeps these keys apart from those of session tokens.
+const KEY_LABEL: &[u8] = b"trunkline tenant secrets 1\0";
+
+/// The keys that secrets are sealed with: the first seals, all open.
+#[derive(Debug, Default)]
+pub struct Keyring(Option<Sealer>);
+
+/// What became of a sealed value that should be sealed by the first key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resealed {
+    /// It is.
+    Already,
+    /// This is what it is now.
+    Anew(String),
+    /// None of the keys opens it here.
+    Unreadable,
+}
+
+impl Keyring {
+    /// Of these keys, which may be none.
+    pub fn new(keys: &[Secret]) -> Self {
+        Self((!keys.is_empty()).then(|| Sealer::labelled(KEY_LABEL, keys)))
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Checks and seals a value.
+    pub fn seal(&self, label: Label<'_>, value: &Secret) -> Result<String, InvalidSecret> {
+        let sealer = self.0.as_ref().ok_or(InvalidSecret::NoKeys)?;
+        if !is_name(label.name) {
+            return Err(InvalidSecret::Name(label.name.chars().take(NAME_LEN_MAX).collect()));
+        }
+        let bytes = value.expose().as_bytes();
+        if bytes.is_empty() {
+            return Err(InvalidSecret::Empty);
+        }
+        if bytes.len() > VALUE_LEN_MAX {
+            return Err(InvalidSecret::TooLong(bytes.len()));
+        }
+        if bytes.contains(&0) {
+            return Err(InvalidSecret::Zero);
+        }
+        Ok(sealer.seal(Purpose::TenantSecret, &label.context(), bytes))
+    }
+
+    /// The value, if it was sealed for this label by one of the keys.
+    pub fn open(&self, label: Label<'_>, sealed: &str) -> Option<Secret> {
+        let value = self.0.as_ref()?.open(Purpose::TenantSecret, &label.context(), sealed)?;
+        String::from_utf8(value).ok().map(Secret::new)
+    }
+
+    /// The same value, sealed by the first key.
+    pub fn reseal(&self, label: Label<'_>, sealed: &str) -> Resealed {
+        let Some(sealer) = &self.0 else { return Resealed::Unreadable };
+        let context = label.context();
+        match sealer.open_by(Purpose::TenantSecret, &context, sealed) {
+            None => Resealed::Unreadable,
+            Some((0, _)) => Resealed::Already,
+            Some((_, value)) => {
+                Resealed::Anew(sealer.seal(Purpose::TenantSecret, &context, &value))
+            }
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() <= NAME_LEN_MAX
+        && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}

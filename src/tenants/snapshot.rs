@@ -1,0 +1,119 @@
+//! All tenants and keys at one moment.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Tenant;
+use super::directory::Holder;
+use crate::common::ids::TenantId;
+use crate::common::keys::{KeyHash, KeyId};
+use crate::common::policy::Policy;
+use crate::store::{KeyOwner, KeyRecord, KeyState};
+use crate::tenants::limits::Shared;
+
+/// Never changed: what changes makes a new one.
+#[derive(Default)]
+pub(super) struct Snapshot {
+    pub(super) tenants: HashMap<TenantId, Arc<Tenant>>,
+    pub(super) keys: HashMap<KeyId, Arc<Key>>,
+    /// That of callers without a key.
+    pub(super) anonymous: Option<Arc<Tenant>>,
+}
+
+/// A key that is not revoked.
+pub struct Key {
+    record: KeyRecord,
+    /// Whose it is.
+    pub holder: Holder,
+    /// When it was last used, in milliseconds of the epoch.
+    used: AtomicI64,
+    /// When it is no longer what it was: streams that it opened end then.
+    pub gone: CancellationToken,
+}
+
+impl Key {
+    /// Its id.
+    pub fn id(&self) -> KeyId {
+        self.record.id
+    }
+
+    /// When it ends by itself, in milliseconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        self.record.expires
+    }
+
+    /// Whether it is the key with this hash, and notes the use.
+    pub(super) fn lets_in(&self, hash: &KeyHash, now: i64) -> bool {
+        let lets_in = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
+        if lets_in {
+            self.used.store(now, Ordering::Relaxed);
+        }
+        lets_in
+    }
+
+    /// When it was last used.
+    pub(super) fn used(&self) -> i64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Snapshot {
+    /// The one after this.
+    pub(super) fn next(
+        &self,
+        policies: BTreeMap<TenantId, Policy>,
+        keys: Vec<KeyRecord>,
+        anonymous: Option<&TenantId>,
+        shared_limits: Option<&Arc<Shared>>,
+    ) -> Self {
+        let tenants: HashMap<_, _> = policies
+            .into_iter()
+            .map(|(id, policy)| {
+                let tenant = match self.tenants.get(&id) {
+                    Some(before) if before.policy == policy => before.clone(),
+                    Some(before) => Arc::new(before.renewed(policy)),
+                    None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
+                };
+                (id, tenant)
+            })
+            .collect();
+        let keys = keys.into_iter().filter_map(|record| {
+            let holder = match &record.owner {
+                KeyOwner::Admin => Holder::Admin,
+                KeyOwner::Tenant(id) => Holder::Tenant(tenants.get(id)?.clone()),
+            };
+            Some((record.id, self.key(record, holder)))
+        });
+        let keys = keys.collect();
+        let anonymous = anonymous.and_then(|id| tenants.get(id)).cloned();
+        let next = Self { keys, anonymous, tenants };
+        for (id, tenant) in &self.tenants {
+            if !next.tenants.get(id).is_some_and(|after| Arc::ptr_eq(tenant, after)) {
+                tenant.gone.cancel();
+            }
+        }
+        for (id, key) in &self.keys {
+            if !next.keys.get(id).is_some_and(|after| Arc::ptr_eq(key, after)) {
+                key.gone.cancel();
+            }
+        }
+        next
+    }
+
+    /// The same key as before, if nothing has changed about it.
+    fn key(&self, record: KeyRecord, holder: Holder) -> Arc<Key> {
+        let before = self.keys.get(&record.id);
+        if let Some(before) = before
+            && before.record.hash == record.hash
+            && before.record.expires == record.expires
+            && before.holder.is_same(&holder)
+        {
+            return before.clone();
+        }
+        let used = before.map_or(record.last_used.unwrap_or_default(), |before| before.used());
+        Arc::new(Key { record, holder, used: AtomicI64::new(used), gone: CancellationToken::new() })
+    }
+}
