@@ -1,4 +1,4 @@
-//! Counts a call once, however it ends.
+//! Counts each call once, for metrics and for its tenant's usage, however it ends.
 
 use std::sync::Arc;
 
@@ -12,52 +12,52 @@ use crate::store::Counts;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 
-/// Follows one call; what it does not learn by [`Record::finish`] it records as cancelled when dropped.
-pub(super) struct Record<'a> {
+/// The accounting of one call. Dropped without [`Accounting::finish`], it counts a cancelled call.
+pub(super) struct Accounting<'a> {
     metrics: &'a Metrics,
     tenant: &'a Tenant,
     arrived: Instant,
     /// Bytes of the request.
     size: usize,
-    server: Option<Arc<Backend>>,
-    asked: Asked,
+    backend: Option<Arc<Backend>>,
+    target: Target,
     finished: bool,
 }
 
-/// What was asked for, as far as it is known to exist: names that a caller made up are not kept.
-enum Asked {
+/// The target of the call, once it is known to exist: invented names must not become labels.
+enum Target {
     Unknown,
     Tool(Arc<Tool>),
     Method(&'static str),
 }
 
-/// Holds the gauge of calls in flight up.
-pub(super) struct InFlight(prometheus::IntGauge);
+/// Keeps the call in the gauge of calls in flight until dropped.
+pub(super) struct InFlightGauge(prometheus::IntGauge);
 
-impl<'a> Record<'a> {
+impl<'a> Accounting<'a> {
     pub(super) fn new(
         metrics: &'a Metrics,
         tenant: &'a Tenant,
         arrived: Instant,
         size: usize,
     ) -> Self {
-        let (server, asked) = (None, Asked::Unknown);
-        Self { metrics, tenant, arrived, size, server, asked, finished: false }
+        let (backend, target) = (None, Target::Unknown);
+        Self { metrics, tenant, arrived, size, backend, target, finished: false }
     }
 
-    pub(super) fn at_server(&mut self, server: &Arc<Backend>) -> InFlight {
-        self.server = Some(server.clone());
-        let gauge = server.metrics().in_flight.clone();
+    pub(super) fn at_backend(&mut self, backend: &Arc<Backend>) -> InFlightGauge {
+        self.backend = Some(backend.clone());
+        let gauge = backend.metrics().in_flight.clone();
         gauge.inc();
-        InFlight(gauge)
+        InFlightGauge(gauge)
     }
 
     pub(super) fn at_tool(&mut self, tool: &Arc<Tool>) {
-        self.asked = Asked::Tool(tool.clone());
+        self.target = Target::Tool(tool.clone());
     }
 
     pub(super) fn at_method(&mut self, method: &'static str) {
-        self.asked = Asked::Method(method);
+        self.target = Target::Method(method);
     }
 
     pub(super) fn finish(mut self, outcome: &Result<Reply, CallError>) {
@@ -67,7 +67,7 @@ impl<'a> Record<'a> {
                 self.count(reply.kind.as_str());
                 self.meter(Some(reply));
             }
-            // Whichever of its limits it was, and whether or not the tool was known by then: it was never a call.
+            // A call that the tenant's own limits refused is not part of its usage.
             Err(error) if error.is_own_limit() => self.count(error.code()),
             Err(error) => self.failed(error.code()),
         }
@@ -78,28 +78,28 @@ impl<'a> Record<'a> {
         self.meter(None);
     }
 
-    /// For monitoring.
+    /// Counts the outcome in the metrics.
     fn count(&self, outcome: &'static str) {
-        match (&self.server, &self.asked) {
-            (Some(server), Asked::Tool(tool)) => {
-                tool.metrics(server.metrics()).record(outcome, self.arrived.elapsed());
+        match (&self.backend, &self.target) {
+            (Some(backend), Target::Tool(tool)) => {
+                tool.metrics(backend.metrics()).record(outcome, self.arrived.elapsed());
             }
-            (server, _) => {
-                let server = server.as_ref().map_or("", |server| server.id().as_str());
+            (backend, _) => {
+                let server = backend.as_ref().map_or("", |backend| backend.id().as_str());
                 self.metrics.count_unresolved(server, outcome);
             }
         }
     }
 
-    /// For the tenant.
+    /// Adds the call to the tenant's usage.
     fn meter(&self, reply: Option<&Reply>) {
-        let asked = match &self.asked {
-            Asked::Tool(tool) => tool.name(),
-            Asked::Method(method) => method,
-            Asked::Unknown => return,
+        let target = match &self.target {
+            Target::Tool(tool) => tool.name(),
+            Target::Method(method) => method,
+            Target::Unknown => return,
         };
-        let Some(server) = &self.server else { return };
-        self.tenant.meter.add(server.id(), asked, self.counts(reply));
+        let Some(backend) = &self.backend else { return };
+        self.tenant.meter.add(backend.id(), target, self.counts(reply));
     }
 
     fn counts(&self, reply: Option<&Reply>) -> Counts {
@@ -115,7 +115,7 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Drop for Record<'_> {
+impl Drop for Accounting<'_> {
     fn drop(&mut self) {
         if !self.finished {
             self.failed("cancelled");
@@ -123,7 +123,7 @@ impl Drop for Record<'_> {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightGauge {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -1,4 +1,4 @@
-//! One attempt at a call, from its slot to its answer.
+//! One attempt of a call at one instance: slot, instance, frame, answer.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,100 +20,100 @@ use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
 use crate::tenants::limits::{Admission, Standing};
 
-/// What a request other than a tool call takes, as long as nothing better is known.
-const TYPICAL: Duration = Duration::from_millis(5);
+/// The queue's estimate for a request that is not a tool call.
+const TYPICAL_TIME: Duration = Duration::from_millis(5);
 
-/// A call on its way to its server.
-pub(super) struct Sending<'a> {
-    pub(super) server: &'a Backend,
+pub(super) struct Attempt<'a> {
+    pub(super) backend: &'a Backend,
     pub(super) tenant: &'a TenantId,
     pub(super) call: &'a Call,
     pub(super) tool: Option<&'a Tool>,
-    /// Kept until the server is done with the call, whoever still waits for the answer.
+    /// Held until the server is done with the call, even if its caller has left.
     pub(super) admission: Arc<Admission>,
 }
 
-/// What came back.
-pub(super) struct Sent {
+/// The answer to an attempt, not read yet.
+pub(super) struct AttemptAnswer {
     answer: Answer,
     era: Era,
     queue: Duration,
     backend: Duration,
 }
 
-impl Sending<'_> {
-    /// Waits for a slot, and has one copy of the server answer.
-    pub(super) async fn attempt(
+impl Attempt<'_> {
+    /// Waits for a slot, sends the call to the least busy instance, and waits for the answer.
+    pub(super) async fn run(
         &self,
-        in_line: InLine<'_>,
+        entry: InLine<'_>,
         attempts: &mut Attempts<'_>,
-    ) -> Result<Sent, CallError> {
-        let Self { server, tool, call, .. } = self;
-        let estimate = tool.map_or(TYPICAL, Tool::typical);
-        // Who waits in line keeps its place: only what a copy takes is an attempt's time.
+    ) -> Result<AttemptAnswer, CallError> {
+        let Self { backend, tool, call, .. } = self;
+        let estimate = tool.map_or(TYPICAL_TIME, Tool::typical);
+        // The wait in the queue does not count as the attempt's time.
         let mut permit = tokio::select! {
             biased;
-            permit = in_line.slot(estimate, call.deadline) => permit?,
-            // There may be a long line before it still, or a pause.
-            refusal = server.refuses() => return Err(refusal.into()),
+            permit = entry.slot(estimate, call.deadline) => permit?,
+            // The backlog may be long: do not wait for the turn if all instances are down.
+            refusal = backend.refuses() => return Err(refusal.into()),
         };
-        let lease = server.place(attempts.avoid, call.deadline).await?;
+        let instance = backend.place(attempts.avoid, call.deadline).await?;
         let deadline = attempts.deadline();
-        let ready = lease.copy().ready.clone();
-        attempts.avoid = Some(lease.copy().number);
-        if server.config().pin {
-            // This copy may have changed it by now, whatever the others have.
+        let ready = instance.copy().ready.clone();
+        attempts.avoid = Some(instance.copy().number);
+        if backend.config().pin {
+            // This instance may offer another definition than the listed one.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));
-            call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
+            call.refuse_if_held(own.map(|tool| &**tool).or(*tool))?;
         }
-        let measured = server.measure(&lease, tool.map_or("", Tool::name));
-        permit.carry((lease, self.admission.clone()));
+        let measured = backend.measure(&instance, tool.map_or("", Tool::name));
+        permit.carry((instance, self.admission.clone()));
 
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
-        server.metrics().queue_seconds.observe(queue.as_secs_f64());
-        let mut ticket =
+        backend.metrics().queue_seconds.observe(queue.as_secs_f64());
+        let mut handle =
             ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
-        // Before the frame is sent: what the server says first must be heard too.
+        // Before the frame is sent, so that the first notification is not lost.
         if let Some(listener) = &call.listener {
-            ticket.listen(listener.clone());
+            handle.listen(listener.clone());
         }
         if let Some(until) = call.deadline_max {
-            ticket.be_patient(Patience { step: server.timeout(), until });
+            handle.be_patient(Patience { step: backend.timeout(), until });
         }
         let meta = self.meta(deadline);
         let headers = call.headers(&ready, *tool)?;
-        let frame = call.frame(ticket.id(), &ready, *tool, &meta);
-        ticket.send_with(frame, headers)?;
-        let answer = ticket.answer().await?;
+        let frame = call.frame(handle.id(), &ready, *tool, &meta);
+        handle.send_with(frame, headers)?;
+        let answer = handle.answer().await?;
         measured.answered();
-        let backend = sent.elapsed();
+        let backend_time = sent.elapsed();
         if let Some(tool) = tool {
-            tool.metrics(server.metrics()).record_backend(backend);
-            tool.note_time(backend);
+            tool.metrics(backend.metrics()).record_backend(backend_time);
+            tool.note_time(backend_time);
         }
-        Ok(Sent { answer, era: ready.dialect.version().era(), queue, backend })
+        let era = ready.dialect.version().era();
+        Ok(AttemptAnswer { answer, era, queue, backend: backend_time })
     }
 
-    /// What goes with the call; for servers that want to know, also how long they have.
+    /// Returns the call's metadata; with `tell_deadline` also the time that is left.
     fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
-        let said = &self.call.meta;
-        if !self.server.config().tell_deadline {
-            return Cow::Borrowed(said);
+        let given = &self.call.meta;
+        if !self.backend.config().tell_deadline {
+            return Cow::Borrowed(given);
         }
         let left = deadline.duration_since(Instant::now()).as_millis();
-        // No caller's member of that name is among the others.
-        let others = format!("{},\"{}\":{left}", said.others, meta::TIMEOUT);
-        Cow::Owned(CallMeta { others, ..said.clone() })
+        // The caller's own member of this name was removed before.
+        let others = format!("{},\"{}\":{left}", given.others, meta::TIMEOUT);
+        Cow::Owned(CallMeta { others, ..given.clone() })
     }
 }
 
-impl Sent {
-    /// Where the tenant stands is taken along, unless it is no reply.
+impl AttemptAnswer {
+    /// Reads the answer. Takes `rate_status` only on success: an error keeps it for its own headers.
     pub(super) async fn into_reply(
         self,
         call: &Call,
-        standing: &mut Option<Standing>,
+        rate_status: &mut Option<Standing>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
@@ -121,18 +121,18 @@ impl Sent {
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
-        let standing = standing.take().unwrap_or_default();
-        Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
+        let rate_status = rate_status.take().unwrap_or_default();
+        Ok(Reply { result, kind, is_typed, era, queue, backend, rate_status, attempts })
     }
 }
 
-/// Reads an answer, a long one aside.
+/// Reads an answer; a long one on a thread of its own.
 async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    aside_if_long(text.len(), || read_now(answer)).await
+    aside_if_long(text.len(), || read_here(answer)).await
 }
 
-fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
         Answer::Error(error) => return Err(CallError::from_server_error(&error)),
@@ -150,7 +150,7 @@ mod tests {
     use crate::common::offload::testing::is_done_aside;
 
     #[test]
-    fn only_a_long_answer_is_read_aside() {
+    fn only_a_long_answer_is_offloaded() {
         let read = |len: usize| async move {
             let around = "{\"a\":\"\"}".len();
             let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));

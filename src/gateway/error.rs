@@ -1,5 +1,5 @@
-//! Everything that can go wrong with a call, as its caller needs to know it: whose fault it is, whether
-//! to try again, and whether the tool may have run.
+//! The errors of a call, as its caller needs to know them: whose fault, whether a retry may help,
+//! and whether the tool may have run.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,194 +10,112 @@ use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 use crate::protocol::mcp::headers::HeaderMismatch;
 use crate::tenants::limits::Standing;
 
-/// Asked to wait this long when it cannot be known better.
+/// The `Retry-After` where no better time is known.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// Whether the tool has run.
+/// Says whether the tool has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed {
-    /// The server never saw the call, or refused it.
+    /// The server never received the call, or refused it.
     No,
-    /// It may have.
     Unknown,
 }
 
-/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Headers that repeat the arguments say something else.
+    /// A header that repeats an argument differs from it.
     #[error("{0}")]
     HeaderMismatch(#[from] HeaderMismatch),
-    /// The request around the arguments is wrong.
     #[error("{0}")]
     InvalidRequest(String),
-    /// The arguments are wrong.
     #[error("{0}")]
     InvalidArguments(#[from] RawError),
-    /// Nobody says who calls, or nobody that is known.
-    #[error("{detail}")]
-    Unauthenticated {
-        /// What is missing or wrong.
-        detail: &'static str,
-        /// How to say who calls: the value of `WWW-Authenticate`.
-        challenge: String,
-    },
-    /// Who calls cannot be found out now.
-    #[error("this key or token is not known yet, and it cannot be looked up at the moment")]
-    AuthUnavailable,
-    /// Whoever calls must not.
-    #[error("{0}")]
-    Forbidden(&'static str),
-    /// No such server.
     #[error("there is no server `{server}`; GET /v1/servers lists those you can use")]
-    ServerNotFound {
-        /// As asked for.
-        server: String,
-    },
-    /// No such tool.
+    ServerNotFound { server: String },
     #[error(
         "server `{server}` has no tool `{tool}`; GET /v1/servers/{server}/tools lists those it has"
     )]
-    ToolNotFound {
-        /// As asked for.
-        server: String,
-        /// As asked for.
-        tool: String,
-    },
-    /// The tool is not what was approved.
+    ToolNotFound { server: String, tool: String },
     #[error(
-        "the tool `{tool}` of server `{server}` is held back: its definition is not one that was approved; \
-         it cannot be called until an administrator approves it"
+        "the tool `{tool}` of server `{server}` is held back: its definition is not approved; it can be \
+         called once an administrator approves it"
     )]
-    ToolHeld {
-        /// Its server.
-        server: String,
-        /// Its name.
-        tool: String,
-    },
-    /// The body is over the limit.
-    #[error("the body is larger than the {limit} bytes that are accepted")]
-    PayloadTooLarge {
-        /// In bytes.
-        limit: usize,
-    },
-    /// The tenant has as much as it may have.
+    ToolHeld { server: String, tool: String },
+    /// The tenant is at its limit of something other than rates.
     #[error("{detail}")]
     TenantBusy {
-        /// Of what.
         detail: Cow<'static, str>,
-        /// Its rates, of which nothing was taken.
-        standing: Standing,
+        /// The tenant's rates; nothing was taken from them.
+        rate_status: Standing,
     },
-    /// The tenant has made as many calls as it may for now.
     #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
     RateLimited {
-        /// What the rate is for: a pattern, or `tenant`.
+        /// The pattern that the rate belongs to, or `tenant`.
         scope: String,
-        /// When there is room for one again.
         retry_after: Duration,
-        /// All its rates.
-        standing: Standing,
+        rate_status: Standing,
     },
-    /// Too many calls wait.
+    /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
     Overloaded,
-    /// As many processes of a server run as may.
-    #[error(
-        "as many processes of this server are in use as it may have (`max_sessions`, `max_tenants`)"
-    )]
+    /// `max_tenants` or `max_sessions` is reached.
+    #[error("all processes that this server may have are in use (`max_tenants`, `max_sessions`)")]
     TooManyProcesses,
-    /// The tenant has not stored what the server needs.
     #[error(
         "server `{server}` needs secrets of yours that are not set: `{}`; set each with PUT \
          /v1/servers/{server}/secrets/NAME, or ask the operator to (`trunkline secret set`)",
         .names.join("`, `")
     )]
-    SecretMissing {
-        /// The server.
-        server: String,
-        /// Their names.
-        names: Vec<String>,
-    },
-    /// The server is down.
+    SecretMissing { server: String, names: Vec<String> },
     #[error("the server is not running: {reason}")]
     ServerUnavailable {
-        /// Why.
         reason: String,
-        /// When it will be tried again.
+        /// The time until the next restart.
         retry_after: Duration,
     },
-    /// The gateway is going away.
     #[error("the gateway is shutting down")]
     ShuttingDown,
-    /// The server answered with a JSON-RPC error.
+    /// A JSON-RPC error of the server.
     #[error("the server answered with an error: {}", .0.message)]
     Backend(ErrorObject),
-    /// The server ended.
     #[error("the server ended before it answered: {reason}")]
-    BackendExited {
-        /// How.
-        reason: String,
-        /// Whether it may have run the tool.
-        executed: Executed,
-    },
-    /// The server's answer makes no sense.
+    BackendExited { reason: String, executed: Executed },
     #[error("the server broke the protocol: {reason}")]
-    BackendProtocol {
-        /// How.
-        reason: String,
-        /// Whether it may have run the tool.
-        executed: Executed,
-    },
-    /// The server answered with an HTTP status.
+    BackendProtocol { reason: String, executed: Executed },
     #[error("the server answered with the HTTP status {status}")]
     BackendHttp {
-        /// Which.
         status: u16,
-        /// Whether it may have run the tool.
         executed: Executed,
-        /// When to come back, if it said.
+        /// The pause that the server asked for, if any.
         retry_after: Option<Duration>,
     },
-    /// The answer is over the limit.
     #[error("the server's answer is larger than the gateway passes on (`max_response`)")]
     BackendTooLarge,
-    /// The tool asks back, and this caller cannot answer.
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
-    /// It was taken from the tenant's rates, or tried.
+    /// Any of the others, after attempts or after the tenant's rates were charged.
     #[error("{last}{}", in_words(*attempts))]
     Attempted {
-        /// How often it was tried.
         attempts: u32,
-        /// Whether any of the attempts may have run the tool.
+        /// `Unknown` if any attempt may have run the tool.
         executed: Executed,
-        /// The tenant's rates.
-        standing: Standing,
-        /// Why it failed the last time.
+        rate_status: Standing,
+        /// The error of the last attempt.
         last: Box<CallError>,
     },
-    /// Too late.
     #[error("the call was not answered by its deadline")]
-    DeadlineExceeded {
-        /// Whether the server may have run the tool.
-        executed: Executed,
-    },
+    DeadlineExceeded { executed: Executed },
 }
 
 impl CallError {
-    /// The code that callers can rely on.
+    /// Returns the stable code that callers match on.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidRequest(_) | Self::HeaderMismatch(_) => "invalid_request",
             Self::InvalidArguments(_) => "invalid_arguments",
-            Self::Unauthenticated { .. } => "unauthenticated",
-            Self::AuthUnavailable => "auth_unavailable",
-            Self::Forbidden(_) => "forbidden",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::ToolHeld { .. } => "tool_held",
-            Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
@@ -215,7 +133,6 @@ impl CallError {
         }
     }
 
-    /// Whether the tool has run.
     pub fn executed(&self) -> Executed {
         match self {
             Self::BackendExited { executed, .. }
@@ -223,7 +140,7 @@ impl CallError {
             | Self::BackendHttp { executed, .. }
             | Self::Attempted { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed,
-            // These codes say that the request itself was refused.
+            // With these codes the server refused the request itself.
             Self::Backend(error) => match error.code {
                 PARSE_ERROR | INVALID_REQUEST | METHOD_NOT_FOUND | INVALID_PARAMS => Executed::No,
                 _ => Executed::Unknown,
@@ -233,11 +150,10 @@ impl CallError {
         }
     }
 
-    /// Whether the same call may succeed later, and cannot do harm twice.
+    /// Returns true if the same call may succeed later and has not run yet.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::AuthUnavailable
-            | Self::TenantBusy { .. }
+            Self::TenantBusy { .. }
             | Self::RateLimited { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
@@ -249,21 +165,19 @@ impl CallError {
             Self::Attempted { executed, last, .. } => {
                 *executed == Executed::No && last.is_retryable()
             }
-            // Other refusals would be the same again.
+            // Other statuses would be the same again.
             Self::BackendHttp { status: 429 | 503, executed, .. } => *executed == Executed::No,
             _ => false,
         }
     }
 
-    /// When to try again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
                 Some(*retry_after)
             }
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
-            Self::AuthUnavailable
-            | Self::TenantBusy { .. }
+            Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ShuttingDown => Some(RETRY_SOON),
@@ -272,27 +186,26 @@ impl CallError {
         }
     }
 
-    /// The tenant has as much as it may have of something else than calls.
+    /// Returns the error of a tenant at a limit other than its calls.
     pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), standing: Standing::default() }
+        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: Standing::default() }
     }
 
-    /// Where the tenant stands with its rates, if that is known.
-    pub fn standing(&self) -> Option<&Standing> {
+    pub fn rate_status(&self) -> Option<&Standing> {
         match self {
-            Self::TenantBusy { standing, .. }
-            | Self::RateLimited { standing, .. }
-            | Self::Attempted { standing, .. } => Some(standing),
+            Self::TenantBusy { rate_status, .. }
+            | Self::RateLimited { rate_status, .. }
+            | Self::Attempted { rate_status, .. } => Some(rate_status),
             _ => None,
         }
     }
 
-    /// Whether the tenant's own limits refused the call, which has cost nobody anything.
+    /// Returns true if the tenant's own limits refused the call.
     pub fn is_own_limit(&self) -> bool {
         matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })
     }
 
-    /// How many attempts there were; none at what was refused before.
+    /// Returns the number of attempts; 0 if the call was refused before the first.
     pub fn attempts(&self) -> u32 {
         match self {
             Self::Attempted { attempts, .. } => *attempts,
@@ -300,7 +213,7 @@ impl CallError {
         }
     }
 
-    /// Why it failed the last time, to be taken apart. It does not know of the attempts before.
+    /// Returns the last attempt's error, without the history.
     pub fn into_last(self) -> Self {
         match self {
             Self::Attempted { last, .. } => *last,
@@ -308,7 +221,7 @@ impl CallError {
         }
     }
 
-    /// Why it failed the last time.
+    /// Returns the last attempt's error.
     pub fn last(&self) -> &Self {
         match self {
             Self::Attempted { last, .. } => last,
@@ -316,7 +229,6 @@ impl CallError {
         }
     }
 
-    /// The server's answer makes no sense.
     pub fn protocol(reason: &str) -> Self {
         Self::BackendProtocol { reason: reason.to_owned(), executed: Executed::Unknown }
     }
@@ -325,7 +237,7 @@ impl CallError {
     pub(super) fn from_server_error(error: &[u8]) -> Self {
         match serde_json::from_slice(error) {
             Ok(error) => Self::Backend(error),
-            Err(_) => Self::protocol("its error has no code or message"),
+            Err(_) => Self::protocol("the JSON-RPC error has no code or no message"),
         }
     }
 }
@@ -335,7 +247,6 @@ fn in_words(attempts: u32) -> String {
 }
 
 impl Executed {
-    /// As shown to callers.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -347,10 +258,9 @@ impl Executed {
         if written { Self::Unknown } else { Self::No }
     }
 
-    /// What an HTTP status says about it. A status of the 400s is a refusal, except those that a server or a
-    /// proxy gives in the midst of the work, and a redirect sends the request elsewhere, except the one that says
-    /// where the outcome is; "unavailable" is a refusal when it says until when. All others say nothing: proxies
-    /// make them up when a server behind them does not answer.
+    /// Reads an HTTP status. Redirects and most 4xx are refusals. 303 and the 4xx that come in the
+    /// middle of the work are not. 503 is a refusal if it says when to come back. All others prove
+    /// nothing: proxies send them when the server behind them does not answer.
     pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
             303 | 408 | 409 | 499 => Self::Unknown,

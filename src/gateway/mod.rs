@@ -1,216 +1,177 @@
-//! The path of a call, from whoever calls to the backend and back. REST and MCP are two front ends of it;
-//! nothing else reaches a backend.
+//! The path of a call, from the front end to the backend and back. REST and MCP are two front ends
+//! of this one path; nothing else reaches a backend.
+//!
+//! ```text
+//! Gateway::call ── admit ── dispatch ── call_backend ──┬── Attempt::run ──▶ reply
+//!                 (tenant's (which      (tool, rates)  │   (slot, instance,
+//!                  permit)   backend)                  │    frame, answer)
+//!                                                      └── Attempts::next: again, or the error
+//! ```
 
 mod accounting;
 mod attempt;
-mod causes;
+mod call;
+mod caller;
 mod error;
-mod request;
+mod error_sources;
 mod retry;
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
-use self::accounting::Record;
-use self::attempt::Sending;
+use self::accounting::Accounting;
+use self::attempt::Attempt;
+pub use self::call::{Call, Operation, ToolName};
+pub use self::caller::{Caller, Rights};
 pub use self::error::{CallError, Executed};
-pub use self::request::{Ask, Call, ToolName};
-use self::retry::{Attempts, Tried};
+use self::retry::{AttemptHistory, Attempts};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
-use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
+use crate::registry::{Lease, NoProcess, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 use crate::tenants::limits::{Admission, Standing};
 
-/// Who calls.
-#[derive(Clone)]
-pub struct Caller {
-    /// Whose limits and rights apply.
-    pub tenant: Arc<Tenant>,
-    /// The MCP session it calls in, if any: servers that are not shared belong to one.
-    pub session: Option<Owner>,
-    /// How long what it asks for may last.
-    pub rights: Rights,
-}
-
-/// How long a caller's rights are what they were. Whatever lasts longer is to be asked for again.
-#[derive(Clone)]
-pub struct Rights {
-    /// Cancelled when they have changed.
-    pub gone: CancellationToken,
-    /// When they end by themselves.
-    pub until: Option<Instant>,
-}
-
-impl Rights {
-    /// Waits until they are no longer what they were.
-    pub async fn over(&self) {
-        let ended = async {
-            match self.until {
-                Some(until) => sleep_until(until).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.gone.cancelled() => {}
-            () = ended => {}
-        }
-    }
-}
-
-impl Caller {
-    /// Whoever calls for a tenant, in no session.
-    pub fn of(tenant: Arc<Tenant>) -> Self {
-        let rights = Rights { gone: tenant.gone.clone(), until: None };
-        Self { tenant, session: None, rights }
-    }
-}
-
 /// A server's result.
 #[derive(Debug)]
 pub struct Reply {
-    /// The result object as the server wrote it.
+    /// The result object, byte for byte as the server wrote it.
     pub result: Bytes,
-    /// What it says about itself.
     pub kind: ResultKind,
-    /// Whether it says so, as modern servers must.
+    /// True if the result names its own type, as modern servers must.
     pub is_typed: bool,
-    /// How the server speaks.
+    /// The era that the server speaks.
     pub era: Era,
-    /// How long the call waited.
+    /// The time from arrival until the frame was sent.
     pub queue: Duration,
-    /// How long the server took.
+    /// The time from the frame until the answer.
     pub backend: Duration,
-    /// Where the tenant stands with its rates.
-    pub standing: Standing,
-    /// How many attempts it took.
+    pub rate_status: Standing,
     pub attempts: u32,
 }
 
-/// The gateway proper.
 pub struct Gateway {
     registry: Registry,
     metrics: Metrics,
 }
 
 impl Gateway {
-    /// A gateway before these servers.
     pub fn new(registry: Registry, metrics: Metrics) -> Self {
         Self { registry, metrics }
     }
 
-    /// The servers, whoever may use them.
+    /// Returns all servers, without asking who may use them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// What is counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The servers that are there for a caller.
+    /// Returns the servers that the caller may use.
     pub fn servers(&self, caller: &Caller) -> impl Iterator<Item = Arc<Server>> {
         let servers = self.registry.servers().into_iter();
         servers.filter(|server| caller.tenant.sees(server.id().as_str()))
     }
 
-    /// The server that a caller means by `id`. One it may not use does not exist for it.
+    /// Returns the server with this id. A server that the caller may not use does not exist for it.
     pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Server>, CallError> {
         let server = self.registry.get(id).filter(|_| caller.tenant.sees(id));
         server.ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })
     }
 
-    /// The server's process that a caller uses.
-    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Lease, CallError> {
-        let mut server = self.server(caller, id)?;
+    /// Returns the backend that serves this caller; starts one if the server is not shared.
+    pub fn backend(&self, caller: &Caller, mut server: Arc<Server>) -> Result<Lease, CallError> {
         loop {
             match server.backend(&caller.tenant.id, caller.session.as_ref()) {
-                // It was replaced after it was found, or the gateway ends.
+                // A rollover replaced the server after it was looked up, or the gateway shuts down.
                 Err(NoProcess::Stopped) => {
-                    let found = std::mem::replace(&mut server, self.server(caller, id)?);
-                    if Arc::ptr_eq(&found, &server) {
+                    let current = self.server(caller, server.id().as_str())?;
+                    if Arc::ptr_eq(&current, &server) {
                         return Err(CallError::ShuttingDown);
                     }
+                    server = current;
                 }
-                process => return Ok(process?),
+                backend => return Ok(backend?),
             }
         }
     }
 
-    /// The same as soon as it runs; `until` says how long that may take.
+    /// Waits until the caller's backend is ready, at most until the time that `until` names.
     pub async fn ready(
         &self,
         caller: &Caller,
-        id: &str,
+        server: Arc<Server>,
         until: impl Fn(&Backend) -> Instant,
     ) -> Result<(Lease, Arc<Ready>), CallError> {
-        let mut server = self.backend(caller, id)?;
+        let mut backend = self.backend(caller, server.clone())?;
         loop {
-            match server.ready(until(&server)).await {
-                Ok(ready) => return Ok((server, ready)),
-                Err(NotReady::Stopped) => server = self.successor(caller, id, &server)?,
+            match backend.ready(until(&backend)).await {
+                Ok(ready) => return Ok((backend, ready)),
+                Err(NotReady::Stopped) => backend = self.next_backend(caller, &server, &backend)?,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The process that has taken the place of one that was stopped, if one has.
-    fn successor(
+    /// Returns the backend that replaced `stopped` in a rollover.
+    fn next_backend(
         &self,
         caller: &Caller,
-        id: &str,
+        server: &Server,
         stopped: &Arc<Backend>,
     ) -> Result<Lease, CallError> {
-        let server = self.backend(caller, id)?;
-        if Arc::ptr_eq(&server, stopped) { Err(CallError::ShuttingDown) } else { Ok(server) }
+        let server = self.server(caller, server.id().as_str())?;
+        let backend = self.backend(caller, server)?;
+        if Arc::ptr_eq(&backend, stopped) { Err(CallError::ShuttingDown) } else { Ok(backend) }
     }
 
-    /// One call from admission to its outcome. Dropping the future gives the call up, and it alone.
+    /// Makes one call, from admission to its outcome. Dropping the future cancels that call alone.
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
-        let mut record = Record::new(&self.metrics, &caller.tenant, call.arrived, call.size);
-        let outcome = self.route(caller, call, &mut record).await;
-        record.finish(&outcome);
+        let mut accounting =
+            Accounting::new(&self.metrics, &caller.tenant, call.arrived, call.size);
+        let outcome = self.admit(caller, call, &mut accounting).await;
+        accounting.finish(&outcome);
         outcome
     }
 
-    async fn route(
+    /// Counts the call among its tenant's calls in flight, and has it answered.
+    async fn admit(
         &self,
         caller: &Caller,
         call: Call,
-        record: &mut Record<'_>,
+        accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
         let admission = Arc::new(caller.tenant.limits.enter().await?);
-        let mut pass = Pass { admission, standing: None, tried: Tried::default() };
-        let outcome = self.at_servers(caller, &call, &mut pass, record).await;
-        outcome.map_err(|last| pass.tried.then(last, pass.standing))
+        let history = AttemptHistory::default();
+        let mut context = CallContext { admission, rate_status: None, history };
+        let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
+        outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
-    /// The call at the server's process, and at the one that takes its place, if one does.
-    async fn at_servers(
+    /// Finds the backend. If a rollover stops the backend before it has seen the call, the call
+    /// goes to the next one.
+    async fn dispatch(
         &self,
         caller: &Caller,
         call: &Call,
-        pass: &mut Pass,
-        record: &mut Record<'_>,
+        context: &mut CallContext,
+        accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
-        let mut server = self.backend(caller, &call.server)?;
+        let mut backend = self.backend(caller, call.server.clone())?;
         loop {
-            match at_server(caller, call, &server, pass, record).await {
-                // It has not seen this attempt. If another has its place by now, the call goes there.
+            match call_backend(caller, call, &backend, context, accounting).await {
                 Err(CallError::ShuttingDown) => {
-                    server = self.successor(caller, &call.server, &server)?;
+                    backend = self.next_backend(caller, &call.server, &backend)?;
                 }
                 outcome => return outcome,
             }
@@ -218,54 +179,57 @@ impl Gateway {
     }
 }
 
-/// What a call has with it, wherever it goes: it is counted once, and nothing that was tried is forgotten.
-struct Pass {
-    /// Shared with the slot that the call has.
+/// State that a call keeps when it moves to another backend: it is counted once, and no attempt is
+/// forgotten.
+struct CallContext {
+    /// Shared with the slot permit of each attempt.
     admission: Arc<Admission>,
-    /// What was left of the rates.
-    standing: Option<Standing>,
-    tried: Tried,
+    /// The tenant's rates after this call was taken from them.
+    rate_status: Option<Standing>,
+    history: AttemptHistory,
 }
 
-/// One call at one server, as often as it may be tried there.
-async fn at_server(
+/// Makes the call at one backend, with as many attempts as `Attempts` allows.
+async fn call_backend(
     caller: &Caller,
     call: &Call,
-    server: &Arc<Backend>,
-    pass: &mut Pass,
-    record: &mut Record<'_>,
+    backend: &Arc<Backend>,
+    context: &mut CallContext,
+    accounting: &mut Accounting<'_>,
 ) -> Result<Reply, CallError> {
-    let _visit = server.visit();
-    let _in_flight = record.at_server(server);
+    let _in_use = backend.visit();
+    let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
-    let mut in_line = line_up();
-    let ready = in_line.first(server.ready(call.deadline)).await??;
+    let enqueue = || backend.queue().line_up(tenant, policy.weight, call.size);
+    let mut entry = enqueue();
+    let ready = entry.first(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
-    match (&tool, &call.ask) {
-        (Some(tool), _) => record.at_tool(tool),
-        (None, Ask::Method(method)) => record.at_method(method),
-        (None, Ask::Tool { .. }) => unreachable!("a tool that is not found is an error"),
+    match (&tool, &call.operation) {
+        (Some(tool), _) => accounting.at_tool(tool),
+        (None, Operation::Method(method)) => accounting.at_method(method),
+        (None, Operation::Tool { .. }) => unreachable!("find_tool fails for an unknown tool"),
     }
 
     let tool_name = tool.as_deref().map(Tool::name);
-    if pass.standing.is_none() {
-        let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
-        pass.standing = Some(limits.admit(admission, &call.server, tool_name).await?);
+    if context.rate_status.is_none() {
+        let admission = Arc::get_mut(&mut context.admission).expect("no attempt holds it yet");
+        let server = call.server.id().as_str();
+        context.rate_status = Some(limits.admit(admission, server, tool_name).await?);
     }
-    let (tool, admission) = (tool.as_deref(), pass.admission.clone());
-    let sending = Sending { server, tenant, call, tool, admission };
-    let mut attempts = Attempts::new(server, tool, call.deadline, &mut pass.tried)?;
+    let (tool, admission) = (tool.as_deref(), context.admission.clone());
+    let attempt = Attempt { backend, tenant, call, tool, admission };
+    let mut attempts = Attempts::new(backend, tool, call.deadline, &mut context.history)?;
     loop {
-        match sending.attempt(in_line, &mut attempts).await {
-            Ok(sent) => {
-                return sent.into_reply(call, &mut pass.standing, attempts.count()).await;
+        match attempt.run(entry, &mut attempts).await {
+            Ok(answer) => {
+                let count = attempts.count();
+                return answer.into_reply(call, &mut context.rate_status, count).await;
             }
-            Err(error) => match attempts.again(&error) {
+            Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,
                 None => return Err(error),
             },
         }
-        in_line = line_up();
+        entry = enqueue();
     }
 }

@@ -1,7 +1,8 @@
-//! Whether a call that failed is tried again.
+//! Decides whether a failed call is tried again.
 //!
-//! A call that no server has seen is, as long as there is time. One that a server may have seen is only if its tool says
-//! that doing it twice does no harm, the operator has allowed it (`retry = "safe"`), and not too many are.
+//! A call that no server has received is retried while there is time. A call that a server may have
+//! received is retried only if `retry = "safe"`, its tool is read-only or idempotent, and retries stay
+//! within the backend's retry budget.
 
 use std::time::Duration;
 
@@ -14,105 +15,104 @@ use crate::backend::{Backend, State};
 use crate::config::Retry;
 use crate::tenants::limits::Standing;
 
-/// Attempts at one call, the first included.
+/// The most attempts of one call, the first included.
 const ATTEMPTS_MAX: u32 = 5;
-/// The wait before the second attempt. It doubles with each.
+/// The pause before the second attempt; doubled for each further one.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What has become of one call so far, at whichever processes: one may have taken another's place meanwhile.
+/// All attempts of one call so far, at whichever backends.
 #[derive(Default)]
-pub(super) struct Tried {
-    /// How many attempts there were, the one under way included.
+pub(super) struct AttemptHistory {
+    /// The attempts, the current one included.
     count: u32,
-    /// Whether one of those that failed may have run the tool.
+    /// True if a failed attempt may have run the tool.
     may_have_run: bool,
 }
 
-impl Tried {
-    /// A call's last error, as it is after all that was before, and what was left of the tenant's rates.
-    pub(super) fn then(&self, last: CallError, standing: Option<Standing>) -> CallError {
-        let standing = standing.unwrap_or_default();
+impl AttemptHistory {
+    /// Adds the earlier attempts and the tenant's rates to the last error.
+    pub(super) fn into_error(self, last: CallError, rate_status: Option<Standing>) -> CallError {
+        let rate_status = rate_status.unwrap_or_default();
         let attempts = self.count;
-        if attempts == 0 && standing.is_empty() {
+        if attempts == 0 && rate_status.is_empty() {
             return last;
         }
         let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
-        CallError::Attempted { attempts, executed, standing, last: Box::new(last) }
+        CallError::Attempted { attempts, executed, rate_status, last: Box::new(last) }
     }
 }
 
-/// The attempts at one call that one process has.
+/// The attempts of one call at one backend.
 pub(super) struct Attempts<'a> {
-    server: &'a Backend,
-    /// What is over at this time is over for good.
+    backend: &'a Backend,
     deadline: Instant,
-    /// Whether doing it twice does no harm.
+    /// True if the operator and the tool allow the call to run twice.
     is_repeatable: bool,
-    /// These and those before.
-    tried: &'a mut Tried,
-    /// The copy that failed it last.
+    history: &'a mut AttemptHistory,
+    /// The instance that failed the call last.
     pub(super) avoid: Option<usize>,
 }
 
 impl<'a> Attempts<'a> {
-    /// The first one. What may have run elsewhere is refused where it must not be repeated.
+    /// Begins the first attempt here. Fails if an attempt elsewhere may have run the tool and the
+    /// call must not run twice.
     pub(super) fn new(
-        server: &'a Backend,
+        backend: &'a Backend,
         tool: Option<&Tool>,
         deadline: Instant,
-        tried: &'a mut Tried,
+        history: &'a mut AttemptHistory,
     ) -> Result<Self, CallError> {
-        server.retries().note_call();
+        backend.retries().note_call();
         let is_repeatable =
-            server.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
-        if tried.may_have_run && !is_repeatable {
+            backend.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
+        if history.may_have_run && !is_repeatable {
             let reason = "the gateway stopped it".to_owned();
             return Err(CallError::BackendExited { reason, executed: Executed::Unknown });
         }
-        tried.count += 1;
-        Ok(Self { server, deadline, is_repeatable, tried, avoid: None })
+        history.count += 1;
+        Ok(Self { backend, deadline, is_repeatable, history, avoid: None })
     }
 
-    /// How many there were, the one under way included.
     pub(super) fn count(&self) -> u32 {
-        self.tried.count
+        self.history.count
     }
 
-    /// When the answer to this attempt is no longer of use.
+    /// Returns the deadline of the current attempt: a part of the call's, if it may be repeated.
     pub(super) fn deadline(&self) -> Instant {
-        if !self.is_repeatable || self.tried.count >= ATTEMPTS_MAX {
+        if !self.is_repeatable || self.history.count >= ATTEMPTS_MAX {
             return self.deadline;
         }
         let now = Instant::now();
         let left = self.deadline.duration_since(now);
-        let attempt = self.server.config().attempt_timeout.unwrap_or(left / 3);
+        let attempt = self.backend.config().attempt_timeout.unwrap_or(left / 3);
         (now + attempt).min(self.deadline)
     }
 
-    /// When to try again after this error, if at all.
-    pub(super) fn again(&mut self, error: &CallError) -> Option<Instant> {
-        if self.tried.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
+    /// Returns the time of the next attempt after this error, or `None` if there is none.
+    pub(super) fn next(&mut self, error: &CallError) -> Option<Instant> {
+        if self.history.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
             return None;
         }
-        let pause = PAUSE * (1 << (self.tried.count - 1));
+        let pause = PAUSE * (1 << (self.history.count - 1));
         let pause = pause.mul_f64(rand::rng().random_range(0.5..=1.0));
         let now = Instant::now();
-        // Nobody knows better than the server itself, or whoever keeps it.
-        let until = match (error, self.server.state()) {
+        // The server or its supervisor knows best when to come back.
+        let until = match (error, self.backend.state()) {
             (CallError::BackendHttp { retry_after: Some(after), .. }, _) => now + *after,
-            // Nobody waits in quarantine. Who has not been told so yet will be by the next attempt, at once.
+            // No call waits for the end of a quarantine. An attempt that failed otherwise learns of
+            // the quarantine from its next attempt, at once.
             (CallError::ServerUnavailable { .. }, State::Quarantined { .. }) => return None,
             (_, State::Backoff { until, .. }) => until.max(now),
             _ => now,
         };
         let at = until + pause;
-        // What is spent is spent: last of all.
+        // Last, because what is spent of the budget does not come back.
         if at >= self.deadline || !self.may_spend(error) {
             return None;
         }
-        self.tried.count += 1;
-        self.tried.may_have_run |= error.executed() == Executed::Unknown;
-        self.server.metrics().retries.inc();
+        self.history.count += 1;
+        self.history.may_have_run |= error.executed() == Executed::Unknown;
+        self.backend.metrics().retries.inc();
         Some(at)
     }
 
@@ -120,24 +120,24 @@ impl<'a> Attempts<'a> {
         let failed = match error {
             CallError::BackendExited { .. }
             | CallError::BackendProtocol { .. }
-            // It was there when the call came, and was not when it was to be written.
+            // The instance was ready when the call came, and gone when it was to be written.
             | CallError::ServerUnavailable { .. } => true,
-            // Its copy was replaced at that moment.
-            CallError::ShuttingDown => !matches!(self.server.state(), State::Stopped),
-            // Most refusals would be the same again.
+            // The instance was replaced at that moment.
+            CallError::ShuttingDown => !matches!(self.backend.state(), State::Stopped),
+            // Most other statuses would be the same again.
             CallError::BackendHttp { .. } => {
                 error.is_retryable() || error.executed() == Executed::Unknown
             }
-            // The attempt's deadline, not the call's.
+            // The attempt's deadline passed, not the call's.
             CallError::DeadlineExceeded { .. } => self.is_repeatable,
             _ => false,
         };
         failed && (error.executed() == Executed::No || self.is_repeatable)
     }
 
-    /// Only what may be executed twice counts against the budget.
+    /// Takes a retry from the budget. A call that no server has received needs no budget.
     fn may_spend(&self, error: &CallError) -> bool {
-        error.executed() == Executed::No || self.server.retries().spend()
+        error.executed() == Executed::No || self.backend.retries().spend()
     }
 }
 
@@ -149,15 +149,15 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// The next attempt of a call that has failed so, at a server that stands there.
+    /// Returns the pause before the next attempt after these errors, at a backend in this state.
     fn next_after(errors: &[CallError], state: State) -> Option<Duration> {
-        let server = backend(Server::new(Transport::Stdio(Program::default())));
-        stand(&server, state);
-        let (now, mut tried) = (Instant::now(), Tried::default());
-        let mut attempts = Attempts::new(&server, None, now + MINUTE, &mut tried).unwrap();
+        let backend = backend(Server::new(Transport::Stdio(Program::default())));
+        stand(&backend, state);
+        let (now, mut history) = (Instant::now(), AttemptHistory::default());
+        let mut attempts = Attempts::new(&backend, None, now + MINUTE, &mut history).unwrap();
         let mut next = None;
         for error in errors {
-            next = attempts.again(error);
+            next = attempts.next(error);
         }
         next.map(|at| at - now)
     }
@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_the_end_of_a_quarantine() {
+    async fn no_call_waits_for_the_end_of_a_quarantine() {
         let until = Instant::now() + MINUTE / 2;
         let quarantined = || State::Quarantined { until, reason: "failed".into() };
         assert_eq!(next_after(&[refused()], quarantined()), None);
-        // It is told why by the next attempt.
+        // The next attempt says why.
         assert!(next_after(&[never_written()], quarantined()).is_some_and(|after| after <= PAUSE));
-        // What is started again sooner is waited for.
+        // A restart that comes sooner is waited for.
         let backoff = State::Backoff { until, reason: "failed".into() };
         assert!(next_after(&[refused()], backoff).is_some_and(|after| after > MINUTE / 2));
     }

@@ -1,9 +1,9 @@
-//! How long a connection may keep the gateway waiting.
+//! Closes connections that keep the gateway waiting.
 //!
-//! hyper has a limit for the head of a request, but counts the time between two requests as well: it would
-//! cut the idle connections that load balancers like to keep, and it does not begin to count before the
-//! first bytes have come. So the time is kept here: a head must be complete within the limit from its first
-//! byte (the first one from the start of the connection), and between requests there is more patience.
+//! hyper has a limit for the head of a request, but it also counts the time between two requests: it
+//! would cut the idle connections that load balancers keep, and it does not start before the first
+//! bytes arrive. So the time is kept here. A head must be complete within the limit from its first
+//! byte; the first head, from the start of the connection. Between requests the limit is longer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,15 +16,15 @@ use axum::http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
-/// How long a connection may be open without a request. Longer than load balancers keep theirs, so that
-/// they are the ones to close.
+/// The longest time without a request. Longer than load balancers keep their connections, so that
+/// they close first.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// What one connection is waited for.
-pub(super) struct Patience {
+/// The timeouts of one connection.
+pub(super) struct ConnectionTimeouts {
     began: Instant,
     head_max: Duration,
-    /// A [`Phase`] in the lowest bits, and above them when it began, in milliseconds since `began`.
+    /// The [`Phase`] in the lowest two bits; above them its start, in milliseconds since `began`.
     state: AtomicU64,
 }
 
@@ -36,29 +36,29 @@ enum Phase {
     Busy = 1,
     /// Between requests.
     Idle = 2,
-    /// HTTP/2: requests come and go on their own streams, and pings find out who is gone.
+    /// HTTP/2: requests have streams of their own, and pings find peers that are gone.
     Streams = 3,
 }
 
-impl Patience {
+impl ConnectionTimeouts {
     pub(super) fn new(head_max: Duration) -> Self {
         Self { began: Instant::now(), head_max, state: AtomicU64::new(0) }
     }
 
-    /// A request's head is complete.
+    /// Notes that a request's head is complete.
     pub(super) fn request_begins(&self, version: Version) {
         self.enter(if version == Version::HTTP_2 { Phase::Streams } else { Phase::Busy });
     }
 
-    /// Its answer is ready to be written.
+    /// Notes that the response is ready to be written.
     pub(super) fn request_ends(&self) {
         if self.phase().0 == Phase::Busy {
             self.enter(Phase::Idle);
         }
     }
 
-    /// Done when the connection has used up its time.
-    pub(super) async fn runs_out(&self) {
+    /// Waits until the connection has used up its time.
+    pub(super) async fn expired(&self) {
         loop {
             let (phase, since) = self.phase();
             let now = Instant::now();
@@ -70,7 +70,7 @@ impl Patience {
             if limit <= now {
                 return;
             }
-            // A head may begin at any moment: it is looked at before its time can be over.
+            // A head may begin at any moment; wake before its time can be over.
             sleep_until(limit.min(now + self.head_max)).await;
         }
     }
@@ -81,7 +81,7 @@ impl Patience {
         }
     }
 
-    /// A long answer that still flows is not idleness, and the next head has to wait for it.
+    /// Restarts the time: a connection that still sends a long response is not idle.
     fn bytes_written(&self) {
         if let (phase @ (Phase::Idle | Phase::Head), _) = self.phase() {
             self.enter(phase);
@@ -91,7 +91,7 @@ impl Patience {
     fn enter(&self, phase: Phase) {
         let since = match phase {
             Phase::Head | Phase::Idle => self.began.elapsed().as_millis() as u64,
-            // These last as long as they last.
+            // These phases have no limit.
             Phase::Busy | Phase::Streams => 0,
         };
         self.state.store(since << 2 | phase as u64, Ordering::Relaxed);
@@ -109,19 +109,19 @@ impl Patience {
     }
 }
 
-/// A stream that tells its connection's [`Patience`] what moves.
-pub(super) struct Watched<T> {
+/// A stream that reports its traffic to [`ConnectionTimeouts`].
+pub(super) struct TimedStream<T> {
     stream: T,
-    patience: Arc<Patience>,
+    timeouts: Arc<ConnectionTimeouts>,
 }
 
-impl<T> Watched<T> {
-    pub(super) fn new(stream: T, patience: Arc<Patience>) -> Self {
-        Self { stream, patience }
+impl<T> TimedStream<T> {
+    pub(super) fn new(stream: T, timeouts: Arc<ConnectionTimeouts>) -> Self {
+        Self { stream, timeouts }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TimedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -130,29 +130,29 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         let filled = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > filled {
-            self.patience.bytes_read();
+            self.timeouts.bytes_read();
         }
         polled
     }
 }
 
-impl<T: AsyncWrite + Unpin> Watched<T> {
-    fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+impl<T: AsyncWrite + Unpin> TimedStream<T> {
+    fn note_written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(1..)) = polled {
-            self.patience.bytes_written();
+            self.timeouts.bytes_written();
         }
         polled
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for TimedStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.written(polled)
+        self.note_written(polled)
     }
 
     fn poll_write_vectored(
@@ -161,7 +161,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.written(polled)
+        self.note_written(polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -185,15 +185,15 @@ mod tests {
 
     const HEAD_MAX: Duration = Duration::from_secs(10);
 
-    fn connection() -> (Arc<Patience>, Watched<DuplexStream>, DuplexStream) {
-        let patience = Arc::new(Patience::new(HEAD_MAX));
+    fn connection() -> (Arc<ConnectionTimeouts>, TimedStream<DuplexStream>, DuplexStream) {
+        let timeouts = Arc::new(ConnectionTimeouts::new(HEAD_MAX));
         let (ours, theirs) = duplex(1024);
-        (patience.clone(), Watched::new(ours, patience), theirs)
+        (timeouts.clone(), TimedStream::new(ours, timeouts), theirs)
     }
 
-    async fn runs_out_after(patience: &Patience) -> Duration {
+    async fn runs_out_after(timeouts: &ConnectionTimeouts) -> Duration {
         let began = Instant::now();
-        timeout(Duration::from_secs(3600), patience.runs_out()).await.expect("endless patience");
+        timeout(Duration::from_secs(3600), timeouts.expired()).await.expect("no timeout");
         began.elapsed()
     }
 
@@ -203,41 +203,41 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_head_is_waited_for_from_the_start() {
-        let (patience, mut stream, mut client) = connection();
+        let (timeouts, mut stream, mut client) = connection();
         sleep(Duration::from_secs(4)).await;
         client.write_all(b"GET").await.unwrap();
         stream.read_exact(&mut [0; 3]).await.unwrap();
-        assert!(about(runs_out_after(&patience).await, Duration::from_secs(6)));
+        assert!(about(runs_out_after(&timeouts).await, Duration::from_secs(6)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_may_take_its_time_and_so_may_the_next_one_to_come() {
-        let (patience, mut stream, mut client) = connection();
-        patience.request_begins(Version::HTTP_11);
-        assert!(timeout(10 * IDLE_MAX, patience.runs_out()).await.is_err());
-        patience.request_ends();
-        assert!(timeout(IDLE_MAX / 2, patience.runs_out()).await.is_err());
+        let (timeouts, mut stream, mut client) = connection();
+        timeouts.request_begins(Version::HTTP_11);
+        assert!(timeout(10 * IDLE_MAX, timeouts.expired()).await.is_err());
+        timeouts.request_ends();
+        assert!(timeout(IDLE_MAX / 2, timeouts.expired()).await.is_err());
 
         client.write_all(b"GET").await.unwrap();
         stream.read_exact(&mut [0; 3]).await.unwrap();
-        assert!(about(runs_out_after(&patience).await, HEAD_MAX), "the next head has no limit");
+        assert!(about(runs_out_after(&timeouts).await, HEAD_MAX), "the next head has no limit");
     }
 
     #[tokio::test(start_paused = true)]
     async fn idleness_ends_and_a_flowing_answer_is_not_idle() {
-        let (patience, mut stream, _client) = connection();
-        patience.request_begins(Version::HTTP_11);
-        patience.request_ends();
+        let (timeouts, mut stream, _client) = connection();
+        timeouts.request_begins(Version::HTTP_11);
+        timeouts.request_ends();
         sleep(IDLE_MAX / 2).await;
         stream.write_all(b"more of the answer").await.unwrap();
-        assert!(about(runs_out_after(&patience).await, IDLE_MAX));
+        assert!(about(runs_out_after(&timeouts).await, IDLE_MAX));
     }
 
     #[tokio::test(start_paused = true)]
     async fn http2_is_left_to_its_pings() {
-        let (patience, ..) = connection();
-        patience.request_begins(Version::HTTP_2);
-        patience.request_ends();
-        assert!(timeout(10 * IDLE_MAX, patience.runs_out()).await.is_err());
+        let (timeouts, ..) = connection();
+        timeouts.request_begins(Version::HTTP_2);
+        timeouts.request_ends();
+        assert!(timeout(10 * IDLE_MAX, timeouts.expired()).await.is_err());
     }
 }

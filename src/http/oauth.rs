@@ -1,4 +1,4 @@
-//! Tells clients without a token where to get one. Served to everybody: those who ask cannot have a token yet.
+//! Tells clients without a token where to get one. Served without authentication.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use axum::extract::State;
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::{Front, error};
+use super::error;
+use super::state::AppState;
 
-/// Metadata of this gateway as a protected resource (RFC 9728): the same at all of its addresses, since a token is good at
-/// all of them.
-pub(super) async fn metadata(State(front): State<Arc<Front>>, uri: Uri) -> Response {
-    match &front.resource {
+/// Returns the metadata of the gateway as a protected resource (RFC 9728). All addresses share it,
+/// since a token is valid at all of them.
+pub(super) async fn metadata(State(app): State<Arc<AppState>>, uri: Uri) -> Response {
+    match &app.resource {
         Some(resource) => {
             let content_type = [(header::CONTENT_TYPE, "application/json")];
             (content_type, resource.metadata().to_owned()).into_response()

@@ -1,4 +1,5 @@
-//! What other replicas send on: requests of sessions that this one keeps, and words for all of them.
+//! Receives requests that other replicas forward: those of sessions that this replica owns, and
+//! notices to all replicas.
 
 use std::sync::Arc;
 
@@ -9,20 +10,21 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use tokio::time::Instant;
 
-use super::{Front, body};
+use super::body;
+use super::state::AppState;
 use crate::cluster::{PROOF, REFUSED_BY, REPLICA, Refused};
 
-/// Marks a request that another replica has sent on. It is answered here, whatever it is.
+/// Marks a request that another replica has forwarded. This replica answers it and never forwards it.
 #[derive(Clone, Copy)]
-pub(super) struct Relayed;
+pub(super) struct Forwarded;
 
-/// Lets in what other replicas send, and nothing else. Who calls is looked at afterwards, as of any request.
-pub(super) async fn prove(
-    State(front): State<Arc<Front>>,
+/// Admits requests with a replica's proof only. Their callers are authenticated as any others are.
+pub(super) async fn check_proof(
+    State(app): State<Arc<AppState>>,
     request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    let Some(replicas) = &front.replicas else { return StatusCode::FORBIDDEN.into_response() };
+    let Some(replicas) = &app.cluster else { return StatusCode::FORBIDDEN.into_response() };
     let (mut parts, body) = request.into_parts();
     let proof = parts.headers.remove(&PROOF);
     let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
@@ -32,29 +34,29 @@ pub(super) async fn prove(
     };
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
-    let mut response = match body::read(&parts.headers, body, front.max_body, deadline).await {
+    let mut response = match body::read(&parts.headers, body, app.max_body, deadline).await {
         Ok(body) if opened.is_of(&body) => {
             opened.restore(&mut parts.headers);
-            parts.extensions.insert(Relayed);
+            parts.extensions.insert(Forwarded);
             next.run(Request::from_parts(parts, Body::from(body))).await
         }
         Ok(_) => return refuse(Refused::Unproven, &replicas.me().id),
         Err(error) => error.into_response(),
     };
-    response.headers_mut().insert(&REPLICA, plain(&signature));
+    response.headers_mut().insert(&REPLICA, token_value(&signature));
     response
 }
 
-fn plain(text: &str) -> HeaderValue {
+fn token_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("made of letters, digits, `-` and `_`")
 }
 
 fn refuse(refused: Refused, by: &str) -> Response<Body> {
     match refused {
         Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
-        // A replica that meant this one learns that it is not gone.
+        // Tells a replica that means this one that it is still there.
         Refused::Unproven => {
-            let by = [(REFUSED_BY.clone(), plain(by))];
+            let by = [(REFUSED_BY.clone(), token_value(by))];
             (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
         }
     }

@@ -1,7 +1,7 @@
 //! Accepts connections and serves them.
 //!
-//! `axum::serve` would be shorter, but it has no limit on how long a client may take to send its request
-//! line and headers ([`Patience`]): half-sent requests would stay open for ever.
+//! `axum::serve` would be shorter, but has no limit for the time that a client takes to send its
+//! request line and headers ([`ConnectionTimeouts`]): half-sent requests would stay open for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::auth::cors::Routes;
-use super::connection_timeouts::{Patience, Watched};
+use super::connection_timeouts::{ConnectionTimeouts, TimedStream};
 
-/// Connections open at once; more wait in the system's queue.
+/// The most connections at once; more wait in the system's backlog.
 const CONNECTIONS_MAX: usize = 16_384;
-/// How often an HTTP/2 peer is asked whether it is still there; one that does not answer is let go.
+/// The interval of HTTP/2 pings; a peer that does not answer is disconnected.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// The pause when the system has no more descriptors to give.
+/// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `routes` on `listener`. On `drain` no more connections are accepted, and those that are open
-/// are closed as their last request ends. On `abort` they are dropped. Done when all are closed.
+/// Serves `routes` on `listener`. `drain` stops accepting and closes each connection after its
+/// current request; `abort` drops the rest. Returns when all connections are closed.
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
@@ -37,23 +37,22 @@ pub async fn serve(
     abort: CancellationToken,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // The time a head may take is kept by `Patience`.
+    // `ConnectionTimeouts` keeps the time of a head.
     builder.http1().header_read_timeout(None);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
     let builder = Arc::new(builder);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let tasks = TaskTracker::new();
     loop {
         let accepted = async {
-            let place = places.clone().acquire_owned().await;
-            (listener.accept().await, place)
+            let permit = permits.clone().acquire_owned().await;
+            (listener.accept().await, permit)
         };
-        let (accepted, place) = tokio::select! {
+        let (accepted, permit) = tokio::select! {
             accepted = accepted => accepted,
             () = drain.cancelled() => break,
         };
         let Ok((stream, _)) = accepted else {
-            // Most likely out of descriptors; some are given back all the time.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -62,13 +61,13 @@ pub async fn serve(
             builder.clone(),
             routes.clone(),
             header_timeout,
-            // One of its own for each: looking at a token takes its lock.
+            // A child token each: checking a token takes its lock.
             drain.child_token(),
             abort.clone(),
         );
         tasks.spawn(async move {
             serve.await;
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
@@ -84,34 +83,34 @@ async fn serve_connection(
     drain: CancellationToken,
     abort: CancellationToken,
 ) {
-    // An answer is one small write: it must not wait for more.
+    // A response is one small write: it must not wait for more.
     let _ = stream.set_nodelay(true);
-    let patience = Arc::new(Patience::new(header_timeout));
+    let timeouts = Arc::new(ConnectionTimeouts::new(header_timeout));
     let service = service_fn(|request: Request<Incoming>| {
-        patience.request_begins(request.version());
+        timeouts.request_begins(request.version());
         let answer = routes.call(request);
-        let patience = patience.clone();
+        let timeouts = timeouts.clone();
         async move {
             let answer = answer.await;
-            patience.request_ends();
+            timeouts.request_ends();
             answer
         }
     });
-    let stream = TokioIo::new(Watched::new(stream, patience.clone()));
+    let stream = TokioIo::new(TimedStream::new(stream, timeouts.clone()));
     let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = patience.runs_out() => return,
+        () = timeouts.expired() => return,
         () = drain.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = patience.runs_out() => return,
+                () = timeouts.expired() => return,
                 () = abort.cancelled() => return,
             }
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended with an error");
+        tracing::debug!(%error, "a client's connection failed");
     }
 }

@@ -1,14 +1,13 @@
-//! The trace that an HTTP request belongs to (W3C Trace Context), for the `_meta` of what goes on to a server: over
-//! stdio there are no headers.
+//! Copies the trace of an HTTP request (W3C Trace Context) into `_meta`: stdio has no headers.
 
 use axum::http::HeaderMap;
 
 use crate::protocol::mcp::{meta, trace};
 
-/// The members of `_meta`, `,"name":value` each; nothing if there is no valid trace.
+/// Returns the members of `_meta`, `,"name":value` each; empty without a valid trace.
 pub(super) fn members(headers: &HeaderMap) -> String {
     let all = |name| headers.get_all(name).iter().map(|value| value.to_str().ok());
-    // Of several parents none is the right one; the state may be a list on several lines.
+    // Several parents are ambiguous; the state may be a list on several lines.
     let mut parents = all(meta::TRACEPARENT);
     let (Some(Some(parent)), None) = (parents.next(), parents.next()) else { return String::new() };
     let Some(traceparent) = trace::traceparent(parent) else { return String::new() };

@@ -1,11 +1,11 @@
 //! `/admin/v1`: tenants, keys, secrets, usage, pins, the audit log and servers, for administrators.
 //!
-//! Changes are made in the store. This gateway and all others that use it follow within two seconds.
+//! Changes are written to the store. All gateways that use the store follow within two seconds.
 
-mod answer;
 mod keys;
 mod pins;
 mod reports;
+mod request;
 mod secrets;
 mod tenants;
 
@@ -14,12 +14,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{delete, get, put};
 
-use super::Front;
+pub(super) use self::reports::{ADMIN_REPORTS_MAX, TENANT_REPORTS_MAX, own_usage};
+pub(super) use self::request::respond;
+use super::state::AppState;
 
-pub(super) use self::answer::{AdminError, Answer, json as answer};
-pub(super) use self::reports::{ADMINS_REPORTS, TENANTS_REPORTS, own_usage};
-
-pub(super) fn routes() -> Router<Arc<Front>> {
+pub(super) fn routes() -> Router<Arc<AppState>> {
     let secret = put(secrets::set).delete(secrets::remove);
     let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);
     let pins = get(pins::list).post(pins::approve).delete(pins::forget_all);

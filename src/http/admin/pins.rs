@@ -1,4 +1,4 @@
-//! Definitions of tools: what was approved, what is held back, and how that differs.
+//! Pinned tools: the approved definitions, those held back, and how they differ.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use axum::http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{AdminError, Answer, json as answer, object};
+use super::request::{object, respond};
 use crate::common::ids::ServerId;
-use crate::http::Front;
 use crate::http::auth::Administrator;
+use crate::http::error::{HttpError, HttpResult};
+use crate::http::state::AppState;
 use crate::pins::{Hash, views};
 use crate::store::Actor;
 
-/// What shall be approved: definitions, by their hashes.
+/// The definitions to approve, by their hashes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Approval {
@@ -23,61 +24,61 @@ struct Approval {
 }
 
 pub(super) async fn list(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     _: Administrator,
     Path(server): Path<String>,
-) -> Answer {
+) -> HttpResult {
     let server = server_id(&server)?;
-    let (pins, held) = front.store.pins(Some(&server)).await?;
-    // A server that has left the configuration may have left pins.
-    let is_known = front.gateway.registry().get(server.as_str()).is_some();
+    let (pins, held) = app.store.pins(Some(&server)).await?;
+    // A server that was removed from the configuration may have pins left.
+    let is_known = app.gateway.registry().get(server.as_str()).is_some();
     if !is_known && pins.is_empty() && held.is_empty() {
-        return Err(AdminError::NotFound(format!("server `{server}`")));
+        return Err(HttpError::NotFound(format!("server `{server}`")));
     }
-    Ok(answer(StatusCode::OK, &json!({"pins": views(&pins, &held)})))
+    Ok(respond(StatusCode::OK, &json!({"pins": views(&pins, &held)})))
 }
 
 pub(super) async fn approve(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Administrator(key): Administrator,
     Path(server): Path<String>,
     request: Request<Body>,
-) -> Answer {
+) -> HttpResult {
     let server = server_id(&server)?;
-    let body = Value::Object(object(&front, request).await?);
-    let approval: Approval =
-        serde_json::from_value(body).map_err(|error| AdminError::Invalid(error.to_string()))?;
+    let body = Value::Object(object(&app, request).await?);
+    let approval: Approval = serde_json::from_value(body)
+        .map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
     let parsed = approval.approve.iter().map(|text| text.parse());
     let hashes: Vec<Hash> = parsed
         .collect::<Result<_, _>>()
-        .map_err(|error| AdminError::Invalid(format!("`approve`: {error}")))?;
+        .map_err(|error| HttpError::InvalidRequest(format!("`approve`: {error}")))?;
     if hashes.is_empty() {
-        return Err(AdminError::Invalid("`approve` must name at least one hash".to_owned()));
+        return Err(HttpError::InvalidRequest("`approve` must name at least one hash".to_owned()));
     }
-    let tools = front.store.approve(&Actor::key(key), &server, &hashes).await?;
-    Ok(answer(StatusCode::OK, &json!({"server": server.as_str(), "approved": tools})))
+    let tools = app.store.approve(&Actor::key(key), &server, &hashes).await?;
+    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "approved": tools})))
 }
 
 pub(super) async fn forget_all(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Administrator(key): Administrator,
     Path(server): Path<String>,
-) -> Answer {
+) -> HttpResult {
     let server = server_id(&server)?;
-    let forgotten = front.store.forget_pins(&Actor::key(key), &server, None).await?;
-    Ok(answer(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
+    let forgotten = app.store.forget_pins(&Actor::key(key), &server, None).await?;
+    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
 }
 
 pub(super) async fn forget_one(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Administrator(key): Administrator,
     Path((server, tool)): Path<(String, String)>,
-) -> Answer {
+) -> HttpResult {
     let server = server_id(&server)?;
-    let forgotten = front.store.forget_pins(&Actor::key(key), &server, Some(&tool)).await?;
-    Ok(answer(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
+    let forgotten = app.store.forget_pins(&Actor::key(key), &server, Some(&tool)).await?;
+    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
 }
 
-fn server_id(text: &str) -> Result<ServerId, AdminError> {
-    ServerId::parse(text).map_err(|error| AdminError::Invalid(error.to_string()))
+pub(super) fn server_id(text: &str) -> Result<ServerId, HttpError> {
+    ServerId::parse(text).map_err(|error| HttpError::InvalidRequest(error.to_string()))
 }

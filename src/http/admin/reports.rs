@@ -1,4 +1,4 @@
-//! What was used, who changed what, and how the servers are.
+//! Usage, the audit log, and the state of the servers.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::{AdminError, Answer, json as answer};
+use super::request::respond;
 use super::tenants::tenant_id;
 use crate::common::ids::TenantId;
-use crate::http::Front;
-use crate::http::auth::store_quota;
-use crate::http::auth::store_quota::Turn;
+use crate::http::auth::store_quota::{self, StorePermit};
 use crate::http::auth::{Administrator, Authenticated};
+use crate::http::error::{HttpError, HttpResult};
 use crate::http::rest::servers::ServerView;
+use crate::http::state::AppState;
 use crate::store::{UsageQuery, UsageTotal};
 
-/// What is shown if nobody says since when.
-const LATELY: SignedDuration = SignedDuration::from_hours(24);
-/// The longest time that is shown at once, minute by minute and in all.
+/// The period of a report without `from`.
+const DEFAULT_PERIOD: SignedDuration = SignedDuration::from_hours(24);
+/// The longest periods: by minute, and in total.
 const BY_MINUTE_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
 const TOTAL_MAX: SignedDuration = SignedDuration::from_hours(400 * 24);
-/// Reports that are made at once. Of a tenant's own there is one at a time, so that one is left for the others.
-pub(crate) const TENANTS_REPORTS: usize = 2;
-pub(crate) const ADMINS_REPORTS: usize = 1;
-/// Entries of the audit log in one answer: unless asked otherwise, and at most.
+/// The most reports at once. A tenant has one at a time, so that one is left for the others.
+pub(crate) const TENANT_REPORTS_MAX: usize = 2;
+pub(crate) const ADMIN_REPORTS_MAX: usize = 1;
+/// The entries of the audit log in one response: by default, and at most.
 const ENTRIES: u32 = 100;
 const ENTRIES_MAX: u32 = 1000;
 
-/// Which usage: `?from=2026-11-01T00:00:00Z&to=…&by=minute`.
+/// The query of a usage report: `?from=2026-11-01T00:00:00Z&to=…&by=minute`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageParams {
@@ -45,9 +45,7 @@ pub(crate) struct UsageParams {
 #[derive(Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum By {
-    /// Every minute on its own.
     Minute,
-    /// All the time together.
     #[default]
     Total,
 }
@@ -88,42 +86,42 @@ impl From<UsageTotal> for UsageView {
     }
 }
 
-/// Everybody's usage, or one tenant's.
+/// Reports the usage of all tenants, or of one.
 pub(super) async fn usage(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     _: Administrator,
     params: Result<Query<UsageParams>, QueryRejection>,
-) -> Answer {
-    let Query(params) = params.map_err(invalid)?;
+) -> HttpResult {
+    let Query(params) = params?;
     let tenant = params.tenant.as_deref().map(tenant_id).transpose()?;
-    let _turn = store_quota::wait(&front.admins_reports).await?;
-    report(&front, tenant, &params).await
+    let _permit = store_quota::wait(&app.admin_reports).await?;
+    report(&app, tenant, &params).await
 }
 
-/// A tenant's own usage.
+/// Reports the caller's own usage.
 pub(crate) async fn own_usage(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     params: Result<Query<UsageParams>, QueryRejection>,
-) -> Answer {
-    let Query(params) = params.map_err(invalid)?;
+) -> HttpResult {
+    let Query(params) = params?;
     if params.tenant.is_some() {
-        return Err(AdminError::Invalid(
-            "`tenant` is for administrators: this is your own usage".to_owned(),
+        return Err(HttpError::InvalidRequest(
+            "`tenant` is for administrators; this reports your own usage".to_owned(),
         ));
     }
-    let _turn = Turn::of(&front.tenants_reports, &caller, "").await?;
-    report(&front, Some(caller.tenant.id.clone()), &params).await
+    let _permit = StorePermit::of(&app.tenant_reports, &caller, "").await?;
+    report(&app, Some(caller.tenant.id.clone()), &params).await
 }
 
-async fn report(front: &Front, tenant: Option<TenantId>, params: &UsageParams) -> Answer {
+async fn report(app: &AppState, tenant: Option<TenantId>, params: &UsageParams) -> HttpResult {
     let to = params.to.unwrap_or_else(Timestamp::now);
-    let from = params.from.unwrap_or_else(|| to.saturating_sub(LATELY).unwrap_or(to));
+    let from = params.from.unwrap_or_else(|| to.saturating_sub(DEFAULT_PERIOD).unwrap_or(to));
     let longest = if params.by == By::Minute { BY_MINUTE_MAX } else { TOTAL_MAX };
     if to.duration_since(from) > longest {
         let days = longest.as_hours() / 24;
-        return Err(AdminError::Invalid(format!(
-            "`from` and `to` are too far apart: at most {days} days can be shown"
+        return Err(HttpError::InvalidRequest(format!(
+            "`from` and `to` are more than {days} days apart"
         )));
     }
     let query = UsageQuery {
@@ -132,12 +130,12 @@ async fn report(front: &Front, tenant: Option<TenantId>, params: &UsageParams) -
         tenant,
         by_minute: params.by == By::Minute,
     };
-    let usage = front.store.usage(&query).await?;
+    let usage = app.store.usage(&query).await?;
     let usage: Vec<_> = usage.into_iter().map(UsageView::from).collect();
-    Ok(answer(StatusCode::OK, &json!({"from": from, "to": to, "usage": usage})))
+    Ok(respond(StatusCode::OK, &json!({"from": from, "to": to, "usage": usage})))
 }
 
-/// Which entries: at most `limit`, before the one with the id `before`.
+/// The query of the audit log: at most `limit` entries, before the one with the id `before`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditParams {
@@ -145,18 +143,18 @@ pub(super) struct AuditParams {
     before: Option<String>,
 }
 
-/// Who changed what, the latest first.
+/// Lists changes and their authors, the latest first.
 pub(super) async fn audit(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     _: Administrator,
     params: Result<Query<AuditParams>, QueryRejection>,
-) -> Answer {
-    let Query(params) = params.map_err(invalid)?;
+) -> HttpResult {
+    let Query(params) = params?;
     let limit = params.limit.unwrap_or(ENTRIES);
     if !(1..=ENTRIES_MAX).contains(&limit) {
-        return Err(AdminError::Invalid(format!("`limit` must be from 1 to {ENTRIES_MAX}")));
+        return Err(HttpError::InvalidRequest(format!("`limit` must be from 1 to {ENTRIES_MAX}")));
     }
-    let entries = front.store.audit(limit, params.before.as_deref()).await?;
+    let entries = app.store.audit(limit, params.before.as_deref()).await?;
     let entries: Vec<_> = entries
         .into_iter()
         .map(|entry| {
@@ -170,18 +168,14 @@ pub(super) async fn audit(
             })
         })
         .collect();
-    Ok(answer(StatusCode::OK, &json!({"entries": entries})))
+    Ok(respond(StatusCode::OK, &json!({"entries": entries})))
 }
 
-/// All servers, whoever may use them.
-pub(super) async fn servers(State(front): State<Arc<Front>>, _: Administrator) -> Answer {
-    let registry = front.gateway.registry();
+/// Shows all servers in full.
+pub(super) async fn servers(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
+    let registry = app.gateway.registry();
     let servers = registry.servers();
     let servers: Vec<_> =
         servers.iter().map(|server| ServerView::for_operator(registry, server)).collect();
-    Ok(answer(StatusCode::OK, &json!({"servers": servers})))
-}
-
-fn invalid(rejection: QueryRejection) -> AdminError {
-    AdminError::Invalid(rejection.body_text())
+    Ok(respond(StatusCode::OK, &json!({"servers": servers})))
 }

@@ -1,23 +1,24 @@
-//! Which web pages may call, and by which names.
+//! Rejects browser origins and host names that are not allowed.
 //!
-//! A browser lets any page send requests to any address, this machine's own included; it says for whom in
-//! `Origin`. A page can also give itself a name that leads to this machine; then `Host` is that name.
+//! A browser lets any page send requests to any address, this machine's own included, and names the
+//! page's site in `Origin`. A page can also have its own name lead to this machine (DNS rebinding);
+//! then `Host` is that name.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, header};
 
 use crate::config::{Config, Host, WebOrigin};
-use crate::gateway::CallError;
+use crate::http::error::HttpError;
 
-/// What is let in. Names of this machine always are.
-pub(crate) struct Web {
-    /// Whether only this machine is served.
+/// The allowed origins and hosts. Loopback names are always allowed.
+pub(crate) struct OriginPolicy {
+    /// True if the gateway listens on loopback.
     is_local: bool,
     allowed_origins: Vec<WebOrigin>,
     allowed_hosts: Vec<Host>,
 }
 
-impl Web {
+impl OriginPolicy {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             is_local: config.listen.ip().to_canonical().is_loopback(),
@@ -26,25 +27,25 @@ impl Web {
         }
     }
 
-    /// Refuses pages of other sites, and other names than the gateway's.
-    pub(crate) fn check(&self, parts: &Parts) -> Result<(), CallError> {
+    /// Refuses pages of other sites, and host names that are not the gateway's.
+    pub(crate) fn check(&self, parts: &Parts) -> Result<(), HttpError> {
         if let Some(origin) = parts.headers.get(header::ORIGIN)
             && !self.allows_origin(origin)
         {
-            return Err(CallError::Forbidden(
+            return Err(HttpError::Forbidden(
                 "web pages may call only if their site (`Origin`) is one of `allowed_origins`",
             ));
         }
         let any_host = self.allowed_hosts.is_empty() && !self.is_local;
         if !any_host && !host(parts).is_some_and(|host| self.allows_host(&host)) {
-            return Err(CallError::Forbidden(
+            return Err(HttpError::Forbidden(
                 "`Host` must be `localhost`, a loopback address or one of `allowed_hosts`",
             ));
         }
         Ok(())
     }
 
-    /// Whether the pages of this origin may call, and read the answers.
+    /// Returns true if pages of this origin may call and read the answers.
     pub(crate) fn allows_origin(&self, origin: &HeaderValue) -> bool {
         let origin = origin.to_str().ok().and_then(WebOrigin::parse);
         origin.is_some_and(|origin| origin.is_loopback() || self.allowed_origins.contains(&origin))
@@ -55,7 +56,7 @@ impl Web {
     }
 }
 
-/// HTTP/1 has it in a header, HTTP/2 in the address.
+/// Returns the host: from the address (HTTP/2) or from the header (HTTP/1).
 fn host(parts: &Parts) -> Option<Host> {
     match parts.uri.authority() {
         Some(authority) => Host::parse(authority.as_str()),
@@ -68,15 +69,15 @@ mod tests {
     use super::*;
     use axum::http::Request;
 
-    fn web(is_local: bool, origins: &[&str], hosts: &[&str]) -> Web {
-        Web {
+    fn web(is_local: bool, origins: &[&str], hosts: &[&str]) -> OriginPolicy {
+        OriginPolicy {
             is_local,
             allowed_origins: origins.iter().filter_map(|text| WebOrigin::parse(text)).collect(),
             allowed_hosts: hosts.iter().filter_map(|text| Host::parse(text)).collect(),
         }
     }
 
-    fn refuses(web: &Web, uri: &str, headers: &[(&str, &str)]) -> bool {
+    fn refuses(web: &OriginPolicy, uri: &str, headers: &[(&str, &str)]) -> bool {
         let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
             request.header(*name, *value)
         });

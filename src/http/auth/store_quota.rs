@@ -1,4 +1,4 @@
-//! Turns at the store, for requests that need it: those who follow changes and look up keys need it more.
+//! Bounds the requests that read or write the store, so that key look-ups always find a connection.
 
 use std::time::Duration;
 
@@ -8,38 +8,39 @@ use tokio::time::timeout;
 use crate::gateway::{CallError, Caller};
 use crate::tenants::limits::Admission;
 
-/// How long a request waits for its turn.
-const TURN_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for a permit.
+const PERMIT_WAIT: Duration = Duration::from_secs(1);
 
-/// What a tenant's request holds as long as it is at the store.
-pub(crate) struct Turn<'a> {
+/// The permits that a tenant's request holds while it uses the store.
+pub(crate) struct StorePermit<'a> {
     _admission: Admission,
     _own: SemaphorePermit<'a>,
-    _of_all: SemaphorePermit<'a>,
+    _shared: SemaphorePermit<'a>,
 }
 
-impl<'a> Turn<'a> {
-    /// Takes the request from the tenant's limits like a call, since it costs more than one, and waits until the tenant's
-    /// others are done, and there is room at the store. `server` is what it is about; empty if it is about none.
+impl<'a> StorePermit<'a> {
+    /// Charges the request to the tenant's limits like a call, since it costs more than one. Then
+    /// waits for the tenant's own permit (one at a time) and for one of those that all share.
+    /// `server` is the server that the request is about, or empty.
     pub(crate) async fn of(
-        turns: &'a Semaphore,
+        permits: &'a Semaphore,
         caller: &'a Caller,
         server: &str,
     ) -> Result<Self, CallError> {
         let limits = &caller.tenant.limits;
         let mut admission = limits.enter().await?;
-        let standing = limits.admit(&mut admission, server, None).await?;
+        let rate_status = limits.admit(&mut admission, server, None).await?;
         let own = wait(&caller.tenant.at_store).await.map_err(|_| CallError::TenantBusy {
-            detail: "another request of yours is at the store: wait until it is done".into(),
-            standing,
+            detail: "another request of yours uses the store; wait until it is done".into(),
+            rate_status,
         })?;
-        Ok(Self { _admission: admission, _own: own, _of_all: wait(turns).await? })
+        Ok(Self { _admission: admission, _own: own, _shared: wait(permits).await? })
     }
 }
 
-/// A turn that is nobody's limit.
-pub(crate) async fn wait(turns: &Semaphore) -> Result<SemaphorePermit<'_>, CallError> {
-    match timeout(TURN_WAIT, turns.acquire()).await {
+/// Waits for a permit of a limit that all share.
+pub(crate) async fn wait(permits: &Semaphore) -> Result<SemaphorePermit<'_>, CallError> {
+    match timeout(PERMIT_WAIT, permits.acquire()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => Err(CallError::Overloaded),
     }

@@ -1,4 +1,4 @@
-//! A server as callers see it, and as the operator does.
+//! How a server is shown to callers, and in full to operators.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -10,17 +10,16 @@ use crate::common::ids::SessionId;
 use crate::gateway::Caller;
 use crate::registry::{Own, Registry, Server};
 
-/// Processes of one server that are shown, where each tenant or session has its own.
+/// The most processes shown of a server that has one for each tenant or session.
 const PROCESSES_MAX: usize = 100;
 
-/// A caller that looks.
+/// The caller that a server is shown to.
 pub(crate) struct Viewer<'a> {
     pub(crate) caller: &'a Caller,
-    /// The session that it calls in, if it says so.
+    /// The session that the request names, if any: it sees its own processes.
     pub(crate) session: Option<SessionId>,
 }
 
-/// One server. What is not for callers is for those who see everything.
 #[derive(Default, Serialize)]
 pub(crate) struct ServerView {
     id: String,
@@ -32,54 +31,51 @@ pub(crate) struct ServerView {
     era: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<usize>,
-    /// Of a pinned server, how many more are held back; not for callers.
+    /// The tools of a pinned server that are held back; for operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<usize>,
-    /// Copies that are ready, and copies that there should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instances: Option<usize>,
-    /// Every copy; not for callers.
+    instance_count: Option<usize>,
+    /// For operators.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    copies: Vec<CopyView>,
-    /// How many processes there are, where each tenant or session has its own, and some of them; not for callers.
+    instances: Vec<InstanceView>,
+    /// The processes of a server that has one for each tenant or session; for operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     process_count: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    processes: Vec<OwnView>,
-    /// What takes its place as soon as it is ready.
+    processes: Vec<ProcessView>,
+    /// The next backend in a rollover, while it starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     replacement: Option<ReplacementView>,
 }
 
-/// What takes the place of a process as soon as it is ready.
+/// The next backend in a rollover, while it starts.
 #[derive(Serialize)]
 struct ReplacementView {
     #[serde(flatten)]
     state: StateView,
-    /// Every copy; not for callers.
+    /// For operators.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    copies: Vec<CopyView>,
+    instances: Vec<InstanceView>,
 }
 
-/// Where a server stands.
 #[derive(Default, Serialize)]
 struct StateView {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Since when it stands there.
+    /// The time at which it entered this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
-    /// Since when it takes no calls, wherever it has stood meanwhile.
+    /// The time since which it takes no calls, through all states.
     #[serde(skip_serializing_if = "Option::is_none")]
     down_since: Option<Timestamp>,
 }
 
-/// One copy of a server, as the operator sees it.
 #[derive(Serialize)]
-struct CopyView {
+struct InstanceView {
     #[serde(flatten)]
     state: StateView,
     starts: u64,
@@ -87,14 +83,13 @@ struct CopyView {
     in_flight: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
-    /// What its process has written last, or the one before that.
+    /// The last lines of the process's standard error, or of the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stderr: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failure: Option<FailureView>,
 }
 
-/// What went wrong last.
 #[derive(Serialize)]
 struct FailureView {
     at: Timestamp,
@@ -102,21 +97,20 @@ struct FailureView {
     stderr: Vec<String>,
 }
 
-/// The process of one tenant, or of one of its sessions, as the operator sees it.
+/// The process of one tenant or of one session, as operators see it.
 #[derive(Serialize)]
-struct OwnView {
+struct ProcessView {
     tenant: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<String>,
     #[serde(flatten)]
     state: StateView,
-    copies: Vec<CopyView>,
+    instances: Vec<InstanceView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replacement: Option<ReplacementView>,
 }
 
 impl ServerView {
-    /// As a caller sees it.
     pub(crate) fn for_caller(registry: &Registry, server: &Server, viewer: &Viewer<'_>) -> Self {
         let Viewer { caller, session } = viewer;
         let of_session = || session.as_ref().and_then(|session| server.of_session(session));
@@ -130,18 +124,17 @@ impl ServerView {
         Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
     }
 
-    /// As those do who see everything.
     pub(crate) fn for_operator(registry: &Registry, server: &Server) -> Self {
         let Some(backend) = server.shared() else {
             let own = server.own();
             let process_count = Some(own.len());
-            let processes = shown(own).iter().map(OwnView::of).collect();
+            let processes = select(own).iter().map(ProcessView::of).collect();
             return Self { process_count, processes, ..Self::without_process(server) };
         };
         let replacement = registry.replacement(server, None);
         let replacement = replacement.as_deref().map(ReplacementView::for_operator);
-        let copies = CopyView::all(backend);
-        let view = Self { copies, replacement, ..Self::of_backend(server, backend) };
+        let instances = InstanceView::all(backend);
+        let view = Self { instances, replacement, ..Self::of_backend(server, backend) };
         let State::Ready(ready) = backend.state() else { return view };
         Self {
             tools: Some(ready.tools.iter().count()),
@@ -158,8 +151,8 @@ impl ServerView {
     }
 
     fn of_backend(server: &Server, backend: &Backend) -> Self {
-        let copies = backend.copies();
-        let is_ready = |copy: &&pool::View| matches!(copy.state, State::Ready(_));
+        let instances = backend.copies();
+        let is_ready = |instance: &&pool::View| matches!(instance.state, State::Ready(_));
         let (version, era) = match backend.state() {
             State::Ready(ready) => {
                 let version = ready.dialect.version();
@@ -172,8 +165,8 @@ impl ServerView {
             state: StateView::of_backend(backend),
             protocol_version: version,
             era,
-            ready: Some(copies.iter().filter(is_ready).count()),
-            instances: Some(copies.len()),
+            ready: Some(instances.iter().filter(is_ready).count()),
+            instance_count: Some(instances.len()),
             ..Self::default()
         }
     }
@@ -181,11 +174,11 @@ impl ServerView {
 
 impl ReplacementView {
     fn for_caller(backend: &Backend) -> Self {
-        Self { state: StateView::of_backend(backend), copies: vec![] }
+        Self { state: StateView::of_backend(backend), instances: vec![] }
     }
 
     fn for_operator(backend: &Backend) -> Self {
-        Self { copies: CopyView::all(backend), ..Self::for_caller(backend) }
+        Self { instances: InstanceView::all(backend), ..Self::for_caller(backend) }
     }
 }
 
@@ -201,57 +194,57 @@ impl StateView {
     }
 
     fn of_backend(backend: &Backend) -> Self {
-        let (state, copies) = (backend.state(), backend.copies());
-        let alike = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
-        let since = alike.map(|copy| copy.since).min();
-        Self { since, ..Self::of(&state) }.with(backend.down())
+        let (state, instances) = (backend.state(), backend.copies());
+        let alike = instances.iter().filter(|it| it.state.as_str() == state.as_str());
+        let since = alike.map(|it| it.since).min();
+        Self { since, ..Self::of(&state) }.with_down(backend.down())
     }
 
-    /// What is wrong is said as long as it is, also while it is being put right.
-    fn with(self, down: Option<pool::Down>) -> Self {
+    /// Adds why it is down, for as long as it is, also while it starts again.
+    fn with_down(self, down: Option<pool::Down>) -> Self {
         let Some(down) = down else { return self };
         let reason = self.reason.or_else(|| down.reason.map(|reason| reason.to_string()));
         Self { reason, down_since: Some(down.since), ..self }
     }
 }
 
-impl CopyView {
+impl InstanceView {
     fn all(backend: &Backend) -> Vec<Self> {
         backend.copies().iter().map(Self::of).collect()
     }
 
-    fn of(copy: &pool::View) -> Self {
-        let last_failure = copy.last_failure.as_ref().map(|failure| FailureView {
+    fn of(instance: &pool::View) -> Self {
+        let last_failure = instance.last_failure.as_ref().map(|failure| FailureView {
             at: failure.at,
             detail: failure.detail.to_string(),
             stderr: failure.stderr.to_vec(),
         });
-        let state = StateView { since: Some(copy.since), ..StateView::of(&copy.state) };
+        let state = StateView { since: Some(instance.since), ..StateView::of(&instance.state) };
         Self {
-            state: state.with(copy.down.clone()),
-            starts: copy.starts,
-            in_flight: copy.in_flight.map(|(now, _)| now),
-            limit: copy.in_flight.map(|(_, limit)| limit),
-            stderr: copy.stderr.lines(),
+            state: state.with_down(instance.down.clone()),
+            starts: instance.starts,
+            in_flight: instance.in_flight.map(|(now, _)| now),
+            limit: instance.in_flight.map(|(_, limit)| limit),
+            stderr: instance.stderr.lines(),
             last_failure,
         }
     }
 }
 
-impl OwnView {
+impl ProcessView {
     fn of(own: &Own) -> Self {
         Self {
             tenant: own.tenant.to_string(),
             session: own.session.as_ref().map(SessionId::short),
             state: StateView::of_backend(&own.backend),
-            copies: CopyView::all(&own.backend),
+            instances: InstanceView::all(&own.backend),
             replacement: own.replacement.as_deref().map(ReplacementView::for_operator),
         }
     }
 }
 
-/// Those of many that are shown: first those that are not ready or about to be replaced, then by name.
-fn shown(mut own: Vec<Own>) -> Vec<Own> {
+/// Selects the processes to show: first those that are not ready or in a rollover, then by name.
+fn select(mut own: Vec<Own>) -> Vec<Own> {
     own.sort_by_cached_key(|own| {
         let is_well = matches!(own.backend.state(), State::Ready(_)) && own.replacement.is_none();
         (is_well, own.tenant.clone(), own.session.clone())

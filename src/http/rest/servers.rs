@@ -1,4 +1,4 @@
-//! What there is to call: `GET /v1/servers` and below.
+//! Lists the servers and tools that a caller may use: `GET /v1/servers` and below.
 
 use std::sync::Arc;
 
@@ -15,74 +15,71 @@ pub(crate) use super::server_view::ServerView;
 use super::server_view::Viewer;
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::gateway::{CallError, Caller};
-use crate::http::Front;
+use crate::gateway::Caller;
 use crate::http::auth::Authenticated;
-use crate::http::mcp::SESSION_ID;
+use crate::http::error::HttpResult;
+use crate::http::headers::SESSION_ID;
+use crate::http::state::AppState;
 
-/// Every server the caller may use.
 pub(crate) async fn list_servers(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
-) -> Result<Response<Body>, CallError> {
+) -> HttpResult {
     #[derive(Serialize)]
     struct List {
         servers: Vec<ServerView>,
     }
-    let (registry, viewer) = (front.gateway.registry(), viewer(&front, &caller, &headers));
-    let servers = front.gateway.servers(&caller);
+    let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
+    let servers = app.gateway.servers(&caller);
     let servers = servers.map(|server| ServerView::for_caller(registry, &server, &viewer));
     Ok(json(&List { servers: servers.collect() }))
 }
 
-/// One server.
 pub(crate) async fn show_server(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-) -> Result<Response<Body>, CallError> {
-    let server = front.gateway.server(&caller, &named(path)?)?;
-    let (registry, viewer) = (front.gateway.registry(), viewer(&front, &caller, &headers));
+) -> HttpResult {
+    let Path(server) = path?;
+    let server = app.gateway.server(&caller, &server)?;
+    let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     Ok(json(&ServerView::for_caller(registry, &server, &viewer)))
 }
 
-/// Who looks. Whoever shows the session that it calls in sees the processes that are its own.
-fn viewer<'a>(front: &Front, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
-    let token = headers.get(SESSION_ID).and_then(|token| token.to_str().ok());
-    let session = token.and_then(|token| front.sessions.named(&caller.tenant.id, token));
+/// Returns the viewer: a request that names its session sees the session's own processes.
+fn viewer<'a>(app: &AppState, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
+    let token = headers.get(&SESSION_ID).and_then(|token| token.to_str().ok());
+    let session = token.and_then(|token| app.sessions.named(&caller.tenant.id, token));
     Viewer { caller, session }
 }
 
-/// One server's tools, as the server defines them.
+/// Lists one server's tools, as the server defines them.
 pub(crate) async fn list_tools(
-    State(front): State<Arc<Front>>,
+    State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, CallError> {
+) -> HttpResult {
     #[derive(Serialize)]
     struct List<'a> {
         tools: Vec<&'a RawValue>,
     }
-    let until = |server: &Backend| Instant::now() + server.timeout();
-    let (server, ready) = front.gateway.ready(&caller, &named(path)?, until).await?;
-    let tools = granted(&caller, server.id().as_str(), &ready);
+    let Path(server) = path?;
+    let server = app.gateway.server(&caller, &server)?;
+    let until = |backend: &Backend| Instant::now() + backend.timeout();
+    let (backend, ready) = app.gateway.ready(&caller, server, until).await?;
+    let tools = granted(&caller, backend.id().as_str(), &ready);
     Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
 }
 
-/// The tools of a server that a caller may call.
+/// Returns the tools that a caller may call.
 pub(crate) fn granted<'a>(
     caller: &'a Caller,
     server: &'a str,
     ready: &'a Ready,
 ) -> impl Iterator<Item = &'a Tool> {
     ready.tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
-}
-
-fn named(path: Result<Path<String>, PathRejection>) -> Result<String, CallError> {
-    let Path(server) = path.map_err(|error| CallError::InvalidRequest(error.body_text()))?;
-    Ok(server)
 }
 
 fn json(body: &impl Serialize) -> Response<Body> {

@@ -1,4 +1,4 @@
-//! What goes wrong below the gateway, as the caller of a tool needs to know it.
+//! Turns the errors of backend, registry and limits into the error that a caller gets.
 
 use super::error::RETRY_SOON;
 use super::{CallError, Executed};
@@ -24,7 +24,8 @@ impl From<NoProcess> for CallError {
     fn from(no_process: NoProcess) -> Self {
         match no_process {
             NoProcess::NoSession => Self::InvalidRequest(
-                "this server has a process for each MCP session: it can be used only in one that `initialize` opened"
+                "this server runs one process per MCP session; call it over /mcp, in a session that \
+                 `initialize` opened"
                     .to_owned(),
             ),
             NoProcess::TooMany => Self::TooManyProcesses,
@@ -40,9 +41,11 @@ impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy { standing, .. } => Self::TenantBusy { detail: detail.into(), standing },
+            Refusal::Busy { standing, .. } => {
+                Self::TenantBusy { detail: detail.into(), rate_status: standing }
+            }
             Refusal::RateLimited { scope, retry_after, standing } => {
-                Self::RateLimited { scope, retry_after, standing }
+                Self::RateLimited { scope, retry_after, rate_status: standing }
             }
         }
     }
@@ -76,10 +79,10 @@ impl From<Failure> for CallError {
             }
             Failure::TooLarge => Self::BackendTooLarge,
             Failure::Busy => Self::ServerUnavailable {
-                reason: "it does not read its input".to_owned(),
+                reason: "the server does not read its input".to_owned(),
                 retry_after: RETRY_SOON,
             },
-            Failure::Mixup => Self::protocol("its answer could not be trusted"),
+            Failure::Mixup => Self::protocol("the answer belonged to another call"),
             Failure::Http { status, retry_after } => Self::BackendHttp {
                 status,
                 executed: Executed::by_status(status, retry_after),
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_does_not_read_is_not_executed_and_may_be_tried_on_another_copy() {
+    fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
         let error = CallError::from(Failure::Busy);
         assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
         assert!(error.is_retryable());

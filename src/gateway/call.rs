@@ -1,4 +1,4 @@
-//! What is called, and how it is written for a server.
+//! A call as the gateway sees it, and how it is written for a server.
 
 use std::sync::Arc;
 
@@ -13,61 +13,57 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::registry::Server;
 
-/// What is called.
 pub struct Call {
-    /// Names the call in answers and logs.
     pub id: CallId,
-    /// The server's id, as the caller wrote it.
-    pub server: String,
-    /// What is asked of it.
-    pub ask: Ask,
+    /// The server, looked up once, among those that the caller may use.
+    pub server: Arc<Server>,
+    pub operation: Operation,
     /// Further members of `params`, checked: `,"name":value` each.
     pub others: String,
-    /// What goes with it.
     pub meta: CallMeta,
-    /// How much memory it takes while it waits, about.
+    /// The memory that the call takes while it waits, in bytes, roughly.
     pub size: usize,
-    /// Who hears what the server says meanwhile.
+    /// Receives notifications that the server sends about this call.
     pub listener: Option<Listener>,
-    /// When it came in.
     pub arrived: Instant,
-    /// When its answer is no longer of use.
     pub deadline: Instant,
-    /// How far progress may move that.
+    /// The latest time to which progress may move the deadline.
     pub deadline_max: Option<Instant>,
 }
 
-/// What is asked of a server.
-pub enum Ask {
-    /// To run a tool.
+pub enum Operation {
     Tool {
-        /// Which one.
         name: ToolName,
         /// Checked, otherwise untouched.
         arguments: RawObject,
-        /// The headers that repeat arguments, where they must agree.
+        /// The headers that repeat arguments and must agree with them.
         mirrored: Option<Vec<(String, Vec<u8>)>>,
     },
-    /// Anything else; all its parameters are in [`Call::others`].
+    /// Any other request; all its parameters are in [`Call::others`].
     Method(&'static str),
 }
 
-/// How a caller names a tool.
 pub enum ToolName {
-    /// As its server does.
+    /// The server's own name of the tool.
     Own(String),
-    /// As it is called where all servers are shown together.
+    /// The name `server__tool`, used where all servers are shown together.
     Exposed(String),
 }
 
 impl Call {
-    /// A request without anything that goes with it. `others` are its parameters, as in [`Call::others`].
-    pub fn plain(server: String, method: &'static str, others: String, deadline: Instant) -> Self {
+    /// Returns a request of the gateway's own, without metadata.
+    pub fn plain(
+        server: Arc<Server>,
+        method: &'static str,
+        others: String,
+        deadline: Instant,
+    ) -> Self {
         Self {
             id: CallId::new(),
             server,
-            ask: Ask::Method(method),
+            operation: Operation::Method(method),
             size: others.len(),
             others,
             meta: CallMeta::default(),
@@ -78,17 +74,18 @@ impl Call {
         }
     }
 
-    /// The tool that is called, if one is. What the caller may not use is not there.
+    /// Returns the tool of a tool call. A tool that the caller may not use does not exist for it.
     pub(super) fn find_tool(
         &self,
         caller: &Caller,
         ready: &Ready,
     ) -> Result<Option<Arc<Tool>>, CallError> {
-        let Ask::Tool { name, arguments, mirrored } = &self.ask else {
-            if caller.tenant.may_use_all_of(&self.server) {
+        let server = self.server.id();
+        let Operation::Tool { name, arguments, mirrored } = &self.operation else {
+            if caller.tenant.may_use_all_of(server.as_str()) {
                 return Ok(None);
             }
-            // As of a server that has nothing but tools.
+            // A caller with a grant of single tools sees a server that has nothing but tools.
             let message = "Method not found".to_owned();
             let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
             return Err(CallError::Backend(error));
@@ -97,12 +94,12 @@ impl Call {
             ToolName::Own(name) => (ready.tools.get(name), name),
             ToolName::Exposed(name) => (ready.tools.exposed_as(name), name),
         };
-        let may_call = |tool: &&Arc<Tool>| caller.tenant.may_call(&self.server, tool.name());
+        let may_call = |tool: &&Arc<Tool>| caller.tenant.may_call(server.as_str(), tool.name());
         let Some(tool) = found.filter(may_call) else {
-            let (server, tool) = (self.server.clone(), name.clone());
+            let (server, tool) = (server.to_string(), name.clone());
             return Err(CallError::ToolNotFound { server, tool });
         };
-        self.must_not_be_held(Some(&**tool))?;
+        self.refuse_if_held(Some(&**tool))?;
         if let Some(mirrored) = mirrored {
             let header = |name: &str| {
                 mirrored
@@ -115,25 +112,25 @@ impl Call {
         Ok(Some(tool.clone()))
     }
 
-    /// What was changed since it was approved is not called, also if the call has waited meanwhile.
-    pub(super) fn must_not_be_held(&self, tool: Option<&Tool>) -> Result<(), CallError> {
+    /// Refuses a tool whose definition is not approved. Checked again after the call has waited.
+    pub(super) fn refuse_if_held(&self, tool: Option<&Tool>) -> Result<(), CallError> {
         match tool.filter(|tool| tool.is_held()) {
             Some(tool) => {
-                let (server, tool) = (self.server.clone(), tool.name().to_owned());
+                let (server, tool) = (self.server.id().to_string(), tool.name().to_owned());
                 Err(CallError::ToolHeld { server, tool })
             }
             None => Ok(()),
         }
     }
 
-    /// The headers that repeat its arguments, where the server is to get them.
+    /// Returns the headers that repeat arguments, for servers that are sent them.
     pub(super) fn headers(
         &self,
         ready: &Ready,
         tool: Option<&Tool>,
     ) -> Result<Vec<(String, String)>, CallError> {
-        match (&self.ask, tool) {
-            (Ask::Tool { arguments, .. }, Some(tool))
+        match (&self.operation, tool) {
+            (Operation::Tool { arguments, .. }, Some(tool))
                 if ready.connection.has_headers()
                     && ready.dialect.version().era() == Era::Modern =>
             {
@@ -150,12 +147,12 @@ impl Call {
         tool: Option<&Tool>,
         meta: &CallMeta,
     ) -> Frame {
-        match (&self.ask, tool) {
-            (Ask::Tool { arguments, .. }, Some(tool)) => {
+        match (&self.operation, tool) {
+            (Operation::Tool { arguments, .. }, Some(tool)) => {
                 ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, meta)
             }
-            (Ask::Tool { .. }, None) => unreachable!("a tool that is not found is an error"),
-            (Ask::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
+            (Operation::Tool { .. }, None) => unreachable!("find_tool fails for an unknown tool"),
+            (Operation::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
         }
     }
 }

@@ -1,0 +1,52 @@
+//! Who calls, and for how long the caller's rights hold.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::registry::Owner;
+use crate::tenants::Tenant;
+
+#[derive(Clone)]
+pub struct Caller {
+    /// The tenant whose limits and rights apply.
+    pub tenant: Arc<Tenant>,
+    /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
+    pub session: Option<Owner>,
+    pub rights: Rights,
+}
+
+/// The lifetime of a caller's credential. A stream must end with it, and be asked for again.
+#[derive(Clone)]
+pub struct Rights {
+    /// Cancelled when the key is revoked or the tenant changes.
+    pub gone: CancellationToken,
+    /// The time at which the key or token expires.
+    pub until: Option<Instant>,
+}
+
+impl Rights {
+    /// Waits until the rights have changed or expired.
+    pub async fn over(&self) {
+        let expired = async {
+            match self.until {
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.gone.cancelled() => {}
+            () = expired => {}
+        }
+    }
+}
+
+impl Caller {
+    /// Returns a caller for `tenant` outside of any session.
+    pub fn of(tenant: Arc<Tenant>) -> Self {
+        let rights = Rights { gone: tenant.gone.clone(), until: None };
+        Self { tenant, session: None, rights }
+    }
+}

@@ -1,0 +1,124 @@
+//! The state that all handlers share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::auth::origin::OriginPolicy;
+use super::mcp::{self, Seats, Sessions};
+use super::{admin, rest};
+use crate::cluster::{Endings, Replicas};
+use crate::common::seal::Sealer;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::store::{EndedSession, Store};
+use crate::tenants::Directory;
+use crate::tenants::oauth::{Resource, Verifier};
+
+pub struct AppState {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) store: Store,
+    /// Permits for usage reports: tenants and administrators do not wait for each other.
+    pub(super) tenant_reports: Semaphore,
+    pub(super) admin_reports: Semaphore,
+    /// Permits for requests about tenants' secrets.
+    pub(super) secret_requests: Semaphore,
+    pub(super) oauth: Option<Arc<Verifier>>,
+    /// The OAuth metadata that clients without a token are sent to.
+    pub(super) resource: Option<Resource>,
+    pub(super) origins: OriginPolicy,
+    pub(super) max_body: usize,
+    pub(super) draining: AtomicBool,
+    /// Cancelled at shutdown to end streams that would last for ever.
+    pub(super) closing: CancellationToken,
+    /// Seals tokens that clients keep: session ids and request states.
+    pub(super) sealer: Arc<Sealer>,
+    pub(super) sessions: Sessions,
+    /// The other replicas, if this gateway is one of several.
+    pub(super) cluster: Option<Arc<Replicas>>,
+    pub(super) seats: Arc<Seats>,
+}
+
+impl AppState {
+    pub fn new(
+        gateway: Arc<Gateway>,
+        directory: Arc<Directory>,
+        oauth: Option<Arc<Verifier>>,
+        config: &Config,
+    ) -> Self {
+        let sealer = Arc::new(Sealer::new(&config.session_keys));
+        Self {
+            gateway,
+            store: directory.store().clone(),
+            tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),
+            admin_reports: Semaphore::new(admin::ADMIN_REPORTS_MAX),
+            secret_requests: Semaphore::new(rest::secrets::REQUESTS_MAX),
+            directory,
+            oauth,
+            resource: config.auth.oauth.as_ref().map(Resource::new),
+            origins: OriginPolicy::new(config),
+            max_body: config.max_body,
+            draining: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            sessions: Sessions::new(sealer.clone(), None),
+            cluster: None,
+            sealer,
+            seats: Arc::default(),
+        }
+    }
+
+    /// Makes this gateway one of several replicas.
+    pub fn join(self, cluster: Arc<Replicas>) -> Self {
+        let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
+        Self { sessions, cluster: Some(cluster), ..self }
+    }
+
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// Makes `/readyz` answer 503, so that load balancers send new traffic elsewhere.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Ends all streams that would last for ever.
+    pub fn close_streams(&self) {
+        self.closing.cancel();
+    }
+
+    /// Ends idle MCP sessions, for ever.
+    pub async fn sweep_sessions(&self) {
+        let all_forgotten = self.gateway.metrics().forgotten_sessions();
+        loop {
+            tokio::time::sleep(mcp::SWEEP_EVERY).await;
+            let forgotten = self.sessions.sweep();
+            if forgotten > 0 {
+                tracing::warn!(
+                    forgotten,
+                    "forgot {forgotten} ended MCP sessions, the oldest: their tokens are valid again"
+                );
+                all_forgotten.inc_by(forgotten);
+            }
+        }
+    }
+
+    /// Ends MCP sessions that other replicas report as ended, for ever.
+    pub async fn follow_ended_sessions(&self, mut endings: Endings) {
+        loop {
+            self.end_sessions(&endings.next().await);
+        }
+    }
+
+    /// Ends MCP sessions that have ended at another replica.
+    pub fn end_sessions(&self, ended: &[EndedSession]) {
+        for session in ended {
+            let expires = session.expires.max(0).unsigned_abs() / 1000;
+            self.sessions.end_by_id(&session.id, expires);
+            self.gateway.registry().end_session(&session.id);
+        }
+    }
+}
