@@ -1,12 +1,19 @@
-//! Rules of the house that no compiler checks.
+//! Checks the rules of the house that no compiler checks.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file longer than this is more than one thing.
+/// A longer file is more than one thing, and so is a fuller folder.
 const FILE_LINES_MAX: usize = 400;
+const FOLDER_FILES_MAX: usize = 20;
+/// Tables are excepted.
+const LINE_COLUMNS_MAX: usize = 100;
+/// Words that stand for a noun that the reader does not know yet.
+const VAGUE: &[&str] =
+    &["What", "Who", "Whoever", "Whose", "Which", "Where", "Those", "It", "They", "That", "Same"];
 
 /// The modules that each module may use. Dependencies point downwards only.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -92,15 +99,90 @@ fn dependencies_point_downwards() {
 
 #[test]
 fn files_are_short() {
-    for (file, text) in
-        ["src", "tests", "examples", "benches", "fuzz/fuzz_targets"].into_iter().flat_map(sources)
-    {
+    for (file, text) in all_sources() {
         let lines = text.lines().count();
-        assert!(
-            lines <= FILE_LINES_MAX,
-            "{} has {lines} lines, over {FILE_LINES_MAX}",
-            file.display()
-        );
+        assert!(lines <= FILE_LINES_MAX, "{} has {lines} lines", file.display());
+    }
+    for (file, max) in [("README.md", 150), ("docs/internals/architecture.md", 120)] {
+        let lines = fs::read_to_string(root().join(file)).unwrap().lines().count();
+        assert!(lines <= max, "{file} has {lines} lines, over {max}");
+    }
+}
+
+#[test]
+fn folders_are_small() {
+    let mut counts = BTreeMap::new();
+    for (file, _) in sources("src") {
+        *counts.entry(file.parent().unwrap().to_owned()).or_insert(0) += 1;
+    }
+    for (folder, count) in counts {
+        assert!(count <= FOLDER_FILES_MAX, "{} has {count} files", folder.display());
+        let twin = folder.with_extension("rs");
+        assert!(!twin.exists(), "{}: a module with a folder is its mod.rs", twin.display());
+    }
+}
+
+#[test]
+fn lines_are_short() {
+    let code = all_sources().into_iter();
+    for (file, text) in code.chain(documents()) {
+        let is_prose = file.extension().is_some_and(|extension| extension == "md");
+        for (number, line) in text.lines().enumerate() {
+            let is_table = is_prose && line.trim_start().starts_with('|');
+            let columns = line.chars().count();
+            assert!(
+                columns <= LINE_COLUMNS_MAX || is_table,
+                "{}:{} has {columns} columns",
+                file.display(),
+                number + 1
+            );
+        }
+    }
+}
+
+#[test]
+fn doc_comments_say_the_noun() {
+    for (file, text) in all_sources() {
+        for (number, line) in text.lines().enumerate() {
+            let Some(words) = ["/// ", "//! "].iter().find_map(|m| line.trim().strip_prefix(m))
+            else {
+                continue;
+            };
+            let begins_sentence = number == 0 || {
+                let before = text.lines().nth(number - 1).unwrap_or_default().trim();
+                !(before.starts_with("///") || before.starts_with("//!")) || before.len() <= 3
+            };
+            let first = words.split([' ', '.', ',']).next().unwrap_or_default();
+            assert!(
+                !(begins_sentence && VAGUE.contains(&first)),
+                "{}:{}: a doc comment begins with `{first}`: name the thing, or say what it does",
+                file.display(),
+                number + 1
+            );
+        }
+    }
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    for (file, text) in documents() {
+        // Paths in backquotes, from the root: `src/gateway/mod.rs`.
+        for path in text.split('`').skip(1).step_by(2) {
+            let is_path = ["src/", "tests/", "docs/", "examples/", ".ci/", "migrations/"]
+                .iter()
+                .any(|folder| path.starts_with(folder));
+            if is_path && !path.contains([' ', '*', '{', '<', '…']) {
+                assert!(root().join(path).exists(), "{}: no file `{path}`", file.display());
+            }
+        }
+        // Links to other files of the repository: [text](../guide/servers.md#part).
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") && !path.contains(' ') {
+                let target = file.parent().unwrap().join(path);
+                assert!(target.exists(), "{}: no file behind ({link})", file.display());
+            }
+        }
     }
 }
 
@@ -118,9 +200,7 @@ fn two_places_are_unsafe() {
 fn nothing_is_put_off() {
     // Spelled in two pieces, so that this file does not find itself.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("unimple", "mented!")];
-    for (file, text) in
-        ["src", "tests", "examples", "benches", "fuzz/fuzz_targets"].into_iter().flat_map(sources)
-    {
+    for (file, text) in all_sources() {
         for mark in marks {
             assert!(!text.contains(mark), "{} says {mark}", file.display());
         }
@@ -152,7 +232,25 @@ fn module_of(file: &Path) -> String {
     first.trim_end_matches(".rs").to_owned()
 }
 
+fn all_sources() -> Vec<(PathBuf, String)> {
+    let folders = ["src", "tests", "examples", "benches", "fuzz/src", "fuzz/fuzz_targets"];
+    folders.into_iter().flat_map(sources).collect()
+}
+
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut found = files("docs", "md");
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"] {
+        let path = root().join(name);
+        found.push((path.clone(), fs::read_to_string(path).unwrap()));
+    }
+    found
+}
+
 fn sources(dir: &str) -> Vec<(PathBuf, String)> {
+    files(dir, "rs")
+}
+
+fn files(dir: &str, wanted: &str) -> Vec<(PathBuf, String)> {
     let mut found = vec![];
     let mut dirs = vec![root().join(dir)];
     while let Some(dir) = dirs.pop() {
@@ -160,7 +258,7 @@ fn sources(dir: &str) -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 dirs.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == wanted) {
                 let text = fs::read_to_string(&path).unwrap();
                 found.push((path, text));
             }
