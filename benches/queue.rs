@@ -1,4 +1,4 @@
-//! What the queue before a server costs a call.
+//! Measures the cost of the fair queue for one call.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn alone(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What stood before the servers once: two counters and a semaphore.
+/// The alternative to compare with: two counters and a semaphore.
 async fn semaphore(calls: u64) -> Duration {
     let slots = Arc::new(Semaphore::new(64));
     let (waiting, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));

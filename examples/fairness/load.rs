@@ -1,4 +1,4 @@
-//! What the tenants do.
+//! The behaviour of the tenants.
 
 use std::iter::repeat_n;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, interval, sleep, sleep_until};
 use crate::client::Client;
 use crate::target::{Server, Tenant};
 
-/// What a quiet tenant's call takes, in milliseconds.
+/// The time of a quiet tenant's call, in milliseconds.
 pub const QUIET_MS: u64 = 10;
 /// The calls of all quiet tenants together, in a second: they keep half a slot busy.
 const QUIET_CALLS_PER_S: u32 = 50;
@@ -22,7 +22,7 @@ pub const WARMUP: Duration = Duration::from_secs(3);
 /// So much later do the others begin: where nobody else is, a tenant may have all slots.
 pub const HEAD_START: Duration = Duration::from_secs(1);
 
-/// What became of the quiet tenants' calls.
+/// The outcome of the quiet tenants' calls.
 #[derive(Default)]
 pub struct Quiet {
     latencies: Vec<Duration>,
@@ -86,7 +86,6 @@ fn tool(server: Server) -> &'static str {
     }
 }
 
-/// What its answer says.
 fn words(server: Server) -> &'static [u8] {
     match server {
         Server::Std => b"slept 10 ms",
@@ -94,9 +93,9 @@ fn words(server: Server) -> &'static [u8] {
     }
 }
 
-/// So many connections of one tenant that call again as soon as they have their answer. What their calls take differs by
-/// this part, to either side: those that all take the same time end together for ever, and so does what they cost the
-/// machine that all of this shares. Ends when dropped.
+/// So many connections of one tenant that call again as soon as they have their answer. What their
+/// calls take differs by this part, to either side: those that all take the same time end together
+/// for ever, and so does what they cost the machine that all of this shares. Ends when dropped.
 pub fn flood(tenant: &Tenant, connections: usize, ms: u64, spread: f64) -> JoinSet<()> {
     let each = (0..connections).map(|index| {
         let part = index as f64 / connections as f64 * 2.0 - 1.0;
@@ -105,8 +104,8 @@ pub fn flood(tenant: &Tenant, connections: usize, ms: u64, spread: f64) -> JoinS
     call_again(tenant, each).0
 }
 
-/// So many connections of one tenant that together ask so often in a second, whatever the answers are; one that is late
-/// makes up for it. Also counts the answers. Ends when dropped.
+/// So many connections of one tenant that together ask so often in a second, whatever the answers
+/// are; one that is late makes up for it. Also counts the answers. Ends when dropped.
 pub fn ask(
     tenant: &Tenant,
     connections: u32,
@@ -158,7 +157,8 @@ fn call_again(
     (tasks, answered)
 }
 
-/// So many connections of one tenant that send a call which is never answered, hang up, and do it again.
+/// So many connections of one tenant that send a call which is never answered, hang up, and do it
+/// again.
 pub fn cancel(tenant: &Tenant, connections: usize) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for _ in 0..connections {
@@ -183,7 +183,7 @@ pub struct Backlog {
     pub ms: u64,
 }
 
-/// What each of these tenants gets of the server, in slots.
+/// Returns the slots that each of these tenants gets of the server.
 pub async fn backlogged(tenants: &[(Tenant, Backlog)], time: Duration) -> Vec<f64> {
     let floods: Vec<_> = tenants
         .iter()

@@ -1,14 +1,15 @@
-//! Measures what tenants of one server can do to each other: quiet tenants' latency alone and next to one that
-//! floods, is slow, asks for more than its rate, hangs, or cancels; and how the server is divided among tenants that
-//! all want more.
+//! Measures what tenants of one server can do to each other: quiet tenants' latency alone and next
+//! to one that floods, is slow, asks for more than its rate, hangs, or cancels; and how the server
+//! is divided among tenants that all want more.
 //!
 //! ```text
 //! cargo run --release --example fairness                 five rounds of ten seconds for each row
 //! cargo run --release --example fairness -- --seconds 60
 //! ```
 //!
-//! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable, run several times.
-//! Each round of a row has a gateway of its own, with a server of 16 slots and 100 tenants.
+//! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable,
+//! run several times. Each round of a row has a gateway of its own, with a server of 16 slots and
+//! 100 tenants.
 //!
 //! - `target`: the gateway that is measured, its tenants and its servers
 //! - `process`: the process it is

@@ -10,9 +10,10 @@ use crate::target::{Server, Target};
 
 /// Tenants of a gateway, the one that is not quiet included.
 const TENANTS: usize = 100;
-/// Connections of a tenant that floods, each with a call: as many hundred times its part of the slots.
+/// Connections of a tenant that floods, each with a call: as many hundred times its part of the
+/// slots.
 const FLOOD_CONNECTIONS: usize = 256;
-/// What a flood's calls and those of a hanging tenant take, in milliseconds.
+/// The time of a flood's calls and of a hanging tenant's, in milliseconds.
 const FLOOD_MS: u64 = load::QUIET_MS;
 const SLOW_MS: u64 = 10 * FLOOD_MS;
 const HANG_MS: u64 = 30_000;
@@ -20,21 +21,21 @@ const HANG_MS: u64 = 30_000;
 const HANG_CONNECTIONS: usize = 64;
 /// By how much the calls of a flood differ.
 const SPREAD: f64 = 0.2;
-/// What a tenant with a rate may do in a second, how many times that it asks for, by how many connections, and how many
-/// times at least it must have: less would not be what the row says.
+/// The rate of the limited tenant, the multiple that it asks for, its connections, and the least
+/// multiple that it must reach: less would not be the row that is named.
 const RATE_PER_S: u32 = 50;
 const ASKED_TIMES: u32 = 100;
 const ASKED_TIMES_MIN: f64 = 95.0;
 const ASKING_CONNECTIONS: u32 = 64;
 
-/// By how much the quiet tenants' p99 may rise, absolutely or as a part of what it was; and by how much where slots are
-/// hung up, absolutely.
+/// By how much the quiet tenants' p99 may rise, absolutely or as a part of what it was; and by how
+/// much where slots are hung up, absolutely.
 const RISE_MAX: Duration = Duration::from_millis(2);
 const RISE_MAX_PART: f64 = 1.2;
 const JAIN_MIN: f64 = 0.99;
 const WEIGHT_DEVIATION_MAX: f64 = 0.02;
 
-/// What the one that is not quiet does.
+/// The behaviour of the tenant that is not quiet.
 #[derive(Clone, Copy)]
 enum Nuisance {
     None,
@@ -45,7 +46,6 @@ enum Nuisance {
     Cancel,
 }
 
-/// What was seen in one round.
 struct Round {
     quiet: Quiet,
     /// How many times its rate the one with a rate has asked for.

@@ -25,7 +25,7 @@ pub struct Target {
     _dir: TempDir,
 }
 
-/// Who calls, and how.
+/// The caller, and how it sends.
 #[derive(Clone)]
 pub struct Tenant {
     pub address: SocketAddr,
@@ -70,7 +70,8 @@ impl Tenant {
         };
         let (Self { address, key }, body) = (self, format!("{{\"ms\":{ms}}}"));
         format!(
-            "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\
+             \r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .into_bytes()

@@ -17,7 +17,8 @@ const LOOKS: u32 = 1_000_000;
 const CALLERS: u32 = 64;
 const SHARED_TIME: Duration = Duration::from_secs(2);
 
-/// Prints the nanoseconds of `enter` and `admit` together and, with shared limits, how many looks there are in a second.
+/// Prints the nanoseconds of `enter` and `admit` together and, with shared limits, how many looks
+/// there are in a second.
 pub async fn print(shared: Option<&Arc<Shared>>) {
     let scoped = ["std/echo", "std/*", "std"].map(|text| {
         let pattern = Pattern::parse(text).expect("it is a pattern");

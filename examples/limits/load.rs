@@ -9,16 +9,17 @@ use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Policy};
 use trunkline::tenants::limits::{Limits, Refusal, Shared};
 
-/// What each tenant may do at once: as much as it earns in a second or more, so that nothing is lost to it by waking up
-/// late.
+/// The calls that each tenant may make at once: as many as it earns in a second or more, so that a
+/// late wake-up loses nothing.
 const BURST: u32 = 30;
-/// The fewest and the most calls that a tenant earns beside that. Of so many, one in a hundred is more than one.
+/// The fewest and the most calls that a tenant earns beside that. Of so many, one in a hundred is
+/// more than one.
 const EARNED_MIN: u32 = 300;
 const EARNED_MAX: u32 = 600;
 /// The time in which all tenants begin.
 const STAGGER: Duration = Duration::from_secs(1);
 
-/// What all of them got.
+/// The totals over all tenants.
 #[derive(Default)]
 pub struct Load {
     /// Calls that might begin.
@@ -31,7 +32,8 @@ pub struct Load {
     pub slowest: Duration,
 }
 
-/// Has so many tenants call at all replicas for a while; without shared limits there is one replica.
+/// Has so many tenants call at all replicas for a while; without shared limits there is one
+/// replica.
 pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, seconds: u32) -> Load {
     // One run, one set of tenants: what a run before it has used must not count.
     let run = std::process::id();

@@ -1,9 +1,9 @@
-//! Measures the limits of tenants: whether each tenant gets what it may, no more and no less, and what a look at the
-//! limits costs.
+//! Measures the limits of tenants: whether each tenant gets what it may, no more and no less, and
+//! what a look at the limits costs.
 //!
 //! ```text
 //! cargo run --release --example limits                                         in memory
-//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379      two replicas and one Valkey
+//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379   two replicas
 //! cargo run --release --example limits -- --tenants 1000 --seconds 20
 //! ```
 //!

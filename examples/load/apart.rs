@@ -1,5 +1,5 @@
-//! What a call pays for the queue and for being counted. Every call does, so that no gateway without them can be measured;
-//! they are measured apart.
+//! Measures the queue and the accounting of a call on their own. Every call pays for both, so no
+//! gateway without them can be measured.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ const SLOTS: usize = 64;
 const ESTIMATE: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The processor time of both for one call, in microseconds. All processors do nothing else at the same time, for one
-/// tenant: more than a gateway's calls, which have other things to do, are ever in each other's way.
+/// The processor time of both for one call, in microseconds. All processors do nothing else at the
+/// same time, for one tenant: more than a gateway's calls, which have other things to do, are ever
+/// in each other's way.
 pub fn queue_and_usage_us() -> Result<f64> {
     let threads = std::thread::available_parallelism()?.get();
     let (queue, meter) = (Arc::new(Queue::new(SLOTS)), Arc::new(Meter::default()));

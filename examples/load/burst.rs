@@ -26,7 +26,8 @@ pub async fn run(options: &Options, calls: usize) -> Result<ExitCode> {
         times.sort();
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
         println!(
-            "{}: {calls} calls of sleep {} ms at once, {REPEATS} times: until the last answer {:.1} ms (median), {:.1} ms (max)",
+            "{}: {calls} calls of sleep {} ms at once, {REPEATS} times: until \
+             the last answer {:.1} ms (median), {:.1} ms (max)",
             front.name(),
             options.sleep_ms,
             ms((times[REPEATS / 2 - 1] + times[REPEATS / 2]) / 2),

@@ -1,5 +1,5 @@
-//! One HTTP/1.1 connection that is kept open. Written by hand to cost as little as possible: the client
-//! shares the machine with what it measures.
+//! One HTTP/1.1 connection that is kept open. Written by hand to cost as little as possible: the
+//! client shares the machine with what it measures.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;

@@ -32,7 +32,7 @@ pub struct Load {
     threads: Vec<JoinHandle<Result<Tally>>>,
 }
 
-/// What came of the calls. Failures count even while warming up.
+/// The outcome of the calls. Failures count even while warming up.
 pub struct Tally {
     /// In nanoseconds, one for each call that was answered.
     pub latencies: Histogram<u64>,

@@ -54,7 +54,8 @@ impl Exchange {
         Self { request, serial: Some(serial_at..serial_at + SERIAL_LEN), expected }
     }
 
-    /// The answer of `sleep` holds nothing of the call but the time: a mix-up would go unnoticed here.
+    /// The answer of `sleep` holds nothing of the call but the time: a mix-up would go unnoticed
+    /// here.
     pub fn sleep(target: &Target, ms: u32) -> Self {
         let arguments = format!("{{\"ms\":{ms}}}");
         let request = post(target, "sleep", &arguments);
@@ -108,18 +109,21 @@ fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
         Kind::Mcp => ("/mcp/std".to_owned(), mcp_headers(tool), mcp_body(tool, arguments)),
     };
     format!(
-        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+         {headers}content-length: {}\r\n\r\n{body}",
         target.address(),
         body.len()
     )
     .into_bytes()
 }
 
-/// The headers that a client of the modern era sends: what they repeat of the body is compared with it.
+/// The headers that a client of the modern era sends: what they repeat of the body is compared with
+/// it.
 fn mcp_headers(tool: &str) -> String {
     let version = ProtocolVersion::LATEST.as_str();
     format!(
-        "accept: application/json, text/event-stream\r\nmcp-protocol-version: {version}\r\nmcp-method: {}\r\nmcp-name: {tool}\r\n",
+        "accept: application/json, text/event-stream\r\nmcp-protocol-version: \
+         {version}\r\nmcp-method: {}\r\nmcp-name: {tool}\r\n",
         method::TOOLS_CALL
     )
 }
@@ -129,7 +133,10 @@ fn mcp_body(tool: &str, arguments: &str) -> String {
     let method = method::TOOLS_CALL;
     let version = ProtocolVersion::LATEST.as_str();
     format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{tool}","arguments":{arguments},"_meta":{{"{}":"{version}","{}":{{"name":"load","version":"1"}},"{}":{{}}}}}}}}"#,
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{{\"name\":\"{tool}\
+            \",\"arguments\":{arguments},\"_meta\":{{\"{}\":\"{version}\",\
+             \"{}\":{{\"name\":\"load\",\
+            \"version\":\"1\"}},\"{}\":{{}}}}}}}}",
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,

@@ -1,27 +1,29 @@
-//! Measures the gateway under load, and in the same run a bare HTTP server that only echoes: the floor,
-//! below which nothing that speaks HTTP on this machine can get. Only the ratios of the two mean
-//! anything on another machine.
+//! Measures the gateway under load, and in the same run a bare HTTP server that only echoes: the
+//! floor, below which nothing that speaks HTTP on this machine can get. Only the ratios of the two
+//! mean anything on another machine.
 //!
 //! ```text
-//! cargo run --release --example load                               64 connections, as fast as it goes
-//! cargo run --release --example load -- --front both               REST and MCP, one against the other
+//! cargo run --release --example load                            64 connections, as fast as it goes
+//! cargo run --release --example load -- --front both           REST and MCP, one against the other
 //! cargo run --release --example load -- --front keys               what keys and limits cost
 //! cargo run --release --example load -- --connections 1            the time one call takes
-//! cargo run --release --example load -- --rate 2000                latency at a fixed rate of arrivals
-//! cargo run --release --example load -- --concurrent-sleep 64      64 calls that wait, at the same time
+//! cargo run --release --example load -- --rate 2000            latency at a fixed rate of arrivals
+//! cargo run --release --example load -- --concurrent-sleep 64      64 waiting calls at once
 //! cargo run --release --example load -- --help
 //! ```
 //!
 //! Client, gateway, floor and the gateway's own server are one executable, run several times: see
-//! [`main`]. Exit code 1 if any call failed or got an answer that was not its own, or if keys, limits, the queue and usage
-//! together cost more than they may.
+//! [`main`]. Exit code 1 if any call failed or got an answer that was not its own, or if keys,
+//! limits, the queue and usage together cost more than they may.
 //!
 //! - `options`: the command line
 //! - `target`: the processes that are measured; `floor` is the bare server
-//! - `client`, `exchange`: one HTTP connection; a request, over REST or MCP, and the answer that must come back
+//! - `client`, `exchange`: one HTTP connection; a request, over REST or MCP, and the answer that
+//!   must come back
 //! - `drive`, `pace`: many connections for a while, at a fixed rate if asked
 //! - `burst`: many calls at one moment
-//! - `usage`, `report`: what it cost, and how it is shown; `apart`: what only can be measured for itself
+//! - `usage`, `report`: what it cost, and how it is shown; `apart`: what only can be measured for
+//!   itself
 
 mod apart;
 mod burst;

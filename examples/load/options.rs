@@ -12,7 +12,6 @@ use crate::target::Kind;
 /// Measures the gateway's tool calls over HTTP, next to a bare server that only echoes
 #[derive(Parser)]
 pub struct Options {
-    /// What to measure
     #[arg(long, value_enum, default_value = "both")]
     target: Which,
     /// By which way to call the gateway
@@ -83,7 +82,6 @@ pub enum Tool {
 }
 
 impl Options {
-    /// What each round measures.
     pub fn kinds(&self) -> Vec<Kind> {
         match (&self.url, self.target) {
             (Some(_), _) | (None, Which::Gateway) => self.fronts().to_vec(),

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 /// Arrivals due this shortly before the end are not missed when nobody takes them.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// The arrivals of one client thread. Each is taken by whichever connection is free; the time it was due
-/// stays, so that waiting for a free connection counts as what it is: a slow answer.
+/// The arrivals of one client thread. Each is taken by whichever connection is free; the time it
+/// was due stays, so that waiting for a free connection counts as what it is: a slow answer.
 pub struct Pace {
     begin: Instant,
     interval: Duration,
-    /// A timer of the system's own, since the runtime's would round to milliseconds. It is read like a
-    /// pipe: eight bytes that say how many arrivals there were.
+    /// A timer of the system's own, since the runtime's would round to milliseconds. It is read
+    /// like a pipe: eight bytes that say how many arrivals there were.
     timer: pipe::Receiver,
     due: Semaphore,
     taken: Cell<u32>,
@@ -59,7 +59,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Waits for the next arrival that nobody has taken, and tells when it was due. None after the end.
+    /// Waits for the next arrival that nobody has taken, and tells when it was due. None after the
+    /// end.
     pub async fn next(&self) -> Option<Instant> {
         self.due.acquire().await.ok()?.forget();
         self.taken.set(self.taken.get() + 1);

@@ -25,7 +25,8 @@ pub struct Measured {
     /// Of the server that the gateway runs.
     server_cpu_us_per_call: f64,
     client_cpu_us_per_call: f64,
-    /// How much of the machine was busy with something else. Above a few, the other numbers are noise.
+    /// How much of the machine was busy with something else. Above a few, the other numbers are
+    /// noise.
     elsewhere_percent: f64,
     rss_idle_mb: f64,
     rss_loaded_mb: f64,
@@ -38,12 +39,12 @@ pub struct Measured {
 #[derive(Default, Serialize)]
 pub struct Report {
     rounds: Vec<Measured>,
-    /// What the queue and counting take of each call's processor time, with a key or without.
+    /// The processor time of queue and accounting as a part of each call's, with a key or without.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_and_usage_us: Option<f64>,
 }
 
-/// What is left at least of the calls in a second, with keys, limits, the queue and usage.
+/// The least part of the calls per second that must be left with keys, limits, queue and usage.
 const KEPT_MIN: f64 = 0.9;
 
 impl Measured {
@@ -150,8 +151,9 @@ impl Report {
         self.queue_and_usage_us = Some(queue_and_usage_us);
     }
 
-    /// The part of the calls in a second that is left with keys, limits, the queue and usage. Calls without keys and
-    /// limits have the queue and usage too: without these they would take so much less.
+    /// The part of the calls in a second that is left with keys, limits, the queue and usage. Calls
+    /// without keys and limits have the queue and usage too: without these they would take so much
+    /// less.
     fn kept(&self) -> Option<f64> {
         let apart = self.queue_and_usage_us?;
         let kept = self.of(Kind::Keyed).zip(self.of(Kind::Rest)).map(|(keyed, rest)| {
@@ -161,8 +163,8 @@ impl Report {
         Some(median(kept))
     }
 
-    /// Of each round on its own, so that a machine that gets faster or slower over the rounds does not
-    /// matter.
+    /// Of each round on its own, so that a machine that gets faster or slower over the rounds does
+    /// not matter.
     fn print_comparison(&self, kind: Kind, with: Kind) {
         let pairs = || self.of(kind).zip(self.of(with));
         if pairs().next().is_none() {
@@ -208,7 +210,8 @@ pub fn print_header() {
         "", "", "", "", "latency, µs", "CPU per call, µs", "busy", "memory, MB", "", "not"
     );
     println!(
-        "{:7} {:7} {:>8} {:>8}  {:>7} {:>7} {:>8} {:>10}  {:>7} {:>6} {:>6} {:>6}  {:>5} {:>6} {:>5}  {:>6} {:>7}",
+        "{:7} {:7} {:>8} {:>8}  {:>7} {:>7} {:>8} {:>10}  {:>7} {:>6} \
+         {:>6} {:>6}  {:>5} {:>6} {:>5}  {:>6} {:>7}",
         "round",
         "target",
         "calls",

@@ -1,4 +1,4 @@
-//! What is measured: a server in a process of its own, on this machine.
+//! The measured program: a server in a process of its own, on this machine.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -37,7 +37,8 @@ pub enum Kind {
     Keyed,
 }
 
-/// The configuration for [`Kind::Keyed`]: limits that are checked with every call, and never reached.
+/// The configuration for [`Kind::Keyed`]: limits that are checked with every call, and never
+/// reached.
 const WITH_LIMITS: &str = r#"
 [tenants.load]
 rate = "1000000/s"
@@ -64,7 +65,7 @@ pub struct Target {
     kind: Kind,
     address: SocketAddr,
     process: Option<Process>,
-    /// What callers show, if they must.
+    /// The key that callers send, if they must.
     key: Option<String>,
 }
 
@@ -73,11 +74,12 @@ struct Process {
     pid: u32,
     /// The bundled server, below the gateway.
     server: Option<u32>,
-    /// Where the gateway runs, so that it reads no configuration that happens to lie here.
+    /// The working directory of the gateway: it must not read a configuration that happens to lie
+    /// here.
     _dir: TempDir,
 }
 
-/// What was used up to now, and by whom.
+/// The processor time used so far, by process.
 #[derive(Clone, Copy, Default)]
 pub struct CpuTimes {
     pub target: Option<Duration>,

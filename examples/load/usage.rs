@@ -1,4 +1,4 @@
-//! What a process uses, as `/proc` tells it.
+//! Reads a process's resource usage from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -10,8 +10,8 @@ pub struct Memory {
     pub peak: f64,
 }
 
-/// The time a process has spent on a processor, in the system as well. Counted in ticks of 10 ms: only
-/// differences over seconds say anything.
+/// The time a process has spent on a processor, in the system as well. Counted in ticks of 10 ms:
+/// only differences over seconds say anything.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     from_ticks(field(pid, 11)? + field(pid, 12)?)
 }

@@ -1,4 +1,5 @@
-//! How often a server that always fails is started. Takes a while, and little else: runs beside the other rows.
+//! How often a server that always fails is started. Takes a while, and little else: runs beside the
+//! other rows.
 
 use std::time::Duration;
 

@@ -24,8 +24,8 @@ impl Figure {
         Self::new(what, count as f64, "", 0.0)
     }
 
-    /// The worst of the same figure in all rounds; of latencies the median: a pause of the machine's spoils a round, not
-    /// the figure.
+    /// The worst of the same figure in all rounds; of latencies the median: a pause of the
+    /// machine's spoils a round, not the figure.
     pub fn of_rounds<'a>(rounds: impl Iterator<Item = &'a Figure>) -> Option<Self> {
         let mut rounds: Vec<_> = rounds.collect();
         rounds.sort_by(|a, b| a.value.total_cmp(&b.value));
@@ -36,7 +36,7 @@ impl Figure {
         rounds.get(at).map(|figure| (*figure).clone())
     }
 
-    /// The same without an aim, if it is a latency: one round of those means nothing.
+    /// Returns the figure without its aim if it is a latency: one round of those means nothing.
     pub fn not_judging_latency(self) -> Self {
         Self { most: self.most.filter(|_| self.unit != "ms"), ..self }
     }

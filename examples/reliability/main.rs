@@ -1,19 +1,21 @@
-//! Shows how the gateway stands servers that misbehave: each does its worst while a quiet neighbour is measured, alone
-//! and beside it in turns, and so is the gateway's memory.
+//! Shows how the gateway stands servers that misbehave: each does its worst while a quiet neighbour
+//! is measured, alone and beside it in turns, and so is the gateway's memory.
 //!
 //! ```text
-//! cargo run --release --example reliability               three rounds of each row, some five minutes
-//! cargo run --release --example reliability -- --quick    a smoke test: one round, a tenth of the stderr flood
+//! cargo run --release --example reliability            three rounds of each row, some five minutes
+//! cargo run --release --example reliability -- --quick    a smoke test: one round
 //! cargo run --release --example reliability -- --only stopped
 //! ```
 //!
-//! Exit code 1 if an aim is missed. Driver, gateway and the bundled server are one executable, run several times; the
-//! server that misbehaves is `tests/it/fake_server.py`. Each round of a row has a gateway of its own.
+//! Exit code 1 if an aim is missed. Driver, gateway and the bundled server are one executable, run
+//! several times; the server that misbehaves is `tests/it/fake_server.py`. Each round of a row has
+//! a gateway of its own.
 //!
 //! - `target`: the gateway that is watched, and calls to it
 //! - `neighbour`: the quiet neighbour
 //! - `watch`: what is seen of the gateway meanwhile: its memory, and what it says of the server
-//! - `trouble`: what the server does, and what became of its calls; `crash_loop`: how often one is started
+//! - `trouble`: what the server does, and what became of its calls; `crash_loop`: how often one is
+//!   started
 //! - `rows`, `figure`: the rounds of each row, and what is expected of them
 
 #[path = "../load/client.rs"]

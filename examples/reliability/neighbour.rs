@@ -17,7 +17,6 @@ use crate::client::Client;
 const CONNECTIONS: u32 = 4;
 const EVERY: Duration = Duration::from_millis(10);
 const BODY: &str = "{\"ms\":5}";
-/// What its answer says.
 const WORDS: &[u8] = b"slept 5 ms";
 
 /// Callers in a thread of their own, so that nothing else this program does holds them up.
@@ -26,7 +25,6 @@ pub struct Neighbour {
     thread: JoinHandle<Result<Calls>>,
 }
 
-/// What became of the calls.
 #[derive(Default)]
 pub struct Calls {
     latencies: Vec<Duration>,
@@ -89,7 +87,8 @@ async fn call_in_turn(
     stop: Arc<AtomicBool>,
 ) -> Result<Calls> {
     let request = format!(
-        "POST /v1/servers/std/tools/sleep HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{BODY}",
+        "POST /v1/servers/std/tools/sleep HTTP/1.1\r\nhost: {address}\
+         \r\ncontent-length: {}\r\n\r\n{BODY}",
         BODY.len()
     );
     let mut client = Client::connect(address).await?;

@@ -18,7 +18,6 @@ const TIME: Duration = Duration::from_secs(3);
 const RISE_MAX_PART: f64 = 1.2;
 const RISE_MAX_MS: f64 = 2.0;
 
-/// What one round has shown.
 struct Round {
     figures: Vec<Figure>,
     alone: Calls,

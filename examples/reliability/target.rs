@@ -1,4 +1,5 @@
-//! The gateway that is watched, with a neighbour (`std`) and a server that misbehaves (`bad`), and calls to the latter.
+//! The gateway that is watched, with a neighbour (`std`) and a server that misbehaves (`bad`), and
+//! calls to the latter.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,7 +37,6 @@ pub struct Target {
     dir: TempDir,
 }
 
-/// What came back.
 pub struct Answer {
     pub status: u16,
     /// Of an error.
@@ -95,7 +95,8 @@ impl Target {
         self.process.id().context("the gateway has ended")
     }
 
-    /// What the server that misbehaves has noted; it begins each run with `start` and its process.
+    /// Returns the notes of the misbehaving server; each run begins with `start` and its process
+    /// id.
     pub fn log(&self) -> String {
         std::fs::read(log(&self.dir))
             .map_or(String::new(), |it| String::from_utf8_lossy(&it).into())

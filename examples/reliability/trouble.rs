@@ -1,4 +1,4 @@
-//! What the server does, and what became of its calls.
+//! The misbehaviour of the server, and the outcome of its calls.
 
 use std::time::Duration;
 
@@ -256,8 +256,8 @@ async fn pid(target: &Target) -> Result<String> {
     target.call("pid", "{}".to_owned(), LONG).await?.text().context("it does not answer")
 }
 
-/// Waits until another process answers; gives how long after the beginning that was, in seconds, and how many answers
-/// until then were neither a result nor an error with a code.
+/// Waits until another process answers; gives how long after the beginning that was, in seconds,
+/// and how many answers until then were neither a result nor an error with a code.
 async fn works_again(target: &Target, before: &str, began: Instant) -> Result<(f64, usize)> {
     let mut untyped = 0;
     while began.elapsed() < PATIENCE {

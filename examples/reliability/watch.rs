@@ -1,4 +1,4 @@
-//! What is seen of the gateway while a server misbehaves: its memory, and what it says of the server.
+//! Watches the gateway while a server misbehaves: its memory, and the state that it reports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ pub struct Watch {
     looking: JoinHandle<()>,
 }
 
-/// What was seen.
 #[derive(Default)]
 pub struct Seen {
     /// By how much its memory grew at most, in bytes.
@@ -30,7 +29,7 @@ pub struct Seen {
     /// By how much it is more in the end.
     pub growth_kept: u64,
     memory_max: u64,
-    /// What it said of the server, each once.
+    /// The distinct states that the gateway reported for the server.
     said: Vec<String>,
     since: String,
 }

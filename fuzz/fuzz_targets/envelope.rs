@@ -1,5 +1,5 @@
-//! Any line: reading it never panics, agrees with a plain JSON parser, and the quick scan for the id never
-//! claims another one.
+//! Any line: reading it never panics, agrees with a plain JSON parser, and the quick scan for the
+//! id never claims another one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

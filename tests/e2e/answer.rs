@@ -15,7 +15,7 @@ pub struct Answer {
     body: String,
 }
 
-/// What an answer must be.
+/// The answer that a call must get.
 pub struct Expected<'a> {
     /// The id of an MCP request; nothing for REST.
     pub id: Option<Value>,
@@ -34,7 +34,6 @@ impl Answer {
         Ok(Self { status, json, body })
     }
 
-    /// What an answer to a call is.
     pub fn judge(&self, expected: &Expected<'_>) -> Outcome {
         let Some(json) = &self.json else { return self.wrong(expected) };
         if let Some(error) = self.error() {

@@ -59,12 +59,12 @@ impl Caller {
         }
     }
 
-    /// The same without a key.
+    /// Returns this caller without its key.
     pub fn without_key(&self) -> Self {
         Self { key: None, ..self.clone() }
     }
 
-    /// The same, session included, at another address.
+    /// Returns this caller, session included, at another address.
     pub fn at(&self, base: &str) -> Self {
         Self { base: base.to_owned(), ..self.clone() }
     }

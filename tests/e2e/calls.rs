@@ -18,7 +18,7 @@ pub enum Server {
     Std,
     /// The one over HTTP, in a container of its own; legacy.
     Everything,
-    /// The same program inside each gateway, a process for each session.
+    /// The same program inside each gateway, one process per session.
     Own,
 }
 
@@ -62,7 +62,7 @@ impl Call {
         Self { server: Server::Std, tool: "sleep", arguments, expected, within: None }
     }
 
-    /// The same with a deadline.
+    /// Makes the call with a deadline.
     pub fn within(self, time: Duration) -> Self {
         Self { within: Some(time), ..self }
     }
@@ -76,12 +76,12 @@ impl Call {
 /// A code, and whether the tool ran: `yes`, `no` or `unknown`.
 pub type Told = (&'static str, &'static str);
 
-/// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its own answer.
     Right,
-    /// An error of the gateway's, or of the load balancer's in its stead, by its code, and whether the tool ran.
+    /// An error of the gateway's, or of the load balancer's in its stead, by its code, and whether
+    /// the tool ran.
     Typed { status: i64, code: String, executed: String },
     /// The connection was closed instead.
     Closed,

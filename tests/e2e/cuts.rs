@@ -1,4 +1,5 @@
-//! One replica is cut off from the database, then from Valkey, then from a server over HTTP, and joined again each time.
+//! One replica is cut off from the database, then from Valkey, then from a server over HTTP, and
+//! joined again each time.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ const CALLERS: usize = 6;
 const CALLS: usize = 30;
 /// Questions about a key that a replica cannot look up.
 const STRANGERS: usize = 5;
-/// What may be let through while one replica does not see Valkey, of the rate; and nobody may be starved.
+/// The part of the rate that may be admitted while one replica does not see Valkey; no tenant may
+/// be starved.
 const PART_MAX: f64 = 1.5;
 const PART_MIN: f64 = 0.9;
 /// How exactly that is measured.
@@ -27,7 +29,7 @@ const PART_NOISE: f64 = 0.02;
 /// The deadline of calls to the server that is cut off, and how much later they may end.
 const DEADLINE: Duration = Duration::from_secs(2);
 const DEADLINE_NOISE: Duration = Duration::from_secs(1);
-/// What callers of a server are told that cannot be reached, or does not answer.
+/// The codes of a server that cannot be reached, or does not answer.
 pub const LOST: [Told; 3] =
     [("server_unavailable", "no"), ("deadline_exceeded", "no"), ("deadline_exceeded", "unknown")];
 /// The time for everything to be as before.
@@ -47,7 +49,8 @@ pub async fn run(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Known keys go on; one that is not known cannot be looked up, which does not mean that it is wrong.
+/// Known keys go on; one that is not known cannot be looked up, which does not mean that it is
+/// wrong.
 async fn database(stack: &Stack, case: &mut Case) -> Result<()> {
     let [cut, whole] = &stack.gateways;
     stack.cut(cut, "db").await?;

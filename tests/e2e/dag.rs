@@ -12,14 +12,15 @@ use crate::calls::{Call, Outcome, Server};
 use crate::report::Case;
 use crate::stack::Stack;
 
-/// How many calls each layer has; the first one fans out to fifty, the last one gathers all before it.
+/// How many calls each layer has; the first one fans out to fifty, the last one gathers all before
+/// it.
 const LAYERS: [usize; 6] = [1, 50, 50, 50, 48, 1];
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A node of the graph.
 struct Node {
     parents: Vec<usize>,
-    /// What the parents have to say; known when all have.
+    /// The answers of the parents, once all are known.
     waits_for: usize,
 }
 

@@ -18,7 +18,7 @@ pub async fn docker<const N: usize>(args: [&str; N]) -> Result<String> {
     run(&args).await
 }
 
-/// The same for any number of words.
+/// Runs a command of any number of words.
 pub async fn run(args: &[&str]) -> Result<String> {
     let mut command = Command::new("docker");
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
@@ -31,8 +31,8 @@ pub async fn run(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Stops all processes of a container in their tracks. Some kernels cannot while the container has used up its share of
-/// the processors, so it is tried again.
+/// Stops all processes of a container in their tracks. Some kernels cannot while the container has
+/// used up its share of the processors, so it is tried again.
 pub async fn pause(container: &str) -> Result<()> {
     let paused = async || docker(["pause", container]).await.ok();
     eventually("the container can be paused", PAUSED_WITHIN, paused).await?;

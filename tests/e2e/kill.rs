@@ -16,7 +16,7 @@ const CALLERS: usize = 18;
 /// Calls that stand at a replica when it is killed: long enough for all that comes before.
 const PARKED: usize = 16;
 const PARKED_MS: u64 = 6000;
-/// What whoever has lost a call is told: by the load balancer, which does not know more.
+/// The answers to a lost call: the load balancer's own, since it knows no more.
 const TOLD: [Told; 1] = [("backend_exited", "unknown")];
 /// Calls before and after.
 const CALLS: u64 = 400;

@@ -1,4 +1,4 @@
-//! What is left when all of it is over: processes, memory, descriptors, and whether any answer was wrong.
+//! Checks what is left at the end: processes, memory, descriptors, and any wrong answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use crate::report::Case;
 use crate::stack::{Gateway, Stack};
 use crate::work;
 
-/// The same is done before each look, so that the looks can be compared.
+/// Brings the stack into one state before each look, so that looks can be compared.
 const CALLERS: usize = 24;
 const LOAD: Duration = Duration::from_secs(3);
 const IDLE_WITHIN: Duration = Duration::from_secs(20);
 /// One that is left behind lasts for a second.
 const ORPHAN_WITHIN: Duration = Duration::from_secs(5);
-/// By how much memory and descriptors differ from look to look though nothing is leaked, several times over.
+/// By how much memory and descriptors differ from look to look though nothing is leaked, several
+/// times over.
 const GROWTH_MAX_KIB: u64 = 12 << 10;
 const GROWTH_MAX_DESCRIPTORS: u64 = 10;
 const SERVICES: [&str; 6] =

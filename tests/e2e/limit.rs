@@ -27,11 +27,11 @@ const FALLBACKS: &str = "trunkline_shared_limits_fallbacks_total";
 /// Each replica must have some of it.
 const PART_MIN: f64 = 0.2;
 
-/// What came of calls that were offered for a while.
+/// The outcome of calls that were offered for a while.
 pub struct Offered {
     /// Calls that were made while it was counted, per second.
     pub offered: f64,
-    /// What was let through, as a part of the rate.
+    /// The admitted part of the rate.
     pub part: f64,
     /// By each replica.
     by_each: [f64; 2],
@@ -68,8 +68,9 @@ pub async fn run(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Where Valkey does not answer in 50 ms each replica goes by its own part of the rate, which is not what is measured
-/// here. On a machine that is busy with other things that happens; then it is measured again.
+/// Where Valkey does not answer in 50 ms each replica goes by its own part of the rate, which is
+/// not what is measured here. On a machine that is busy with other things that happens; then it is
+/// measured again.
 pub async fn offer_undisturbed(stack: &Stack, tenant: &Tenant, time: Duration) -> Result<Offered> {
     for _ in 1..ATTEMPTS {
         let offered = offer(stack, tenant, time).await?;

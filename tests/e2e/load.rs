@@ -17,7 +17,7 @@ use crate::docker::eventually;
 /// The time for any number of calls that is waited for.
 const REACHED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a caller does: its n-th call.
+/// The work of a caller: its n-th call.
 pub type Work = fn(u64) -> Call;
 
 /// Calls that are being made.
@@ -27,7 +27,6 @@ pub struct Load {
     callers: JoinSet<Seen>,
 }
 
-/// What became of them.
 #[derive(Default)]
 pub struct Seen {
     pub calls: u64,
@@ -38,7 +37,6 @@ pub struct Seen {
 
 /// A call that did not get its answer.
 pub struct Failure {
-    /// Which of the callers made it.
     pub caller: usize,
     pub began: Instant,
     pub ended: Instant,
@@ -74,7 +72,7 @@ impl Load {
         self.stop.cancel();
     }
 
-    /// The same, and waits for those under way.
+    /// Stops the callers and waits for their calls.
     pub async fn end(self) -> Result<Seen> {
         self.stop();
         let mut all = Seen::default();

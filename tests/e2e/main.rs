@@ -1,9 +1,12 @@
-//! End to end: the plug is pulled on parts of the compose stack while callers of all kinds go on, and every answer is
-//! checked to be its own. `tests/e2e/run` builds the images, brings the stack up, runs this and takes it down.
+//! End to end: the plug is pulled on parts of the compose stack while callers of all kinds go on,
+//! and every answer is checked to be its own. `tests/e2e/run` builds the images, brings the stack
+//! up, runs this and takes it down.
 //!
 //! - `stack`, `docker`: what runs, and what is done to it
-//! - `calls`, `answer`, `caller`, `load`, `work`: calls whose right answers are known, and those who make them
-//! - `tenants`, `dag`, `limit`, `kill`, `rolling`, `cuts`, `pauses`, `sessions`, `leftovers`: the cases, in this order
+//! - `calls`, `answer`, `caller`, `load`, `work`: calls whose right answers are known, and those
+//!   who make them
+//! - `tenants`, `dag`, `limit`, `kill`, `rolling`, `cuts`, `pauses`, `sessions`, `leftovers`: the
+//!   cases, in this order
 //! - `processes`: what runs inside a container; `report`: the page that is printed
 
 mod answer;
@@ -37,11 +40,12 @@ use crate::leftovers::Look;
 use crate::report::Case;
 use crate::stack::Stack;
 
-/// Where the page goes besides standard output.
+/// The file that the page is written to, besides standard output.
 const REPORT: &str = "target/e2e/report.md";
-/// In this order: first what replaces the gateways' processes, then what those that are left must survive.
+/// In this order: first what replaces the gateways' processes, then what those that are left must
+/// survive.
 const ORDER: [u8; 9] = [1, 2, 4, 5, 3, 6, 7, 8, 9];
-/// What the gateway's own image may be, also with a program that is not optimised.
+/// The largest size of the gateway's image, also with a program that is not optimised.
 const IMAGE_MAX_MB: f64 = 120.0;
 /// The first after which no gateway is restarted any more.
 const SURVIVED_FROM: u8 = 3;

@@ -14,22 +14,24 @@ use crate::stack::Stack;
 use crate::work::{self, Parked, at_once, count};
 
 const CALLERS: usize = 18;
-/// Calls that stand at a replica when it is stopped, and their time. Every other two of them have a deadline that passes
-/// meanwhile, those between not.
+/// Calls that stand at a replica when it is stopped, and their time. Every other two of them have a
+/// deadline that passes meanwhile, those between not.
 const PARKED: usize = 16;
 const PARKED_MS: u64 = 3500;
 const HOPELESS_WITHIN: Duration = Duration::from_secs(4);
 const PATIENT_WITHIN: Duration = Duration::from_secs(20);
 /// The deadline of short ones.
 const SHORT_WITHIN: Duration = Duration::from_secs(3);
-/// What they are told: by the load balancer while it hangs, by itself when it goes on.
+/// The codes that such callers get: from the load balancer while the replica hangs, from the
+/// replica afterwards.
 const UNANSWERED: [Told; 1] = [("deadline_exceeded", "unknown")];
 const LATE: [Told; 2] = [("deadline_exceeded", "unknown"), ("deadline_exceeded", "no")];
 /// The load balancer must have noticed by then: from then on no call is held up.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
-/// For so long it hangs: longer than such a deadline, and the five seconds that the load balancer waits beyond it.
+/// For so long it hangs: longer than such a deadline, and the five seconds that the load balancer
+/// waits beyond it.
 const PAUSED: Duration = Duration::from_millis(9500);
-/// What is no longer held up takes no longer than this.
+/// The longest time of a call that is no longer held up.
 const USUAL_MAX: Duration = Duration::from_secs(1);
 /// The deadline of calls to the server that hangs, and how much later they may end.
 const DEADLINE: Duration = Duration::from_secs(2);

@@ -6,8 +6,8 @@ use crate::docker::docker;
 
 /// The first process of a container.
 pub const FIRST: u32 = 1;
-/// Connections of callers (to port 8080) and to the server over HTTP (port 3001), which are kept open for a while, in
-/// the kernel's list: `sl local remote state`, where 01 is an open one.
+/// Connections of callers (to port 8080) and to the server over HTTP (port 3001), which are kept
+/// open for a while, in the kernel's list: `sl local remote state`, where 01 is an open one.
 const KEPT_OPEN: &str =
     "^ *[0-9]+: [0-9A-F]+:1F90 [0-9A-F:]+ 01|^ *[0-9]+: [0-9A-F:]+ [0-9A-F]+:0BB9 01";
 
@@ -20,7 +20,6 @@ pub struct Process {
     pub name: String,
 }
 
-/// What a gateway's own process uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub memory_kib: u64,
@@ -65,10 +64,10 @@ pub fn gateway(processes: &[Process]) -> Option<&Process> {
     processes.iter().find(is_gateway)
 }
 
-/// What a process uses.
 pub async fn usage(container: &str, pid: u32) -> Result<Usage> {
     let look = format!(
-        "grep VmRSS /proc/{pid}/status; ls /proc/{pid}/fd | wc -l; cat /proc/net/tcp* | grep -cE '{KEPT_OPEN}'"
+        "grep VmRSS /proc/{pid}/status; ls /proc/{pid}/fd | wc -l; cat \
+         /proc/net/tcp* | grep -cE '{KEPT_OPEN}'"
     );
     // The gateway keeps its own user from looking into it.
     let text = docker(["exec", "-u", "0", container, "sh", "-c", &look]).await?;

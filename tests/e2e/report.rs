@@ -1,4 +1,4 @@
-//! What was done, with figures, on one page of Markdown.
+//! Writes the report: one page of Markdown with figures.
 
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -32,23 +32,23 @@ impl Case {
         self.failed |= !is_good;
     }
 
-    /// What must not be.
+    /// Fails unless nothing was found.
     pub fn none(&mut self, what: &str, count: usize) {
         self.check(what, count, "none", count == 0);
     }
 
-    /// What must be so often and no more.
+    /// Fails unless the count is exact.
     pub fn all(&mut self, what: &str, count: usize, of: usize) {
         self.check(what, count, format!("of {of}"), count == of);
     }
 
-    /// What must not take longer.
+    /// Fails if the time is longer.
     pub fn within(&mut self, what: &str, took: Duration, most: Duration) {
         let aim = format!("at most {}", seconds(most));
         self.check(what, seconds(took), aim, took <= most);
     }
 
-    /// It could not be carried out to its end.
+    /// Notes that a case could not be carried out to its end.
     pub fn broke_off(&mut self, error: &Error) {
         self.lines.push(format!("it broke off: {error:#} **FAIL**"));
         self.failed = true;
@@ -63,7 +63,7 @@ impl Case {
         self.failed
     }
 
-    /// What became of it, in one line.
+    /// Describes the outcome in one line.
     pub fn headline(&self) -> String {
         let verdict = if self.failed { "FAIL" } else { "pass" };
         let Self { number, title, .. } = self;

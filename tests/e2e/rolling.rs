@@ -15,13 +15,14 @@ use crate::work::{self, Parked, count};
 const CALLERS: usize = 18;
 /// Calls between one thing that is done and the next.
 const CALLS: u64 = 200;
-/// Calls that are made before each stop, and last until after the replica has stopped listening (`drain_delay`).
+/// Calls that are made before each stop, and last until after the replica has stopped listening
+/// (`drain_delay`).
 const PARKED: usize = 12;
 const PARKED_MS: u64 = 6500;
 /// How often to look how many there are.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What becomes of all restarts.
+/// The outcome of all restarts.
 #[derive(Default)]
 struct Restarts {
     count: usize,
@@ -99,8 +100,8 @@ async fn restart(
     Ok(())
 }
 
-/// How many calls a replica has when it stops listening: the load balancer has looked away by then, and what is left is what
-/// takes long.
+/// How many calls a replica has when it stops listening: the load balancer has looked away by then,
+/// and what is left is what takes long.
 async fn last_in_flight(gateway: &Gateway) -> usize {
     let mut last = 0;
     while let Ok(calls) = gateway.in_flight().await {

@@ -1,4 +1,5 @@
-//! What belongs to one replica, sent to the other: a legacy session's own process, its questions, cancelling, its end.
+//! Sends requests about one replica's sessions to the other: a session's own process, its
+//! questions, cancelling, its end.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::processes::processes;
 use crate::report::{Case, seconds};
 use crate::stack::{Gateway, Stack};
 
-/// What takes longer than this was not done, but ended by itself.
+/// The longest time of a cancelled call: a longer one was not cancelled, but ended by itself.
 const SOON: Duration = Duration::from_secs(5);
 /// How long the calls take that are cancelled.
 const LONG: Duration = Duration::from_secs(14);
@@ -51,7 +52,8 @@ pub async fn run(stack: &Stack, case: &mut Case) -> Result<()> {
     Ok(())
 }
 
-/// A server asks during a call, and is answered by another way than the call's. Whether the answer has arrived.
+/// A server asks during a call, and is answered by another way than the call's. Whether the answer
+/// has arrived.
 async fn elicit(caller: &Caller, replier: &Caller) -> Result<bool> {
     let is_there = async || {
         let list = caller.post(&caller.message("tools/list", json!({}))).await.ok()?;

@@ -40,13 +40,12 @@ pub struct Stack {
 pub struct Gateway {
     pub service: &'static str,
     pub container: String,
-    /// Where it is called past the load balancer.
+    /// The address of the replica past the load balancer.
     pub url: String,
     ops: String,
     http: Client,
 }
 
-/// Who calls.
 #[derive(Clone)]
 pub struct Tenant {
     pub name: &'static str,
@@ -89,7 +88,7 @@ impl Stack {
         Ok(tenant)
     }
 
-    /// The same without waiting.
+    /// Runs the command without waiting.
     pub async fn make_tenant(&self, name: &'static str, policy: &[&str]) -> Result<Tenant> {
         // The second one: what is cut off in a test is the first.
         let container = &self.gateways[1].container;

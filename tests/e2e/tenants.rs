@@ -72,7 +72,7 @@ fn names(list: &Value, key: &str) -> Vec<String> {
     list.as_array().map(|list| list.iter().map(name).collect()).unwrap_or_default()
 }
 
-/// What is not granted is not there; and nobody comes in without a key.
+/// Checks that a server that is not granted does not exist, and that a key is needed.
 async fn refusals(stack: &Stack, case: &mut Case) -> Result<()> {
     let amber = stack.caller(&stack.amber, &stack.balancer);
     let modern = stack.caller_by(&stack.amber, Front::Modern).await?;

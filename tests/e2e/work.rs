@@ -1,4 +1,4 @@
-//! What callers do, and calls that stand at a replica while something is done to it.
+//! The work of callers, and calls that stay at a replica while something is done to it.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub fn mixed(n: u64) -> Call {
     }
 }
 
-/// The same of `std` alone.
+/// Calls `std` alone.
 pub fn of_std(n: u64) -> Call {
     match n % 4 {
         0 => Call::sleep(5 + n % 97),
@@ -31,7 +31,7 @@ pub fn of_std(n: u64) -> Call {
     }
 }
 
-/// As quick as it gets.
+/// The quickest call.
 pub fn quick(_: u64) -> Call {
     Call::echo(Server::Std)
 }
@@ -74,8 +74,8 @@ pub fn count(outcomes: &[Outcome], is_such: impl Fn(&Outcome) -> bool) -> usize 
 pub struct Parked(JoinSet<(usize, Outcome)>);
 
 impl Parked {
-    /// Makes them, while nobody else calls, and waits until all are at a replica. Gives how many are at the one that
-    /// something will be done to.
+    /// Makes them, while nobody else calls, and waits until all are at a replica. Gives how many
+    /// are at the one that something will be done to.
     pub async fn start(
         stack: &Stack,
         victim: &Gateway,
@@ -99,7 +99,7 @@ impl Parked {
         Ok(Self(calls))
     }
 
-    /// What became of each, in the order in which they were made.
+    /// Returns the outcome of each call, in order.
     pub async fn end(self) -> Vec<Outcome> {
         let mut outcomes = self.0.join_all().await;
         outcomes.sort_by_key(|(n, _)| *n);

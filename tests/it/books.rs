@@ -1,4 +1,4 @@
-//! What was used is written down in time, and what is old taken out, neither in the other's way.
+//! Usage is written in time and old rows are deleted, neither in the other's way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,8 @@ async fn what_is_new_does_not_wait_until_what_is_old_is_gone() {
         use_and_wait(2).await;
         use_and_wait(3).await - first
     });
-    // Every two seconds. With the time that each attempt to take something out is given it would be ten.
+    // Every two seconds. With the time that each attempt to take something out is given it would be
+    // ten.
     let took = took.await;
     assert!(took < Duration::from_secs(8), "{took:?}");
 }

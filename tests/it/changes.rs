@@ -1,4 +1,4 @@
-//! What a command changes reaches every gateway of the store, in the time that is promised.
+//! A change by a command reaches every gateway of the store in the promised time.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use trunkline::common::keys::ApiKey;
 
 use crate::support::{Database, Gateway, Setup, on_both, trunkline, within};
 
-/// What is promised. SQLite is looked at every half second, and PostgreSQL says when to look, which leaves most of it to
-/// busy machines; still, of three times the one in the middle has to keep to it, and none may take much longer.
+/// The promised time. SQLite is polled every half second, and PostgreSQL notifies, which leaves
+/// most of it to busy machines; the median of three must keep to it, and none may take much longer.
 const PROMISED: Duration = Duration::from_secs(2);
 const AT_MOST: Duration = Duration::from_secs(6);
 

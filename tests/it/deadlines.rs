@@ -13,7 +13,7 @@ async fn start(settings: &str) -> Gateway {
     Setup::new().fake_with("fake", &[], settings).start().await
 }
 
-/// What the last call of a tool was told to have left.
+/// Returns the time left that the last call of a tool was told.
 fn told(fake: &Fake, tool: &str) -> Option<Value> {
     fake.calls_of(tool).last().unwrap()["params"]["_meta"].get(TIMEOUT).cloned()
 }

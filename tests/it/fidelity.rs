@@ -1,12 +1,16 @@
-//! What goes through the gateway comes out unchanged.
+//! Arguments and results pass through the gateway unchanged.
 
 use crate::support::Setup;
 
 /// As `fake_server.py` has them.
-const ODD_RESULT: &str = r#"{ "content" : [],  "n": 12345678901234567890123, "x":1.10,"z":0, "a":{"\u00e9":"\/ é"} ,"e":1E+2}"#;
+const ODD_RESULT: &str = concat!(
+    r#"{ "content" : [],  "n": 12345678901234567890123, "x":1.10,"#,
+    r#""z":0, "a":{"\u00e9":"\/ é"} ,"e":1E+2}"#
+);
 
 /// Numbers beyond any type, spaces, escapes, keys in no order, unknown and repeated ones.
-const ODD_ARGUMENTS: &str = "{\"n\": 12345678901234567890123,\t\"x\":1.10 , \"z\":-0.0,\"a\":{\"\\u00e9\":\"\\n\\/ é 🦀 \\ud83e\\udd80\"}, \"_meta\":{\"k\":1E+2},\"z\":[ ],\"\":null}";
+const ODD_ARGUMENTS: &str = "{\"n\": 12345678901234567890123,\t\"x\":1.10 , \"z\":-0.0,\
+    \"a\":{\"\\u00e9\":\"\\n\\/ é 🦀 \\ud83e\\udd80\"}, \"_meta\":{\"k\":1E+2},\"z\":[ ],\"\":null}";
 
 #[tokio::test]
 async fn arguments_reach_the_server_byte_for_byte() {

@@ -1,4 +1,4 @@
-//! What a tenant may use is all there is for it.
+//! A tenant sees only the servers and tools that it may use.
 
 use serde_json::json;
 

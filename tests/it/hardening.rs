@@ -1,4 +1,4 @@
-//! What a server's process may do and use, asked of real processes; what a sandbox keeps from it is in `sandbox.rs`.
+//! The rights of a server's process, asked of real processes; `sandbox.rs` has the sandbox.
 
 use std::fs::{self, Permissions};
 use std::os::fd::AsFd;
@@ -41,8 +41,8 @@ const DIRECTORY: &str = "__import__('os').getcwd()";
 const PID: &str = "__import__('os').getpid()";
 const GUARD: &str = "__import__('os').getppid()";
 
-/// A setup whose server is run by `nobody`, who cannot look into the places of whoever runs the tests. `None`, with a word,
-/// if these are not run by root.
+/// A setup whose server is run by `nobody`, who cannot look into the places of whoever runs the
+/// tests. `None`, with a word, if these are not run by root.
 fn run_by_nobody(args: &[&str]) -> Option<Setup> {
     if !getuid().is_root() {
         skipped("not run by root, so users cannot be changed");

@@ -27,7 +27,8 @@ fn not_ready(why: &str) -> (Option<i32>, String) {
     (Some(1), format!("not ready: {why}\n"))
 }
 
-/// A configuration file for a gateway on all addresses, one of which is where another one is already.
+/// A configuration file for a gateway on all addresses, one of which is where another one is
+/// already.
 fn listening_everywhere(addr: SocketAddr) -> Setup {
     let setup = Setup::new();
     let file = setup.dir.path().join("trunkline.toml");

@@ -1,5 +1,5 @@
-//! The gateway and its guards have keys and secrets in their memory and environment: other processes of the same user cannot
-//! read them there.
+//! The gateway and its guards have keys and secrets in their memory and environment: other
+//! processes of the same user cannot read them there.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

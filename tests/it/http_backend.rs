@@ -12,7 +12,7 @@ async fn gateway(server: &HttpServer) -> Gateway {
     Setup::new().http("web", &server.url("/mcp"), "").start().await
 }
 
-/// What the tool `answer` is told to answer.
+/// Tells the tool `answer` how to answer.
 fn answer(kind: &str, body: &str) -> Value {
     json!({"type": kind, "body": body})
 }
@@ -126,7 +126,8 @@ async fn progress_on_the_stream_of_a_call_reaches_its_caller() {
         "event: other\r\ndata: nonsense\r\n\r\n",
         "data: {\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":\r\ndata: {\"content\":[]}}\r\n\r\n",
     );
-    let params = json!({"name": "answer", "arguments": answer(EVENTS, body), "_meta": {"progressToken": "mine"}});
+    let params = json!({"name": "answer", "arguments": answer(EVENTS, body),
+        "_meta": {"progressToken": "mine"}});
     let said = Answer::of(session.post(request(7, "tools/call", params))).await;
     let messages = messages(&said);
     assert_eq!(messages[0]["params"], json!({"progressToken": "mine", "progress": 1}));
@@ -139,7 +140,8 @@ async fn progress_on_the_stream_of_a_call_reaches_its_caller() {
 async fn an_answer_with_line_breaks_does_not_break_the_callers_stream() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;
-    let body = "{\"jsonrpc\":\"2.0\",\n\"id\":$id,\"result\":{\n\n\"content\":[],\r\n\r\n\"resultType\":\"complete\"}}";
+    let body = "{\"jsonrpc\":\"2.0\",\n\"id\":$id,\"result\":{\n\n\"content\":[],\
+     \r\n\r\n\"resultType\":\"complete\"}}";
     for (kind, body) in [
         ("application/json; charset=utf-8", body.to_owned()),
         (EVENTS, format!("data: {}\n\n", body.replace("\r\n", "\n").replace('\n', "\ndata: "))),
@@ -262,7 +264,10 @@ async fn what_a_legacy_server_has_changed_while_its_stream_was_cut_is_noticed() 
 async fn a_tool_that_fails_by_itself_is_a_result() {
     for server in [HttpServer::legacy().await, HttpServer::modern().await] {
         let gateway = gateway(&server).await;
-        let result = r#"{"content":[{"type":"text","text":"no such row"}],"isError":true,"resultType":"complete"}"#;
+        let result = concat!(
+            r#"{"content":[{"type":"text","text":"no such row"}],"#,
+            r#""isError":true,"resultType":"complete"}"#
+        );
         let body = format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#);
         for (kind, body) in
             [("application/json", body.clone()), (EVENTS, format!("data: {body}\n\n"))]

@@ -1,5 +1,5 @@
-//! Servers that have a URL and are there, but refuse everything: what is wrong is seen, and they are used again when
-//! nothing is.
+//! Servers that have a URL and are there, but refuse everything: what is wrong is seen, and they
+//! are used again when nothing is.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What callers are told when a server that has a URL refuses, moves or goes away.
+//! The errors of callers when a server with a URL refuses, moves or goes away.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn gateway(server: &HttpServer) -> Gateway {
     Setup::new().http("web", &server.url("/mcp"), "").start().await
 }
 
-/// What the tool `status` is told to answer.
+/// Tells the tool `status` how to answer.
 fn status(status: u16, headers: Value, body: &str) -> Value {
     json!({"status": status, "headers": headers, "body": body})
 }
@@ -287,7 +287,8 @@ async fn a_named_host_may_be_redirected_to_without_the_operators_headers() {
     let (server, other) = (HttpServer::modern().await, HttpServer::modern().await);
     server.redirect_to(other.url("/mcp"));
     let settings = format!(
-        "headers = {{ Authorization = \"Bearer secret\", X-Key = \"secret\" }}\nredirect_hosts = [\"{}\"]",
+        "headers = {{ Authorization = \"Bearer secret\", X-Key = \"secret\" \
+         }}\nredirect_hosts = [\"{}\"]",
         other.addr
     );
     let gateway = Setup::new().http("web", &server.url("/redirect"), &settings).start().await;

@@ -1,4 +1,4 @@
-//! Who is let in, by what key.
+//! Keys admit their callers, and nobody else.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use trunkline::tenants::{Directory, KeyError};
 
 use crate::support::{Answer, Api, Gateway, Setup, refused, within};
 
-/// What the changes of one replica may take to reach another, and some time for a busy machine.
+/// The longest time for a change of one replica to reach another, with time for a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 fn setup() -> Setup {
@@ -31,7 +31,7 @@ async fn echo(api: &Api) -> Answer {
     api.call("std", "echo", r#"{"text":"x"}"#).await
 }
 
-/// What an answer says, without what differs from call to call.
+/// Returns the answer without the parts that differ from call to call.
 fn said(answer: &Answer) -> (u16, HeaderMap, String) {
     let mut headers = answer.headers.clone();
     headers.remove("trunkline-call-id");
@@ -140,8 +140,8 @@ async fn administrators_call_no_tools_and_tenants_administer_nothing() {
     gateway.stop().await;
 }
 
-/// Every kind of slip in a valid key, most of which its checksum tells; and as many again as a patient attacker would
-/// make, with checksums that are right.
+/// Every kind of slip in a valid key, most of which its checksum tells; and as many again as a
+/// patient attacker would make, with checksums that are right.
 #[tokio::test]
 async fn of_a_million_changed_keys_none_is_accepted() {
     let setup = setup();

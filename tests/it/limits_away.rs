@@ -18,7 +18,7 @@ const RATE: f64 = 200.0;
 const BURST: u32 = 20;
 /// Callers at each of the two replicas.
 const CALLERS: u64 = 4;
-/// What a machine that is busy with other things adds to any wait.
+/// The time that a busy machine adds to any wait.
 const MARGIN: Duration = Duration::from_millis(150);
 
 fn policy(rate: &str, burst: u32) -> Policy {
@@ -139,8 +139,8 @@ async fn without_valkey(
     let shared = load.part_of(Duration::from_secs(1)).await;
     assert!((0.9..=1.1).contains(&shared), "{shared} of the rate when it is shared again");
     assert_eq!(replicas[0].metric("trunkline_shared_limits_up"), 1.0);
-    // Each caller may have been waiting for an answer when Valkey went away, and that is all; as many again for a machine
-    // that stalls.
+    // Each caller may have been waiting for an answer when Valkey went away, and that is all; as
+    // many again for a machine that stalls.
     let slow = load.end().await;
     assert!(slow <= 4 * CALLERS, "{slow} calls have waited in vain");
 }
@@ -246,7 +246,8 @@ async fn replicas_that_have_never_seen_valkey_know_each_other_by_the_store() {
         }
         let fake = gateway.fake("fake");
         eventually("held", async || (fake.calls_of("hold").len() == 2).then_some(())).await;
-        // Half of the limit is in use: there is no more here. Replicas hear of each other within two seconds.
+        // Half of the limit is in use: there is no more here. Replicas hear of each other within
+        // two seconds.
         status(429).await;
     }
     held.shutdown().await;

@@ -4,7 +4,7 @@ use crate::support::{Redis, eventually};
 
 const SCRIPT: &str = include_str!("../../src/tenants/limits/shared/lease.lua");
 
-/// What somebody says of the one limit there is.
+/// Runs the script as one replica that states what it holds and needs of one limit.
 struct Said {
     who: &'static str,
     number: u32,
@@ -15,7 +15,7 @@ struct Said {
     spare: u32,
 }
 
-/// That nothing is held and one place is needed.
+/// States that nothing is held and one call is needed.
 const ONE: Said =
     Said { who: "a", number: 1, held: 0, needed: 1, wish: 1, limit: 10, spare: u32::MAX };
 

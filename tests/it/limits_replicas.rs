@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{Api, Fake, Redis, Setup, eventually, in_time, within};
 
-/// A gateway at which `acme` may have so many calls in flight, and callers without a key as many as they like.
+/// A gateway at which `acme` may have so many calls in flight, and callers without a key as many as
+/// they like.
 fn setup(redis: &Redis, max: u32) -> Setup {
     Setup::new()
         .set(&format!("[limits]\nshared = {:?}", redis.url().expose()))

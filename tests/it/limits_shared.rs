@@ -43,7 +43,8 @@ async fn two_replicas_admit_together_what_each_tenant_may() {
     assert!(replicas.iter().all(|replica| replica.metric(FALLBACKS) == 0.0));
 }
 
-/// Has a tenant call at both replicas as often as it can for a while, and compares what was admitted with what may be.
+/// Has a tenant call at both replicas as often as it can for a while, and compares what was
+/// admitted with what may be.
 async fn together(replicas: &[Replica; 2], tenant: String, text: &str) {
     let policy = policy(rate(text, None), &[]);
     let limits = replicas.each_ref().map(|replica| replica.limits(&tenant, &policy));

@@ -1,7 +1,7 @@
 //! The whole gateway from the outside: HTTP in front, real processes behind.
 //!
-//! `support` has the gateway to test, the server that misbehaves on demand, and the program as a process.
-//! Nothing here waits a fixed time for something to happen: see `support::eventually`.
+//! `support` has the gateway to test, the server that misbehaves on demand, and the program as a
+//! process. Nothing here waits a fixed time for something to happen: see `support::eventually`.
 
 // Clippy allows it in tests, but takes only functions marked as such for tests.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Clients of the legacy era that do not wait for the answer. Hanging up means nothing; saying so does.
+//! Clients of the legacy era that do not wait for the answer. Hanging up means nothing; saying so
+//! does.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a shared server says while it works on the call of a legacy client.
+//! Notifications of a shared server during the call of a legacy client.
 
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
@@ -16,7 +16,8 @@ fn progress(session: &Session, id: u64, token: Value, steps: &[u64]) -> RequestB
 }
 
 fn log(level: &str, data: &str) -> Value {
-    json!({"method": "notifications/message", "params": {"level": level, "logger": "x", "data": data}})
+    json!({"method": "notifications/message", "params": {"level": level, "logger": "x",
+        "data": data}})
 }
 
 #[tokio::test]
@@ -29,7 +30,8 @@ async fn progress_comes_before_the_answer_in_order_under_the_clients_own_token()
         let messages = messages(&answer);
         assert_eq!(messages.len(), 4, "{messages:?}");
         for (n, message) in (1..).zip(&messages[..3]) {
-            let params = json!({"progressToken": token, "progress": n, "total": 10, "message": format!("step {n}")});
+            let params = json!({"progressToken": token, "progress": n, "total": 10,
+                "message": format!("step {n}")});
             assert_eq!(message["params"], params);
         }
         assert_eq!(messages[3]["id"], 5);
@@ -96,7 +98,8 @@ async fn a_log_line_that_may_be_about_another_call_is_nobodys() {
     let held = tokio::spawn(Answer::of(other.call(1, "hold", json!({}))));
     let fake = gateway.fake("fake");
     eventually("held", async || fake.calls_of("hold").pop()).await;
-    let lines = json!({"messages": [log("error", "secret"), {"method": "notifications/prompts/list_changed"}]});
+    let lines = json!({"messages": [log("error", "secret"),
+        {"method": "notifications/prompts/list_changed"}]});
     let answer = Answer::of(one.call(1, "say", lines)).await;
     assert_eq!(messages(&answer).len(), 1, "{answer:?}");
     one.tool_text("release", json!({})).await;

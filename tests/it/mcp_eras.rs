@@ -12,7 +12,7 @@ async fn gateway() -> Gateway {
     Setup::new().talker("legacy", "legacy").talker("modern", "modern").start().await
 }
 
-/// What is asked of a server of each kind, and the member of the result that matters.
+/// The requests for a server of each kind, and the member of the result that matters.
 fn asks() -> [(&'static str, Value, &'static str); 4] {
     [
         ("tools/call", json!({"name": "echo", "arguments": {"a": 1}}), "content"),
@@ -20,7 +20,8 @@ fn asks() -> [(&'static str, Value, &'static str); 4] {
         ("resources/read", json!({"uri": "mem:///a"}), "contents"),
         (
             "completion/complete",
-            json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who", "value": ""}}),
+            json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who",
+                "value": ""}}),
             "completion",
         ),
     ]
@@ -36,7 +37,8 @@ struct Legacy<'g> {
 impl<'g> Legacy<'g> {
     async fn open(gateway: &'g Gateway, server: &str) -> Self {
         let path = format!("/mcp/{server}");
-        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"}});
         let mut legacy = Self { gateway, path, session: String::new() };
         let opened = legacy.post("initialize", params).await;
         opened.headers()["mcp-session-id"].to_str().unwrap().clone_into(&mut legacy.session);

@@ -52,7 +52,8 @@ async fn headers_that_are_missing_or_differ_from_the_body_are_refused() {
         echo().header("mcp-name", "hold"),
         echo().header("mcp-name", ""),
         echo().header("mcp-name", "Echo"),
-        // Encoded, but something else; not base64; base64 of no text; a header's bytes that are no text.
+        // Encoded, but something else; not base64; base64 of no text; a header's bytes that are no
+        // text.
         echo().header("mcp-name", "=?base64?aG9sZA==?="),
         echo().header("mcp-name", "=?base64?ZWNobw?="),
         echo().header("mcp-name", "=?base64?/w==?="),

@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 use crate::support::mcp_legacy::{Session, initialize, post, request, result_of};
 use crate::support::{Answer, Setup};
 
-const RICH: &str = r#"capabilities={"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#;
+const RICH: &str = concat!(
+    r#"capabilities={"tools":{},"prompts":{},"resources":{"subscribe":true}"#,
+    r#","completions":{},"logging":{},"tasks":{"list":{}},"experimental":{"x":{}}"#,
+    r#"}"#
+);
 
 #[tokio::test]
 async fn every_version_up_to_2025_11_25_is_spoken_and_any_other_answered_with_that() {

@@ -59,7 +59,8 @@ async fn the_first_message_says_what_will_be_heard_of() {
         assert_eq!(honoured, json!({"toolsListChanged": true}));
     }
     let filter = json!({"resourceSubscriptions":
-        ["trunkline:modern/mem:///a", "trunkline:legacy/mem:///none", "mem:///a", "trunkline:x/y"]});
+        ["trunkline:modern/mem:///a", "trunkline:legacy/mem:///none", "mem:///a",
+         "trunkline:x/y"]});
     let (_, first) = gateway.mcp("/mcp").listen("1", filter).await;
     let honoured = json!({"resourceSubscriptions": ["trunkline:modern/mem:///a"]});
     assert_eq!(first["notifications"], honoured);
@@ -286,14 +287,16 @@ async fn listening_is_taken_from_the_tenants_limits() {
         .start()
         .await;
     let acme = gateway.as_tenant("acme").await;
-    let both = json!({"resourceSubscriptions": ["trunkline:a/mem:///a", "trunkline:b/mem:///a", "trunkline:no/x"]});
+    let both = json!({"resourceSubscriptions": ["trunkline:a/mem:///a", "trunkline:b/mem:///a",
+        "trunkline:no/x"]});
     let (_both, _) = acme.mcp("/mcp").listen("1", both).await;
     let (_one, _) = acme.mcp("/mcp/a").listen("1", json!({"toolsListChanged": true})).await;
     let said = acme.mcp("/mcp/a");
     let said = said.ask("subscriptions/listen", json!({"notifications": {}})).send().await;
     assert_eq!(said.error()["data"]["code"], "rate_limited", "{said:?}");
     assert!(said.headers["ratelimit"].to_str().unwrap().starts_with("\"a\";r=0"), "{said:?}");
-    // Two servers were asked for resources, one for nothing, and nothing was taken by what was refused.
+    // Two servers were asked for resources, one for nothing, and nothing was taken by what was
+    // refused.
     let (_none, _) = acme.mcp("/mcp").listen("1", json!({})).await;
     let left = acme.call("b", "change", r#"{"kind":"prompts"}"#).await;
     assert!(left.header("ratelimit").starts_with("\"tenant\";r=4"), "{left:?}");

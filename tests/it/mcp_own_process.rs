@@ -168,7 +168,8 @@ async fn a_session_that_listens_or_waits_is_not_left() {
     let gateway = start("idle_timeout = \"500ms\"").await;
     let open = async || Session::open(&gateway, "/mcp").await;
     let (listens, waits, left) = (open().await, open().await, open().await);
-    // A process that there is not cannot be left: the first two are busy when theirs start, however long that takes.
+    // A process that there is not cannot be left: the first two are busy when theirs start, however
+    // long that takes.
     let stream = listens.listen().await;
     pid(&listens, "own__pid").await;
     let waiting = tokio::spawn(Answer::of(waits.call(1, "own__later", json!({"ms": 2500}))));
@@ -298,7 +299,10 @@ async fn the_log_level_is_told_to_the_process_and_its_lines_to_the_client() {
     let gateway = start("").await;
     let (one, two) =
         (Session::open(&gateway, "/mcp/own").await, Session::open(&gateway, "/mcp").await);
-    let line = |level: &str| json!({"method": "notifications/message", "params": {"level": level, "data": level}});
+    let line = |level: &str| {
+        json!({"method": "notifications/message",
+        "params": {"level": level, "data": level}})
+    };
     let lines = json!({"messages": [line("debug"), line("error")]});
     let heard = async |session: &Session, tool| {
         let answer = Answer::of(session.call(1, tool, lines.clone())).await;

@@ -1,4 +1,4 @@
-//! What of a modern client's parameters reaches a server, and what does not.
+//! The parameters of a modern client that reach a server, and those that do not.
 
 use serde_json::{Value, json};
 
@@ -61,11 +61,18 @@ async fn what_two_readers_could_read_differently_does_not_reach_the_server() {
 async fn what_the_gateway_does_not_know_goes_on_as_it_was_written() {
     for era in ["legacy", "modern"] {
         let (gateway, mcp, fake) = talker(era).await;
-        let params = r#"{"name":"echo","arguments":{"n" : 1.10, "Name":1,"é":"\u00e9"},"x-y":{"z": 12345678901234567890123},
-            "_meta":{$meta,"a/b":[1 , 2.0],"baggage":"k=v"}}"#;
+        let params = concat!(
+            r#"{"name":"echo","arguments":{"n" : 1.10, "Name":1,"é":"\u00e9"},"#,
+            r#""x-y":{"z": 12345678901234567890123},"#,
+            "\n",
+            r#""_meta":{$meta,"a/b":[1 , 2.0],"baggage":"k=v"}}"#
+        );
         mcp.call("echo", json!({})).raw_params(params).send().await.tool_text();
         let ask = mcp.ask("prompts/get", json!({"name": "greet"}));
-        let params = r#"{"name":"greet","arguments":{"who" : "\u0041"},"x-y":1e2,"_meta":{$meta,"a/b":[1 , 2.0]}}"#;
+        let params = concat!(
+            r#"{"name":"greet","arguments":{"who" : "\u0041"},"x-y":1e2,"#,
+            r#""_meta":{$meta,"a/b":[1 , 2.0]}}"#
+        );
         ask.raw_params(params).send().await.result();
         let lines = fake.lines_received();
         let [.., call, get] = lines.as_slice() else { panic!("{lines:?}") };
@@ -89,7 +96,8 @@ async fn line_breaks_never_make_a_second_frame() {
     let before = fake.lines_received().len();
     let forged =
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"exit","arguments":{}}}"#;
-    let meta = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\n\"io.modelcontextprotocol/clientCapabilities\":{\n\"x\":\r\n$f\n}";
+    let meta = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\n\
+     \"io.modelcontextprotocol/clientCapabilities\":{\n\"x\":\r\n$f\n}";
     for params in [
         "{\n\"name\":\r\n\"echo\"\n,\n\"arguments\"\n:\n{\"a\":\n$f\n}\n,\"_meta\":{$meta}}",
         "{\"name\":\"echo\",\"arguments\":{},\"x\":[\n$f\n],\"_meta\":{$meta}}",
@@ -99,7 +107,8 @@ async fn line_breaks_never_make_a_second_frame() {
         let ask = mcp.call("echo", json!({}));
         ask.raw_params(&params.replace("$f", forged)).send().await.tool_text();
     }
-    let params = "{\"ref\":{\"type\":\"ref/prompt\",\n\"name\":\"greet\"},\"argument\":{\"x\":\n$f\n},\"_meta\":{$meta}}";
+    let params = "{\"ref\":{\"type\":\"ref/prompt\",\n\"name\":\"greet\"},\"argument\":{\"x\":\n\
+     $f\n},\"_meta\":{$meta}}";
     let ask = mcp.ask("completion/complete", json!({}));
     ask.raw_params(&params.replace("$f", forged)).send().await.result();
     let lines = fake.received();

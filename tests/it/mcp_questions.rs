@@ -1,4 +1,5 @@
-//! A server that has a process for each session may ask its client, and is answered by that one alone.
+//! A server that has a process for each session may ask its client, and is answered by that one
+//! alone.
 
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ fn answer(question: &Value, member: &str, value: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": question["id"], member: value})
 }
 
-/// What the server got for an answer: the end of the call.
+/// Returns the answer that the server got: the end of the call.
 async fn got(stream: &mut Stream) -> Value {
     let answer = stream.message().await;
     assert_eq!(stream.next().await, None);

@@ -18,7 +18,7 @@ async fn say(gateway: &Gateway, server: &str, methods: &[&str]) {
     gateway.call(server, "say", json!({"messages": messages})).await.tool_text();
 }
 
-/// What the streams hear in this order, each once.
+/// The messages that the streams get in this order, each once.
 async fn hear(streams: &mut [Stream], expected: &[&str]) {
     for stream in streams {
         for method in expected {

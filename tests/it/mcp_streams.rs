@@ -1,4 +1,4 @@
-//! What a server says while it works on a modern client's call, and what it takes to stop it.
+//! Notifications during a modern client's call, and the ways to cancel it.
 
 use std::time::Duration;
 
@@ -86,7 +86,10 @@ async fn nobody_hears_progress_that_was_not_asked_for_or_is_not_theirs() {
         let (gateway, mcp, fake) = talker(era).await;
         let mut bystander = held(&mcp, "bystander", 1).open().await;
         is_progress(&mut bystander, "bystander", 1).await;
-        let progress = |token: Value| json!({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}});
+        let progress = |token: Value| {
+            json!({"method": "notifications/progress",
+            "params": {"progressToken": token, "progress": 1}})
+        };
         let lies = || {
             let tokens = [json!("same"), json!(1), json!("$id "), Value::Null, json!([1])];
             tokens.into_iter().map(progress).collect::<Vec<_>>()
@@ -101,8 +104,9 @@ async fn nobody_hears_progress_that_was_not_asked_for_or_is_not_theirs() {
             let said = ask.send().await;
             assert!(!said.is_stream, "{said:?}");
         }
-        // The bystander's own token is the id of its request, which no other call's server side should use; but a
-        // server that does talks about that call, and only its own client hears it.
+        // The bystander's own token is the id of its request, which no other call's server side
+        // should use; but a server that does talks about that call, and only its own client hears
+        // it.
         let id = calls(&fake, "progress", 1).await[0]["id"].clone();
         mcp.call("say", json!({"say": [progress(id)]})).send().await.tool_text();
         assert_eq!(bystander.next().await["params"]["progressToken"], "same");
@@ -244,7 +248,8 @@ async fn as_long_as_an_abandoned_call_may_still_run_nobody_gets_a_log_line() {
     calls(&fake, "hold", 1).await;
     leaver.abort();
     cancelled(&fake, 1).await;
-    // The next call runs when the leaver's place is free again, though the server never said it was done.
+    // The next call runs when the leaver's place is free again, though the server never said it was
+    // done.
     let began = Instant::now();
     let said = logging(&mcp, &["error"]).meta(LOG_LEVEL, "debug").send().await;
     assert!(began.elapsed() > Duration::from_secs(1), "the place was free at once");

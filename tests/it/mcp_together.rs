@@ -145,7 +145,8 @@ async fn what_is_to_be_completed_is_named_as_its_server_does() {
             ),
             // What counts is what the type says.
             (
-                json!({"type": "ref/resource", "name": "other__x", "uri": format!("trunkline:{server}/mem:///{{x}}")}),
+                json!({"type": "ref/resource", "name": "other__x",
+                    "uri": format!("trunkline:{server}/mem:///{{x}}")}),
                 json!({"type": "ref/resource", "name": "other__x", "uri": "mem:///{x}"}),
             ),
         ] {

@@ -1,5 +1,5 @@
-//! Servers that flood, do not read, or stand still: they are found and replaced. `examples/reliability` shows the same at
-//! full size, with a neighbour that must not notice.
+//! Servers that flood, do not read, or stand still: they are found and replaced.
+//! `examples/reliability` shows the same at full size, with a neighbour that must not notice.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Gateway, Setup, eventually, failed, in_time, kill, within};
 
-/// The deadline of a call, its grace, the time for a sign of life, and the time to end what gives none.
+/// The deadline of a call, its grace, the time for a sign of life, and the time to end what gives
+/// none.
 const STOPPED_MAX: Duration = Duration::from_secs(40);
 
 /// Waits until another process answers.

@@ -172,7 +172,8 @@ async fn a_token_of_another_kind_is_refused() {
 #[tokio::test]
 async fn clients_without_a_token_are_told_where_to_get_one() {
     let oauth = format!(
-        "[auth.oauth]\nissuer = {ISSUER:?}\naudience = {AUDIENCE:?}\njwks_url = \"http://localhost/\"\n\
+        "[auth.oauth]\nissuer = {ISSUER:?}\naudience = {AUDIENCE:?}\n\
+         jwks_url = \"http://localhost/\"\n\
          tenant_claim = \"tenant\""
     );
     let app = "https://app.example";
@@ -214,7 +215,7 @@ fn remove(claims: &mut Value, name: &str) -> Option<Value> {
     claims.as_object_mut().unwrap().remove(name)
 }
 
-/// What the header offers as its key, and where it says that keys are, must not count.
+/// A key or an address of keys in the token's own header must not count.
 fn token_with_own_key(key: &SigningKey) -> String {
     let header = json!({
         "alg": "ES256",

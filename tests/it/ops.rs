@@ -1,4 +1,4 @@
-//! What load balancers and monitoring see.
+//! The endpoints of load balancers and monitoring.
 
 use serde_json::json;
 

@@ -166,7 +166,8 @@ async fn whoever_listens_hears_of_every_process_that_comes() {
     assert!(gateway.fake("own").pids().is_empty(), "listening starts nothing");
     let first = pid(&a).await;
     assert_eq!(stream.next().await["method"], changed);
-    // Another tenant takes its place; when it is back it is another process, and the stream is the same.
+    // Another tenant takes its place; when it is back it is another process, and the stream is the
+    // same.
     pid(&b).await;
     assert_ne!(pid(&a).await, first);
     assert_eq!(stream.next().await["method"], changed);

@@ -13,7 +13,7 @@ async fn run(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What `pin list` says of a tool, as soon as the gateway has written it down.
+/// Returns the line of `pin list` for a tool, as soon as the gateway has stored it.
 async fn listed(gateway: &Gateway, tool: &str, state: &str) -> Value {
     eventually(state, async || {
         let (code, list, error) = run(gateway, &["pin", "list", "fake", "--json"]).await;

@@ -6,7 +6,8 @@ use crate::pins::{QUERY, change, is_called, other_query};
 use crate::support::mcp_legacy::{Session, messages};
 use crate::support::{Fake, Gateway, Setup, eventually, refused};
 
-/// A gateway before the server `fake`, of which nothing is pinned yet, and its configuration without any server.
+/// A gateway before the server `fake`, of which nothing is pinned yet, and its configuration
+/// without any server.
 async fn start(settings: &str) -> (Gateway, Setup) {
     let none = Setup::new();
     Fake::new(none.dir.path(), "fake").set_extra_tools(QUERY);

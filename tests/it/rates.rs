@@ -1,4 +1,4 @@
-//! What a server may be asked in a time, over all tenants (`rate`).
+//! The rate of a server itself, over all tenants (`rate`).
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Published servers, run as they are. They are looked for in the directory that `MCP_TEST_SERVERS`
-//! names, which has `node_modules/@modelcontextprotocol/server-everything` and `venv/bin/mcp-server-time`.
+//! names, which has `node_modules/@modelcontextprotocol/server-everything` and
+//! `venv/bin/mcp-server-time`.
 
 use std::path::PathBuf;
 use std::time::Duration;

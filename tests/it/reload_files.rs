@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{Serving, Setup, environment_of, eventually};
 
-/// What it has said of the configuration since so many lines.
+/// Returns the log lines about the configuration after the first `since` lines.
 fn said(gateway: &Serving, what: &str) -> Vec<String> {
     let messages = gateway.log().into_iter().filter_map(|line| {
         let event: Value = serde_json::from_str(&line).ok()?;

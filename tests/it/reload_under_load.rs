@@ -1,6 +1,7 @@
 //! The promise: the configuration changes under load, and not one call fails.
 //!
-//! `TRUNKLINE_RELOADS=100 cargo test --test it -- reload_under_load --nocapture` makes it a hundred times.
+//! `TRUNKLINE_RELOADS=100 cargo test --test it -- reload_under_load --nocapture` makes it a hundred
+//! times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ const RELOADS: usize = 10;
 /// Of one of the servers.
 const COPIES: usize = 3;
 
-/// What runs while the configuration changes.
+/// The calls that run while the configuration changes.
 struct Load {
     is_over: AtomicBool,
     calls: AtomicUsize,
@@ -79,7 +80,7 @@ async fn not_one_call_fails_while_the_configuration_changes_again_and_again() {
     Arc::into_inner(gateway).expect("no caller is left").stop().await;
 }
 
-/// What `fake` has, a process for each tenant and a server of three copies have too.
+/// Calls a process of each tenant and a server of three instances as well as `fake`.
 fn with_servers(none: &Setup, of_fake: &str, of_std: &str) -> Setup {
     servers(none, &[], of_fake).server("std", "trunkline", &["std".to_owned()], of_std)
 }

@@ -18,7 +18,7 @@ pub fn setup(database: &Database) -> Setup {
     setup_with(database, KEYS)
 }
 
-/// The same with other keys.
+/// Sets two replicas up with other keys.
 pub fn setup_with(database: &Database, keys: &str) -> Setup {
     let setup = Setup::new().with_store(&database.url).set(keys);
     let setup = setup.set("replicas.listen = \"127.0.0.1:0\"");

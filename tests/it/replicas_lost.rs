@@ -192,8 +192,8 @@ async fn a_store_that_hangs_does_not_hold_up_the_end_for_long() {
     session.tool_text("pid", json!({})).await;
     let started = gateway.processes();
     assert_eq!(session.delete().await.status, 204);
-    // With no server left to be waited for, only the store's time passes, and that as fast as it can. They are there until the
-    // gateway has seen their end.
+    // With no server left to be waited for, only the store's time passes, and that as fast as it
+    // can. They are there until the gateway has seen their end.
     assert!(gateway.apply(&gateway.setup().clone().without_servers()).await);
     eventually("stopped", async || (!started.iter().any(|pid| exists(*pid))).then_some(())).await;
     pause();
@@ -202,6 +202,7 @@ async fn a_store_that_hangs_does_not_hold_up_the_end_for_long() {
     let took = began.elapsed();
     resume();
     postgres.thaw();
-    // Deployments are told to expect 5 s; to these come ticks of the clock. One after the other, the last words would take 9 s.
+    // Deployments are told to expect 5 s; to these come ticks of the clock. One after the other,
+    // the last words would take 9 s.
     assert!(took < Duration::from_secs(6), "{took:?}");
 }

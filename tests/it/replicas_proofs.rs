@@ -68,7 +68,7 @@ async fn peers(store: &Store) -> Vec<Peer> {
     found.into_iter().map(peer).collect()
 }
 
-/// What another replica with this configuration would send.
+/// Returns the request that another replica with this configuration would send.
 async fn letter_of(config: &Config, store: &Store, to: &Peer, letter: &Letter) -> Seen {
     let recorder = Recorder::start().await;
     let (replicas, _) =

@@ -94,7 +94,8 @@ async fn an_mcp_client_is_told_so_too() {
     let gateway = start(&format!("{SAFE}max_in_flight = 1\n")).await;
     let call = gateway.mcp("/mcp/fake").call("steps", json!({"steps": ["hang"]}));
     let error = call.header("trunkline-timeout-ms", "1500").send().await.error();
-    let data = json!({"code": "deadline_exceeded", "retryable": false, "executed": "unknown", "attempts": 2});
+    let data = json!({"code": "deadline_exceeded", "retryable": false, "executed": "unknown",
+        "attempts": 2});
     assert_eq!((&error["code"], &error["data"]), (&json!(504), &data));
     assert_eq!(gateway.fake("fake").calls_of("steps").len(), 1);
     gateway.stop().await;

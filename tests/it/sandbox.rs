@@ -1,4 +1,5 @@
-//! What a sandbox keeps from a server, asked of real processes. What this machine's kernel cannot do is said and skipped.
+//! The sandbox, asked of real processes. A test that needs more than this machine's kernel says so
+//! and is skipped.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,7 +10,7 @@ use trunkline::backend::stdio::sandbox::Kernel;
 use crate::hardening::{PROGRAM, boxed, done};
 use crate::support::{Gateway, Setup, python, skipped, trunkline};
 
-/// What Python needs to start, and `more`.
+/// Returns the paths that Python needs to start, and `more`.
 fn readable(more: &[&str]) -> Vec<PathBuf> {
     let home = Path::new(python()).canonicalize().unwrap();
     let home = home.parent().unwrap().parent().unwrap().to_owned();
@@ -48,10 +49,11 @@ async fn is_refused(gateway: &Gateway, call: &str) -> bool {
     made(gateway, call).await == "(-1, 1)"
 }
 
-/// What a call of the C library gives, and the error.
+/// Returns the result of a call of the C library, and its errno.
 async fn made(gateway: &Gateway, call: &str) -> String {
     let code = format!(
-        "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nr = c.{call}\n(r, ctypes.get_errno())"
+        "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nr = c.{call}\
+         \n(r, ctypes.get_errno())"
     );
     done(gateway, &code).await
 }
@@ -192,7 +194,8 @@ async fn system_calls_that_no_server_needs_are_refused() {
     // `clone3`, whose flags no filter can see, does not seem to be there.
     assert_eq!(made(&gateway, "syscall(435, 0, 0)").await, "(-1, 38)");
     // Threads and processes are made all the same.
-    let work = "import threading, subprocess\nt = threading.Thread(target=print, args=('', ), kwargs={'end': ''})\nsubprocess.run(['/bin/true']).returncode";
+    let work = "import threading, subprocess\nt = threading.Thread(target=print, \
+     args=('', ), kwargs={'end': ''})\nsubprocess.run(['/bin/true']).returncode";
     assert_eq!(done(&gateway, work).await, "0");
     gateway.stop().await;
 }

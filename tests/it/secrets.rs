@@ -18,7 +18,8 @@ const NEW_KEY: &str = "fedcba9876543210fedcba9876543210";
 /// All replicas follow within two seconds; a busy machine takes longer.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A server `own` that has `<${secret:TOKEN}>` as its variable TOKEN, and two tenants that may use it.
+/// A server `own` that has `<${secret:TOKEN}>` as its variable TOKEN, and two tenants that may use
+/// it.
 pub fn setup(settings: &str) -> Setup {
     setup_with(&[KEY], settings)
 }
@@ -50,7 +51,7 @@ pub async fn set(api: &Api, value: &str) {
     assert!(!answer.text().contains(value), "{answer:?}");
 }
 
-/// What the tenant's process sees.
+/// Returns the value that the tenant's process sees.
 pub async fn token(api: &Api) -> String {
     api.call("own", "env", json!({"name": "TOKEN"})).await.tool_text()
 }
@@ -158,7 +159,10 @@ async fn names_are_listed_and_values_are_not() {
     let gateway = setup("env.OTHER = \"${secret:OTHER}\"").start().await;
     let acme = gateway.as_tenant("acme").await;
     let list = async || acme.get("/v1/servers/own/secrets").await.json()["secrets"].clone();
-    let unset = |name: &str| json!({"server": "own", "name": name, "needed": true, "set": false, "updated_at": null});
+    let unset = |name: &str| {
+        json!({"server": "own", "name": name, "needed": true,
+        "set": false, "updated_at": null})
+    };
     assert_eq!(list().await, json!([unset("OTHER"), unset("TOKEN")]));
     set(&acme, "hunter2").await;
     let mut listed = list().await;

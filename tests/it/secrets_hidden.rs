@@ -1,4 +1,4 @@
-//! What a secret is, nobody is told: not the log at its most talkative, nor the database, nor metrics.
+//! A secret's value appears nowhere: not in the log at its most talkative, the database or metrics.
 
 use std::fs;
 
@@ -67,8 +67,8 @@ async fn a_value_is_in_no_log_no_database_and_no_metric() {
 
 const TELLING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/telling_server.py");
 
-/// A gateway with the server `own` of these settings, which tells what it is given; the tenant that has given it something has
-/// called it.
+/// A gateway with the server `own` of these settings, which tells what it is given; the tenant that
+/// has given it something has called it.
 async fn with_a_telling_server(settings: &str) -> Serving {
     let setup = Setup::new()
         .without_anonymous()
@@ -84,7 +84,7 @@ async fn with_a_telling_server(settings: &str) -> Serving {
     serving
 }
 
-/// What administrators are told of all servers.
+/// Returns the administrators' view of all servers.
 async fn told_to_administrators(serving: &Serving) -> String {
     let store = serving.setup().store().await;
     let key = store.create_key(&Actor::cli("test"), &KeyOwner::Admin, None, None).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a tenant does to its secrets costs itself, not the others.
+//! A tenant's requests about its secrets cost that tenant, not the others.
 
 use reqwest::Method;
 use sqlx::ConnectOptions;
@@ -10,7 +10,7 @@ use crate::support::{Gateway, eventually, refused};
 const LIST: &str = "/v1/servers/own/secrets";
 const UNKNOWN: &str = "/v1/servers/own/secrets/NONE";
 
-/// Whoever wants to write waits for as long as this is there.
+/// A writer's lock: other writers wait until it is dropped.
 async fn lock(gateway: &Gateway) -> SqliteConnection {
     let path = gateway.setup().dir.path().join("trunkline.db");
     let mut other = SqliteConnectOptions::new().filename(path).connect().await.unwrap();

@@ -1,4 +1,5 @@
-//! What is shipped beside the program: configurations that it can read, and times that fit each other.
+//! The files shipped beside the program: configurations that it can read, and timeouts that fit
+//! each other.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is stored comes back: tenants and the audit log, on both databases.
+//! Tenants and the audit log are stored and read back, on both databases.
 
 use serde_json::json;
 use sqlx::Connection;

@@ -11,7 +11,8 @@ use trunkline::store::{Changes, KeyOwner, Store};
 use crate::store::{root, tenant};
 use crate::support::{Database, Postgres, Setup, eventually, in_time, on_both, trunkline};
 
-/// SQLite is looked at every half second, and PostgreSQL says when to look; the rest is for busy machines.
+/// SQLite is looked at every half second, and PostgreSQL says when to look; the rest is for busy
+/// machines.
 const SOON: Duration = Duration::from_secs(5);
 /// Long enough for SQLite to be looked at.
 const A_WHILE: Duration = Duration::from_millis(1200);

@@ -1,4 +1,4 @@
-//! What replicas tell each other by the store: who is there, and which sessions have ended.
+//! Replicas learn of each other and of ended sessions by the store.
 
 use std::time::Duration;
 

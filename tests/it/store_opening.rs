@@ -59,8 +59,9 @@ async fn an_older_version_starts_on_a_newer_schema() {
         database.open().await.add_tenant(&root(), &tenant("acme"), &Policy::new()).await.unwrap();
         let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
         for change in [
-            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-             SELECT 9999, 'from the future', success, checksum, 1 FROM _sqlx_migrations WHERE version = 1",
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, \
+             execution_time) SELECT 9999, 'from the future', success, checksum, 1 \
+             FROM _sqlx_migrations WHERE version = 1",
             "ALTER TABLE tenants ADD COLUMN colour TEXT",
             "ALTER TABLE keys ADD COLUMN shape TEXT DEFAULT 'round' NOT NULL",
         ] {

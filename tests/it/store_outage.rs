@@ -11,7 +11,7 @@ use trunkline::store::{Counts, KeyOwner, PATIENCE, Store, StoreError, UsageQuery
 use crate::store::{root, tenant};
 use crate::support::{Database, Postgres, eventually};
 
-/// What a busy machine may add.
+/// The time that a busy machine may add.
 const SLACK: Duration = Duration::from_secs(2);
 
 async fn fails_in_time<T>(what: &str, work: impl Future<Output = Result<T, StoreError>>) {

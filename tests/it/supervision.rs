@@ -68,8 +68,8 @@ async fn calls_in_line_behind_one_that_ends_the_server_come_again_or_wait() {
     exit.await.unwrap().problem();
     for call in behind {
         let answer = call.await.unwrap();
-        // Refused during the pause before the restart; on a slow machine it may have begun already, and
-        // then they wait for it.
+        // Refused during the pause before the restart; on a slow machine it may have begun already,
+        // and then they wait for it.
         if answer.status != 200 {
             assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
             assert!(answer.retry_after().is_some());

@@ -20,7 +20,8 @@ async fn echo(api: &Api) -> Answer {
     api.call("std", "echo", r#"{"text":"x"}"#).await
 }
 
-/// What is left of the rates, with times rounded up to a minute: a busy machine takes a while.
+/// Returns what is left of the rates, with times rounded up to a minute: a busy machine takes a
+/// while.
 fn left(answer: &Answer) -> String {
     let mut parts = answer.header("ratelimit").split(";t=");
     let mut rounded = parts.next().unwrap().to_owned();
@@ -205,7 +206,8 @@ async fn a_tenant_can_send_only_so_many_requests_at_once() {
         setup().with_tenant("acme", "max_in_flight = 1\nservers = [\"std\"]").start().await;
     let key = gateway.new_key("acme").await;
     let head = format!(
-        "POST /v1/servers/std/tools/echo HTTP/1.1\r\nhost: {}\r\nx-api-key: {key}\r\ncontent-length: 12\r\n\r\n",
+        "POST /v1/servers/std/tools/echo HTTP/1.1\r\nhost: {}\r\nx-api-key: \
+         {key}\r\ncontent-length: 12\r\n\r\n",
         gateway.addr
     );
     // Each keeps the gateway waiting for its body.

@@ -48,7 +48,8 @@ async fn a_tenant_is_added_changed_and_removed() {
     args.extend(["--servers", "std,search/*", "--limit", limit, "--limit", "std:rate=9/h"]);
     assert_eq!(succeeds(&setup, &args).await, "");
     let mut expected = json!({
-        "id": "acme", "source": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50, "weight": 2,
+        "id": "acme", "source": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50,
+            "weight": 2,
         "servers": ["std", "search/*"],
         "limits": {
             "search/query": {"rate": "5/s", "burst": 10, "max_in_flight": 3},

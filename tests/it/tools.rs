@@ -1,11 +1,14 @@
-//! What there is to call.
+//! The lists of servers and tools.
 
 use serde_json::{Value, json};
 
 use crate::support::{Gateway, Setup, eventually, refused};
 
 /// As `fake_server.py` has it.
-const ODD_TOOL: &str = r#"{"name":"odd",  "inputSchema":{"type" : "object"}, "x-n": 1.10, "x-big":12345678901234567890123}"#;
+const ODD_TOOL: &str = concat!(
+    r#"{"name":"odd",  "inputSchema":{"type" : "object"}, "#,
+    r#""x-n": 1.10, "x-big":12345678901234567890123}"#
+);
 
 async fn names(gateway: &Gateway, server: &str) -> Vec<String> {
     let list = gateway.tools(server).await.json();

@@ -1,4 +1,5 @@
-//! Servers that have a URL: encryption, many calls on one connection, copies, and what goes with tenants' own requests.
+//! Servers that have a URL: encryption, many calls on one connection, copies, and what goes with
+//! tenants' own requests.
 
 use std::collections::BTreeSet;
 

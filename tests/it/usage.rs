@@ -1,4 +1,4 @@
-//! What tenants use is counted, shown to whom it concerns, and written down.
+//! Usage is counted, shown to its tenant and to administrators, and stored.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use trunkline::store::{Actor, KeyOwner};
 use crate::support::{Api, Postgres, Setup, refused, within};
 
 const SOON: Duration = Duration::from_secs(20);
-/// What a crash may lose. It is written every two seconds; the rest is for busy machines.
+/// The most that a crash may lose: two seconds, and time for busy machines.
 const LOST_MAX: Duration = Duration::from_secs(5);
 
 fn setup() -> Setup {

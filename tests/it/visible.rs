@@ -1,4 +1,4 @@
-//! What operators see of servers that are not well, and what their callers see of it.
+//! The views of failed servers, for operators and for callers.
 
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -15,7 +15,7 @@ async fn seen(admin: &Api, id: &str) -> Value {
     servers.iter().find(|server| server["id"] == id).unwrap().clone()
 }
 
-/// The same as soon as it looks as it should.
+/// Returns the view as soon as `is_right` accepts it.
 async fn seen_when(admin: &Api, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually("seen so", async || Some(seen(admin, id).await).filter(&is_so)).await
 }

@@ -110,7 +110,7 @@ async fn the_gateway_answers_to_its_configured_names() {
     gateway.stop().await;
 }
 
-/// What a browser asks before a page's call.
+/// Sends a browser's preflight request.
 fn preflight(gateway: &Gateway, path: &str, origin: &str) -> RequestBuilder {
     let request = gateway.client.request(Method::OPTIONS, gateway.url(path));
     request

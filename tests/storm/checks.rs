@@ -1,4 +1,4 @@
-//! What must hold before and after the calls of a round.
+//! The checks before and after the calls of a round.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -88,7 +88,7 @@ pub fn no_complaints(logs: impl Iterator<Item = PathBuf>, tally: &Tally) {
     }
 }
 
-/// What a process holds when it does nothing.
+/// The memory and descriptors of an idle process.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     tasks: usize,
@@ -96,7 +96,6 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// What is held now.
     pub fn now() -> Self {
         Self {
             tasks: Handle::current().metrics().num_alive_tasks(),

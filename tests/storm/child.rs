@@ -1,5 +1,5 @@
-//! A server on standard input and output that breaks every habit a client might rely on, except one: its
-//! answers carry the mark of the call they are meant for.
+//! A server on standard input and output that breaks every habit a client might rely on, except
+//! one: its answers carry the mark of the call they are meant for.
 //!
 //! It also looks at what the gateway writes, and complains of what no gateway should.
 
@@ -23,8 +23,8 @@ use crate::misbehaviour::{self, Action, OnCancel, Treatment};
 const EVENTS_MAX: usize = 1024;
 /// What is due within the same tick is written together, so that answers come in bursts.
 const TICK: Duration = Duration::from_millis(1);
-/// A server that has been started more often than this no longer ends by itself: the gateway waits longer
-/// each time, and the storm would spend its time waiting.
+/// A server that has been started more often than this no longer ends by itself: the gateway waits
+/// longer each time, and the storm would spend its time waiting.
 const OWN_ENDS_MAX: usize = 2;
 
 /// `child SEED ERA LOG`: the log gets a line with the process id for each start.
@@ -54,7 +54,7 @@ pub fn run(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Where a server complains, by where it notes its starts.
+/// Returns the file of a server's complaints, by the file of its starts.
 pub fn complaints_of(log: &Path) -> PathBuf {
     log.with_extension("complaints")
 }

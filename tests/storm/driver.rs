@@ -17,13 +17,14 @@ use crate::report::Tally;
 use crate::round::{self, Round};
 use crate::watchdog::Watchdog;
 
-/// Calls of one round. Each round has a gateway and servers of its own: the gateway waits longer after
-/// every failure of a server, so one server can only be killed so often without slowing the storm down.
+/// Calls of one round. Each round has a gateway and servers of its own: the gateway waits longer
+/// after every failure of a server, so one server can only be killed so often without slowing the
+/// storm down.
 const ROUND_CALLS: u64 = 50_000;
 /// Calls of the planted run.
 const PLANTED_CALLS: u64 = 20_000;
-/// Over MCP the bug shows as soon, but calls take longer: more often the gateway notices it too, and replaces the
-/// server.
+/// Over MCP the bug shows as soon, but calls take longer: more often the gateway notices it too,
+/// and replaces the server.
 const PLANTED_CALLS_MCP: u64 = 5_000;
 /// One call in so many must be answered, even by a gateway that refuses most of them.
 const ANSWERED_MIN: u64 = 50;
@@ -31,7 +32,7 @@ const ANSWERED_MIN: u64 = 50;
 const HUNG_UP_MIN: u64 = 1_000;
 const PROGRESS_EVERY: Duration = Duration::from_secs(3);
 
-/// Where a gateway's ids come from; `None` for where they really do.
+/// The source of a gateway's ids; `None` for the real one.
 type Ids = Option<fn() -> Arc<dyn IdSource>>;
 
 /// One run.
@@ -120,7 +121,8 @@ impl Run {
         if tally.answered() < self.calls / ANSWERED_MIN {
             tally.fault("hardly any call was answered: this shows nothing".to_owned());
         }
-        // Many who hang up do so before their request has arrived, or when its answer is on the way: not all count.
+        // Many who hang up do so before their request has arrived, or when its answer is on the
+        // way: not all count.
         let (hung_up, fell_silent) = (tally.hung_up.get(), tally.fell_silent.get());
         let is_telling = self.ids.is_none() && hung_up >= HUNG_UP_MIN;
         if is_telling && tally.given_up.get() < fell_silent + hung_up / 20 {

@@ -1,4 +1,4 @@
-//! What the server of the storm reads.
+//! Reads the input of the storm's server.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use crate::misbehaviour;
 
-/// What the gateway wrote.
 pub enum Event {
     /// `tools/call`.
     Call { id: u64, mark: String, wants_progress: bool },
@@ -62,8 +61,8 @@ pub fn read(modern: bool, seed: u64, events: &SyncSender<Event>) {
             if let Event::Call { mark, .. } = &event
                 && let Some(pause) = misbehaviour::pause(seed, mark)
             {
-                // Whoever does not read must not keep the gateway from reading. There is no runtime here
-                // to sleep in, and a pause cut short does no harm.
+                // Whoever does not read must not keep the gateway from reading. There is no runtime
+                // here to sleep in, and a pause cut short does no harm.
                 std::thread::park_timeout(pause);
             }
             if events.send(event).is_err() {
@@ -93,13 +92,23 @@ fn take(modern: bool, line: &[u8]) -> Option<Event> {
     }
     let outcome = match (&*method, modern) {
         ("server/discover", true) => {
-            r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}"#
+            concat!(
+                r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}"#,
+                r#","resultType":"complete"}"#
+            )
         }
         ("initialize", false) => {
-            r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"storm","version":"1"}}"#
+            concat!(
+                r#""result":{"protocolVersion":"2025-11-25","#,
+                r#""capabilities":{"tools":{"listChanged":true}}"#,
+                r#","serverInfo":{"name":"storm","version":"1"}}"#
+            )
         }
         ("tools/list", _) => {
-            r#""result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}],"resultType":"complete"}"#
+            concat!(
+                r#""result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}"#,
+                r#"],"resultType":"complete"}"#
+            )
         }
         _ => r#""error":{"code":-32601,"message":"no such method"}"#,
     };

@@ -35,9 +35,10 @@ use crate::watchdog::Watchdog;
 use crate::{checks, processes, worker};
 
 const KILL_EVERY: Duration = Duration::from_millis(250);
-/// How soon after the kill all calls are to be answered, and the p99 of a server that is not killed, as a part of what
-/// it is without kills. Both are shown. What fails the test is several times that: on a machine that does other things
-/// as well, any process may have to wait that long for its turn.
+/// How soon after the kill all calls are to be answered, and the p99 of a server that is not
+/// killed, as a part of what it is without kills. Both are shown. What fails the test is several
+/// times that: on a machine that does other things as well, any process may have to wait that long
+/// for its turn.
 const ANSWERED_AIM: Duration = Duration::from_millis(50);
 const RISE_AIM: f64 = 1.1;
 const FAILS_AT: u32 = 5;
@@ -50,7 +51,6 @@ const NEIGHBOUR: &str = "neighbour";
 /// A moment before calls are missed in a round of kills.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What the driver notes besides the tally.
 #[derive(Default)]
 struct Notes {
     /// When the servers were last killed.
@@ -144,7 +144,8 @@ fn neighbour(dir: &Path) -> Server {
     Server::new(Transport::Stdio(Program { command, args, cwd, ..Program::default() }))
 }
 
-/// Makes one call, whose caller stays, and notes how long after a kill it was answered, if it ended so.
+/// Makes one call, whose caller stays, and notes how long after a kill it was answered, if it ended
+/// so.
 async fn make(client: &Direct, plan: &Plan, tally: &Tally, notes: &Notes) {
     let plan = Plan { mark: plan.mark.clone(), cancel: Cancel::Never, ..*plan };
     let began = Instant::now();
@@ -187,7 +188,7 @@ async fn kill_all(dir: std::path::PathBuf, tally: Arc<Tally>, notes: Arc<Notes>)
     }
 }
 
-/// What calls of the neighbour take.
+/// The times of the neighbour's calls.
 async fn measure(gateway: &Arc<Gateway>, time: Duration, tally: &Arc<Tally>) -> Vec<Duration> {
     sleep(SETTLE.min(time / 4)).await;
     let end = Instant::now() + time;
@@ -198,9 +199,9 @@ async fn measure(gateway: &Arc<Gateway>, time: Duration, tally: &Arc<Tally>) -> 
     join_all(callers).await.into_iter().flat_map(|calls| calls.expect("it only calls")).collect()
 }
 
-/// Calls at random moments, from a thread of its own. The runtime's timers go by whole milliseconds: by them, all calls would
-/// begin at the same point between two ticks of the server's, and whatever delays a hundredth of them would show as a
-/// millisecond or as nothing.
+/// Calls at random moments, from a thread of its own. The runtime's timers go by whole
+/// milliseconds: by them, all calls would begin at the same point between two ticks of the
+/// server's, and whatever delays a hundredth of them would show as a millisecond or as nothing.
 fn measure_one(
     runtime: &Handle,
     gateway: &Arc<Gateway>,
@@ -248,7 +249,8 @@ fn report(notes: &Notes, calm: Vec<Duration>, killing: Vec<Duration>, tally: &Ta
     let mut after = std::mem::take(&mut *notes.answered_after.lock());
     let (p99, late, count) = (quantile(&mut after, 0.99), quantile(&mut after, 1.0), after.len());
     println!(
-        "  {count} calls ended with their server: answered after {:.1?} (median), {p99:.1?} (p99), {late:.1?} (latest; aim: {ANSWERED_AIM:?})",
+        "  {count} calls ended with their server: answered after {:.1?} \
+         (median), {p99:.1?} (p99), {late:.1?} (latest; aim: {ANSWERED_AIM:?})",
         quantile(&mut after, 0.5),
     );
     if count == 0 || p99 > FAILS_AT * ANSWERED_AIM {

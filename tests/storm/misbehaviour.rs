@@ -1,7 +1,6 @@
-//! What the server does with a call. Drawn from the seed and the call's mark alone, so that it does not
-//! depend on the order in which calls arrive.
-//!
-//! Weighted towards errors: that is where answers get mixed up.
+//! Decides what the server does with a call. Drawn from the seed and the call's mark alone, so that
+//! it does not depend on the order of arrival. Weighted towards errors: that is where answers get
+//! mixed up.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::plan::{MAX_RESPONSE, rng};
 
-/// What is done at some moment.
+/// An action at some moment.
 pub enum Action {
     /// One line.
     Write(String),
@@ -29,14 +28,12 @@ pub enum End {
     Mute,
 }
 
-/// What becomes of an answer that is not wanted any more.
+/// The fate of an answer after a cancel.
 #[derive(Clone, Copy)]
 pub enum OnCancel {
-    /// It comes all the same.
     Ignore,
-    /// It does not come.
     Obey,
-    /// It comes when everybody has forgotten it.
+    /// Sent when everybody has forgotten the call.
     Delay(Duration),
 }
 
@@ -110,7 +107,8 @@ pub fn progress(seed: u64, id: u64, mark: &str) -> Vec<(Duration, Action)> {
             _ => (id.to_string(), mark),
         };
         format!(
-            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progress\":{step},\"progressToken\":{token},\"message\":\"{mark}\"}}}}"
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\
+             \"params\":{{\"progress\":{step},\"progressToken\":{token},\"message\":\"{mark}\"}}}}"
         )
     };
     let steps = 1..=count;
@@ -126,7 +124,8 @@ fn answer(rng: &mut SmallRng, id: u64, mark: &str) -> String {
         140..280 => {
             let code = [-32000, -32602, -32603, -32700][rng.random_range(0..4)];
             format!(
-                "\"error\":{{\"code\":{code},\"message\":\"{mark}\",\"data\":{{\"mark\":\"{mark}\"}}}}"
+                "\"error\":{{\"code\":{code},\"message\":\"{mark}\",\"data\":{{\"mark\":\"{mark}\
+                 \"}}}}"
             )
         }
         // Over the length up to which the gateway copies bodies.
@@ -151,7 +150,8 @@ fn answer(rng: &mut SmallRng, id: u64, mark: &str) -> String {
 fn padded(text: &str, mark: &str, len: usize) -> String {
     let padding = vec![format!("\"{mark}\""); len / (mark.len() + 3)].join(",");
     format!(
-        "\"result\":{{{text},\"structuredContent\":{{\"mark\":\"{mark}\",\"padding\":[{padding}]}}}}"
+        "\"result\":{{{text},\"structuredContent\":{{\"mark\":\"{mark}\
+         \",\"padding\":[{padding}]}}}}"
     )
 }
 
@@ -167,7 +167,8 @@ fn forgery(rng: &mut SmallRng, id: u64) -> String {
         _ => rng.random_range(1 << 40..1_u64 << 53).to_string(),
     };
     format!(
-        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[{{\"type\":\"text\",\"text\":\"forged\"}}],\"structuredContent\":{{\"mark\":\"forged\"}}}}}}"
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[{{\"type\":\"text\",\
+         \"text\":\"forged\"}}],\"structuredContent\":{{\"mark\":\"forged\"}}}}}}"
     )
 }
 
@@ -184,8 +185,8 @@ fn garbage(rng: &mut SmallRng, id: u64, mark: &str) -> String {
     }
 }
 
-/// A request or notification of the server's own. Its requests have the ids of calls: the two directions
-/// number theirs independently.
+/// A request or notification of the server's own. Its requests have the ids of calls: the two
+/// directions number theirs independently.
 fn own_message(rng: &mut SmallRng, id: u64, mark: &str) -> String {
     let rest = match rng.random_range(0..60) {
         0..15 => format!("\"id\":{id},\"method\":\"ping\""),
@@ -194,10 +195,12 @@ fn own_message(rng: &mut SmallRng, id: u64, mark: &str) -> String {
             format!("\"id\":\"{mark}\",\"method\":\"sampling/createMessage\",\"params\":{{}}")
         }
         35..47 => format!(
-            "\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{id},\"progress\":1,\"message\":\"{mark}\"}}"
+            "\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{id}\
+             ,\"progress\":1,\"message\":\"{mark}\"}}"
         ),
         47..59 => format!(
-            "\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":\"{mark}\"}}"
+            "\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\
+             \"data\":\"{mark}\"}}"
         ),
         _ => "\"method\":\"notifications/tools/list_changed\"".to_owned(),
     };

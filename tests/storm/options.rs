@@ -1,6 +1,6 @@
 //! The command line of the storm. It is a test among others: what is meant for them is let pass.
 
-/// What a plain `cargo test` runs, of each front.
+/// The calls of a plain `cargo test`, for each front.
 const CALLS: u64 = 100_000;
 const CALLS_MCP: u64 = 25_000;
 /// Flags of the usual test harness whose value is an argument of its own.
@@ -16,7 +16,6 @@ pub enum Way {
     Mcp,
 }
 
-/// What to run.
 #[derive(Debug)]
 pub struct Options {
     /// The only way, if one is named.
@@ -25,7 +24,7 @@ pub struct Options {
     calls: Option<u64>,
     /// Seconds of killing; nothing else is run then.
     pub kill: Option<u64>,
-    /// Where all chance comes from.
+    /// The seed of all chance.
     pub seed: u64,
     /// How many tenants call.
     pub tenants: usize,
@@ -81,7 +80,8 @@ impl Options {
         Ok(Some(options))
     }
 
-    /// The ways to storm: the one that is named, both in a plain run, and in a longer one the gateway's.
+    /// The ways to storm: the one that is named, both in a plain run, and in a longer one the
+    /// gateway's.
     pub fn ways(&self) -> Vec<Way> {
         match (self.way, self.calls) {
             (Some(way), _) => vec![way],
@@ -109,7 +109,8 @@ impl Options {
         let Self { seed, tenants, max_in_flight, .. } = self;
         let (front, calls) = (way.name(), self.calls(way));
         format!(
-            "cargo test --test storm -- --front {front} --seed {seed} --calls {calls} --tenants {tenants} --max-in-flight {max_in_flight}"
+            "cargo test --test storm -- --front {front} --seed {seed} --calls \
+             {calls} --tenants {tenants} --max-in-flight {max_in_flight}"
         )
     }
 }

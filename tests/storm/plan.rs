@@ -1,4 +1,4 @@
-//! What the driver does with each call, drawn from the seed.
+//! The driver's plan for each call, drawn from the seed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Plan {
     pub mark: String,
     /// How its client numbers it; other clients have the same numbers.
     pub client_id: u64,
-    /// Which server, if that one is up.
+    /// The server to call, if it is up.
     pub server: usize,
     /// How long its caller has.
     pub timeout: Duration,
@@ -29,7 +29,6 @@ pub struct Plan {
 /// When a caller goes away.
 #[derive(Clone, Copy, Debug)]
 pub enum Cancel {
-    /// It stays to the end.
     Never,
     /// So early that the call may not have been written: after this many turns of the scheduler.
     Turns(u32),
@@ -38,8 +37,8 @@ pub enum Cancel {
 }
 
 impl Plan {
-    /// The plan for the `client_id`th call of one worker. Drawn from these alone: what became of earlier
-    /// calls makes no difference.
+    /// The plan for the `client_id`th call of one worker. Drawn from these alone: what became of
+    /// earlier calls makes no difference.
     pub fn draw(round_seed: u64, tenant: usize, worker: usize, client_id: u64) -> Self {
         let mut rng = rng((round_seed, tenant, worker, client_id));
         let timeout_us = match rng.random_range(0..100) {

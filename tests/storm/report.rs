@@ -1,4 +1,4 @@
-//! What is counted while the storm lasts, and how it is shown.
+//! Counts the outcomes of the storm and prints them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -31,17 +31,17 @@ use crate::{checks, processes};
 const WORKERS_PER_TENANT: usize = 4;
 /// How long abandoned calls keep their slots: shorter than some servers are late.
 const CANCEL_GRACE: Duration = Duration::from_millis(50);
-/// A server that has started this often is left alone: each restart waits twice as long as the last.
+/// A server that has started this often is left alone: each restart waits twice as long as the
+/// last.
 const STARTS_MAX: usize = 4;
 
-/// What a round is like.
 pub struct Round {
     pub way: Way,
     pub seed: u64,
     pub calls: u64,
     pub tenants: usize,
     pub max_in_flight: u32,
-    /// Where ids come from, if not from where they really do.
+    /// The source of ids, if it is not the real one.
     pub ids: Option<fn() -> Arc<dyn IdSource>>,
 }
 

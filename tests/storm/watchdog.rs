@@ -15,7 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CALLS_SHOWN_MAX: usize = 10;
 
-/// Where the storm stands.
 #[derive(Default)]
 pub struct Watchdog {
     /// Grows with every call and every step of a round.
@@ -36,7 +35,7 @@ struct Phase {
     workers: Option<Arc<Workers>>,
 }
 
-/// What each worker is at.
+/// The current call of each worker.
 pub struct Workers {
     pub round_seed: u64,
     pub per_tenant: usize,

@@ -1,4 +1,5 @@
-//! One of several clients of one tenant: makes its calls one after the other, and looks at each answer.
+//! One of several clients of one tenant: makes its calls one after the other, and looks at each
+//! answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,10 +23,9 @@ use crate::watchdog::{Watchdog, Workers};
 /// The longest pause before a server that is down is tried again, or rather the next one is.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// What all workers of a round share.
 pub struct Shared {
     pub gateway: Arc<Gateway>,
-    /// Where each tenant is served; `None` if calls go straight to the gateway.
+    /// The address of each tenant's front; `None` if calls go straight to the gateway.
     pub fronts: Option<Fronts>,
     pub tally: Arc<Tally>,
     pub watchdog: Arc<Watchdog>,
@@ -56,7 +56,7 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
     position.store(0, Ordering::Relaxed);
 }
 
-/// Whoever calls for a tenant.
+/// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
     Caller::of(Arc::new(Tenant::new(tenant_id(tenant), Policy::unlimited(), None)))
 }

@@ -1,4 +1,4 @@
-//! What came back.
+//! A response of the gateway.
 
 use reqwest::RequestBuilder;
 use reqwest::header::HeaderMap;
@@ -79,7 +79,7 @@ impl Answer {
         }
     }
 
-    /// What the error says in words.
+    /// Returns the error's `detail`.
     pub fn detail(&self) -> String {
         self.json()["detail"].as_str().unwrap().to_owned()
     }

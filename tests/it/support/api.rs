@@ -1,4 +1,4 @@
-//! What a caller can do with a gateway.
+//! The requests of a caller.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ impl Api {
         Self { addr, client: client_with(key.as_deref()), key }
     }
 
-    /// The same for another caller.
+    /// Returns this gateway as another caller sees it.
     pub fn with_key(&self, key: &str) -> Self {
         Self::new(self.addr, Some(key.to_owned()))
     }

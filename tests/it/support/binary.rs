@@ -23,14 +23,14 @@ pub async fn trunkline(setup: &Setup, args: &[&str]) -> Output {
     trunkline_with(setup, args, &[]).await
 }
 
-/// The same with more variables in its environment.
+/// Runs the program with more variables in its environment.
 pub async fn trunkline_with(setup: &Setup, args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = command(setup);
     let output = command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).output();
     in_time("the command's end", output).await.unwrap()
 }
 
-/// The same with something to read on its standard input.
+/// Runs the program with text on its standard input.
 pub async fn trunkline_reading(setup: &Setup, args: &[&str], input: &str) -> Output {
     let mut command = command(setup);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -103,7 +103,6 @@ impl Serving {
         Self { addr, client: client(), setup, child, log }
     }
 
-    /// What it was started with.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -136,8 +135,8 @@ impl Serving {
         Fake::new(self.setup.dir.path(), id)
     }
 
-    /// How many of the descriptors below `max` the program has in use. `None`, with a word, if these tests are not run by
-    /// root: nobody else can see.
+    /// How many of the descriptors below `max` the program has in use. `None`, with a word, if
+    /// these tests are not run by root: nobody else can see.
     pub fn descriptors_below(&self, max: u64) -> Option<u64> {
         if !getuid().is_root() {
             skipped("not run by root, so the gateway's descriptors cannot be seen");
@@ -179,7 +178,7 @@ impl Serving {
         processes::with_environment(&self.setup.mark)
     }
 
-    /// What it has logged so far, line by line.
+    /// Returns the lines logged so far.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! What the server that misbehaves on demand has seen; see `fake_server.py`.
+//! The notes of the server that misbehaves on demand; see `fake_server.py`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ impl Fake {
         [format!("log={}", self.log.display()), format!("extra={}", self.extra.display())]
     }
 
-    /// From now on it lists these tools too: names, or whole definitions, one per line. It does not say so by itself.
+    /// From now on it lists these tools too: names, or whole definitions, one per line. It does not
+    /// say so by itself.
     pub fn set_extra_tools(&self, names: &str) {
         fs::write(&self.extra, names).unwrap();
     }
@@ -39,7 +40,7 @@ impl Fake {
         self.lines_received().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The same as text.
+    /// Returns the notes as text.
     pub fn lines_received(&self) -> Vec<String> {
         self.noted("> ")
     }

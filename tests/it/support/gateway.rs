@@ -14,7 +14,7 @@ use super::{Api, Fake, Setup, TRUNKLINE, eventually, in_time, processes};
 
 /// A gateway that is served on a port of its own. A test ends with [`Gateway::stop`].
 pub struct Gateway {
-    /// As whoever calls without a key.
+    /// Returns an anonymous caller.
     api: Api,
     pub ops_addr: Option<SocketAddr>,
     setup: Setup,
@@ -38,7 +38,8 @@ impl Gateway {
         Self { api, ops_addr, setup, reload, shutdown, running, stopped: false }
     }
 
-    /// Has it read its configuration again, and waits until it has. Tells whether there was no mistake in it.
+    /// Has it read its configuration again, and waits until it has. Tells whether there was no
+    /// mistake in it.
     pub async fn apply(&self, setup: &Setup) -> bool {
         let before = self.reloads().await;
         setup.write();
@@ -60,7 +61,6 @@ impl Gateway {
         (counted("ok"), counted("failed"))
     }
 
-    /// What it was started with.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -75,7 +75,7 @@ impl Gateway {
         self.with_key(&self.new_key(id).await)
     }
 
-    /// What a misbehaving server has seen.
+    /// Returns the notes of a misbehaving server.
     pub fn fake(&self, id: &str) -> Fake {
         Fake::new(self.setup.dir.path(), id)
     }

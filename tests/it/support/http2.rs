@@ -28,7 +28,7 @@ impl Http2 {
         self.try_call(server, tool, arguments).await.unwrap()
     }
 
-    /// The same, if the connection takes it.
+    /// Sends the request, if the connection accepts it.
     pub async fn try_call(
         mut self,
         server: &str,

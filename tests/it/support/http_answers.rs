@@ -1,4 +1,4 @@
-//! What the MCP server that a test plays says over HTTP.
+//! The answers of the MCP server that a test plays over HTTP.
 
 use axum::body::Body;
 use axum::http::Response;

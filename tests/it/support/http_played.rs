@@ -1,4 +1,4 @@
-//! What a played MCP server answers. It is asked, and told how to misbehave, by [`super::HttpServer`].
+//! A played MCP server over HTTP. [`super::HttpServer`] tells it how to misbehave.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -15,14 +15,13 @@ use tokio::sync::{Notify, mpsc};
 use super::http_answers::{error, event, reply, result_of, status, tool_result};
 use super::http_server::Seen;
 
-/// What it knows and does.
 pub struct Played {
     pub is_modern: AtomicBool,
     /// The code of the error for what does not say its version, in the modern era.
     pub unversioned: AtomicI64,
     /// The status of every response, if it is always the same.
     pub refuses: Mutex<Option<u16>>,
-    /// Whoever shows this in `Authorization` gets 401.
+    /// A request with this `Authorization` gets 401.
     pub revoked: Mutex<Option<String>>,
     /// The method that is left unanswered.
     pub ignores: Mutex<Option<&'static str>>,
@@ -32,13 +31,13 @@ pub struct Played {
     pub sessions: Mutex<Vec<String>>,
     /// A session that is not known is a status, and no words.
     pub is_terse: AtomicBool,
-    /// Where `/redirect` leads, and the status that says so.
+    /// The target of `/redirect`, and its status.
     pub redirect: Mutex<(u16, String)>,
     /// Connections that there were.
     pub connections: AtomicUsize,
     /// Streams that are open.
     pub open: Arc<AtomicUsize>,
-    /// What the next GET streams begin with, by their `Last-Event-ID`.
+    /// The first events of the next GET streams, by their `Last-Event-ID`.
     pub resumed: Mutex<HashMap<String, String>>,
     /// The statuses with which the next streams for what is nobody's answer are refused.
     pub refused: Mutex<Vec<u16>>,
@@ -159,7 +158,8 @@ impl Played {
     }
 
     /// - `echo {text}`: answers at once, as JSON
-    /// - `answer {events?, body, replace_id?}`: with any text; `$id` stands for the id of the request
+    /// - `answer {events?, body, replace_id?}`: with any text; `$id` stands for the id of the
+    ///   request
     /// - `hang`: opens a stream and says nothing more
     /// - `status {status, headers, body, endless?}`: if it is endless, the body never is complete
     /// - `resume`: ends the stream, and answers where it is asked for again

@@ -94,7 +94,7 @@ impl SigningKey {
         jwk
     }
 
-    /// What it signs with, unless told otherwise.
+    /// The default signing key.
     pub fn algorithm(&self) -> &'static str {
         match self.pair {
             Pair::Rsa(_) => "RS256",

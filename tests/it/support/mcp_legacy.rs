@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Api, in_time};
 
-/// What every client of that era says it takes.
+/// The `Accept` header of every client of that era.
 const ACCEPT: &str = "application/json, text/event-stream";
 
 /// One session.
@@ -44,7 +44,7 @@ impl Session {
         Self::open_with(gateway, path, json!({})).await
     }
 
-    /// The same with capabilities.
+    /// Opens a session with capabilities.
     pub async fn open_with(gateway: &Api, path: &str, capabilities: Value) -> Self {
         let opened = Self::try_open(gateway, path, capabilities).await;
         assert_eq!(opened.status, 200, "{opened:?}");
@@ -60,12 +60,12 @@ impl Session {
         Answer::of(post(gateway, path, initialize("2025-11-25", &capabilities))).await
     }
 
-    /// The same session, as another gateway or another endpoint sees it.
+    /// Returns the same session at another gateway or endpoint.
     pub fn at(&self, gateway: &Api, path: &str) -> Self {
         Self { client: gateway.client.clone(), url: gateway.url(path), id: self.id.clone() }
     }
 
-    /// The same under another id.
+    /// Returns the same session with another next id.
     pub fn with_id(&self, id: &str) -> Self {
         Self { id: id.to_owned(), ..self.clone() }
     }
@@ -106,7 +106,7 @@ impl Session {
         self.post(request(id, "tools/call", json!({"name": tool, "arguments": arguments})))
     }
 
-    /// What a tool says.
+    /// Returns the text of a tool's result.
     pub async fn tool_text(&self, tool: &str, arguments: Value) -> String {
         text_of(&result_of(&Answer::of(self.call(1, tool, arguments)).await))
     }

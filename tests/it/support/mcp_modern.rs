@@ -26,7 +26,7 @@ impl Setup {
         self.talker_with(id, era, &[], "")
     }
 
-    /// The same with options of its own, and settings for it.
+    /// Adds the talking server with options and settings.
     pub fn talker_with(self, id: &str, era: &str, options: &[&str], settings: &str) -> Self {
         let mut args = ["-I", "-S", "-X", "utf8", TALKING_SERVER].map(str::to_owned).to_vec();
         args.extend(Fake::new(self.dir.path(), id).args());
@@ -44,7 +44,8 @@ impl Api {
 }
 
 impl Fake {
-    /// Waits until the gateway has asked a modern server for news, the last thing that it does unasked.
+    /// Waits until the gateway has asked a modern server for news, the last thing that it does
+    /// unasked.
     pub async fn is_listened_to(&self) {
         eventually("listened to", async || self.received_of("subscriptions/listen").pop()).await;
     }
@@ -193,7 +194,7 @@ impl Ask {
         Said { status, headers, is_stream, body, messages }
     }
 
-    /// The same, without waiting for it.
+    /// Starts the request without waiting for it.
     pub fn spawn(self) -> JoinHandle<Said> {
         tokio::spawn(self.send())
     }
@@ -221,7 +222,7 @@ impl Ask {
     }
 }
 
-/// What came back, all of it.
+/// Returns all messages of the response.
 #[derive(Debug)]
 pub struct Said {
     pub status: u16,
@@ -241,7 +242,7 @@ impl Said {
         answer
     }
 
-    /// What came before the answer.
+    /// Returns the messages before the answer.
     pub fn before(&self) -> Vec<Value> {
         let before = &self.messages[..self.messages.len() - 1];
         before.iter().map(|message| serde_json::from_str(message).unwrap()).collect()

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! The helpers of the integration tests.
 
 mod answer;
 mod api;

@@ -15,8 +15,9 @@ use trunkline::config::Secret;
 
 use super::{LIMIT, missing, processes};
 
-/// Starts a server and obeys: `down` stops it, `up` starts it again, and the end of its input, which comes with the end
-/// of the tests however they end, stops it and removes its data. PostgreSQL refuses to be run by root.
+/// Starts a server and obeys: `down` stops it, `up` starts it again, and the end of its input,
+/// which comes with the end of the tests however they end, stops it and removes its data.
+/// PostgreSQL refuses to be run by root.
 const KEEPER: &str = r#"
 bin=$1 port=$2 as=
 dir=$(mktemp -d)
@@ -29,7 +30,8 @@ cd "$dir"
 echo hunter2 >password; chmod a+r password
 start() {
   $as "$bin/pg_ctl" -D "$dir/data" -w -s -t 60 -l "$dir/log" -o "-p $port \
-    -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off -c max_connections=200" start >&2 ||
+    -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off \
+    -c max_connections=200" start >&2 ||
     cat "$dir/log" >&2
   head -n 1 "$dir/data/postmaster.pid"
 }
@@ -38,7 +40,8 @@ stop() {
   $as "$bin/pg_ctl" -D "$dir/data" -w -s -m immediate stop >&2
 }
 trap '' INT TERM HUP
-$as "$bin/initdb" -D "$dir/data" -U trunkline --auth=scram-sha-256 --pwfile=password -N -E UTF8 --locale=C >initdb.log || cat initdb.log >&2
+$as "$bin/initdb" -D "$dir/data" -U trunkline --auth=scram-sha-256 --pwfile=password \
+  -N -E UTF8 --locale=C >initdb.log || cat initdb.log >&2
 start
 while read -r order; do
   case $order in
@@ -64,8 +67,8 @@ struct Keeper {
 }
 
 impl Postgres {
-    /// The server of all tests that do not stop it. Nothing if PostgreSQL is not installed; where it must be, that is
-    /// a failure.
+    /// The server of all tests that do not stop it. Nothing if PostgreSQL is not installed; where
+    /// it must be, that is a failure.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: LazyLock<Option<Postgres>> = LazyLock::new(Postgres::start);
         SHARED.as_ref()
@@ -108,8 +111,8 @@ impl Postgres {
         Secret::new(format!("postgres://trunkline:hunter2@127.0.0.1:{}/{database}", self.port))
     }
 
-    /// Stops all its processes in the middle of whatever they do: connections stay, and when this is done nobody
-    /// answers.
+    /// Stops all its processes in the middle of whatever they do: connections stay, and when this
+    /// is done nobody answers.
     pub fn freeze(&self) {
         let server = self.keeper.lock().server;
         // The parent first, so that no more are born.
@@ -164,7 +167,7 @@ impl Drop for Keeper {
     }
 }
 
-/// It was told to, and does so as soon as it is its turn.
+/// Kills the server as soon as it is its turn.
 fn wait_until_stopped(pid: i32) {
     let give_up = Instant::now() + LIMIT;
     while !processes::is_stopped(pid) {
@@ -173,7 +176,7 @@ fn wait_until_stopped(pid: i32) {
     }
 }
 
-/// Where PostgreSQL's programs are. Debian keeps them out of the PATH.
+/// Returns the directory of PostgreSQL's programs, which Debian keeps out of the PATH.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

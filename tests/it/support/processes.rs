@@ -5,7 +5,8 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Every process with this text in the environment it was started with, and its guard, whose environment only root can read.
+/// Every process with this text in the environment it was started with, and its guard, whose
+/// environment only root can read.
 pub fn with_environment(text: &str) -> Vec<i32> {
     let has_text = |pid: &i32| {
         fs::read(format!("/proc/{pid}/environ"))

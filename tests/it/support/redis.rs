@@ -25,7 +25,8 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A server that answers. None if there is no program for it; then the test is skipped, except where it must not be.
+    /// A server that answers. None if there is no program for it; then the test is skipped, except
+    /// where it must not be.
     pub async fn start() -> Option<Self> {
         let mut redis = Self::new();
         redis.begin().await.then_some(redis)
@@ -36,7 +37,7 @@ impl Redis {
         Self { dir: tempfile::tempdir().unwrap(), process: None }
     }
 
-    /// Where it is, also while it does not run.
+    /// The address of the server, also while it does not run.
     pub fn url(&self) -> Secret {
         Secret::new(format!("unix://{}", self.socket().display()))
     }
@@ -87,7 +88,7 @@ impl Redis {
         kill(i32::try_from(self.process.as_ref().unwrap().id()).unwrap(), signal);
     }
 
-    /// What it answers to a command.
+    /// Returns the answer to a command.
     pub async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         redis::from_redis_value(self.try_ask(words).await.unwrap()).unwrap()
     }
@@ -109,7 +110,7 @@ impl Drop for Redis {
     }
 }
 
-/// What one gateway has of shared limits.
+/// The shared limits of one gateway.
 pub struct Replica {
     /// The limits.
     pub shared: Arc<Shared>,
@@ -119,7 +120,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica that tries to reach a server, and waits for its answers however busy the machine is.
+    /// A replica that tries to reach a server, and waits for its answers however busy the machine
+    /// is.
     pub fn start(redis: &Redis) -> Self {
         Self::start_with(redis, LIMIT)
     }

@@ -55,7 +55,7 @@ impl Setup {
         self
     }
 
-    /// Who callers without a key are.
+    /// The tenant of anonymous callers.
     pub fn tenant(mut self, id: &str) -> Self {
         self.auth = format!("[auth]\nanonymous_tenant = {id:?}\n");
         self
@@ -94,7 +94,7 @@ impl Setup {
         self.fake_with(id, &[], "")
     }
 
-    /// The same with options of its own, and settings for it.
+    /// Adds the fake server with options and settings.
     pub fn fake_with(self, id: &str, options: &[&str], settings: &str) -> Self {
         let mut args: Vec<String> = ["-I", "-S", "-X", "utf8", PROGRAM].map(str::to_owned).to_vec();
         args.extend(Fake::new(self.dir.path(), id).args());
@@ -102,7 +102,7 @@ impl Setup {
         self.server(id, python(), &args, settings)
     }
 
-    /// The same without any server.
+    /// Starts the gateway without any server.
     pub fn without_servers(self) -> Self {
         Self { servers: String::new(), ..self }
     }
@@ -112,7 +112,8 @@ impl Setup {
         let mark = &self.mark;
         write!(
             self.servers,
-            "[servers.{id}]\ncommand = {command:?}\nargs = {args:?}\nenv.TEST_MARK = {mark:?}\n{settings}\n"
+            "[servers.{id}]\ncommand = {command:?}\nargs = {args:?}\nenv.TEST_MARK \
+             = {mark:?}\n{settings}\n"
         )
         .unwrap();
         self
@@ -141,7 +142,7 @@ impl Setup {
         self.serve_with(&[]).await
     }
 
-    /// The same with more variables in its environment.
+    /// Starts the program with more variables in its environment.
     pub async fn serve_with(self, env: &[(&str, &str)]) -> Serving {
         let serving = Serving::start(self, env).await;
         serving.ready().await;
@@ -155,7 +156,7 @@ impl Setup {
         path
     }
 
-    /// What the file says.
+    /// Returns the configuration file's text.
     pub fn text(&self) -> String {
         let store = format!("[store]\nurl = {:?}\n", self.store);
         let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];

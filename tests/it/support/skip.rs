@@ -11,8 +11,8 @@ pub fn missing(what: &str) {
     skipped(what);
 }
 
-/// Says why tests are skipped: once, however many they are, and past the test harness, which shows nothing that a test
-/// prints as long as it passes.
+/// Says why tests are skipped: once, however many they are, and past the test harness, which shows
+/// nothing that a test prints as long as it passes.
 pub fn skipped(why: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().insert(why.to_owned()) {

@@ -33,7 +33,7 @@ impl Setup {
         self.start_within(Budget::default(), tenants).await
     }
 
-    /// The same where servers may be started so often.
+    /// Sets the tenants up with another bound on starts.
     pub async fn start_within(self, budget: Budget, tenants: &[&str]) -> Tenants {
         let mut config = self.config();
         let store = self.store().await;
@@ -78,7 +78,7 @@ impl Tenants {
         Api::new(self.addrs[0], None)
     }
 
-    /// What a server has seen of all of them.
+    /// Returns the notes of the server over all tenants.
     pub fn fake(&self, id: &str) -> Fake {
         Fake::new(self.setup.dir.path(), id)
     }

@@ -1,4 +1,4 @@
-//! What a server needs to be spoken to by TLS. The certificates in `tests/it/tls` are of a CA that nobody else trusts, for
+//! Serves TLS. The certificates in `tests/it/tls` are of a CA that nobody else trusts, for
 //! 127.0.0.1 and localhost, until 2120; its key was thrown away.
 
 use std::sync::Arc;

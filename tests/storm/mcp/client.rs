@@ -161,7 +161,8 @@ impl Connection {
     }
 }
 
-/// Sends a call and looks at everything that comes back. `None` if that is a stream without an answer.
+/// Sends a call and looks at everything that comes back. `None` if that is a stream without an
+/// answer.
 async fn exchange(
     connection: &mut Connection,
     call: &Call,

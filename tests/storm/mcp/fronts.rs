@@ -23,7 +23,8 @@ pub struct Fronts {
 }
 
 impl Fronts {
-    /// Serves `gateway` to so many tenants. No configuration lies in `empty_dir`: the defaults apply.
+    /// Serves `gateway` to so many tenants. No configuration lies in `empty_dir`: the defaults
+    /// apply.
     pub async fn open(gateway: &Arc<Gateway>, tenants: usize, empty_dir: &Path) -> Self {
         let (serving, drain) = (TaskTracker::new(), CancellationToken::new());
         let mut config = defaults(empty_dir);
@@ -48,7 +49,7 @@ impl Fronts {
         Self { addresses, serving, drain }
     }
 
-    /// Where a tenant is served.
+    /// Returns the address of a tenant's front.
     pub fn address(&self, tenant: usize) -> SocketAddr {
         self.addresses[tenant]
     }

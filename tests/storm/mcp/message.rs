@@ -1,4 +1,4 @@
-//! What comes back, message by message: each must be this call's own.
+//! Reads the messages of a response: each must be this call's own.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -39,7 +39,7 @@ struct Meanwhile<'a> {
     data: Option<Cow<'a, str>>,
 }
 
-/// What the gateway says of its own errors.
+/// The `data` of the gateway's own errors.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OwnError<'a> {
@@ -82,7 +82,7 @@ impl Inspection<'_> {
         }
     }
 
-    /// What is said before the answer.
+    /// A message before the answer.
     fn meanwhile(&mut self, method: &str, params: Option<&RawValue>) {
         let params =
             params.and_then(|params| serde_json::from_str::<Meanwhile<'_>>(params.get()).ok());

@@ -1,5 +1,5 @@
-//! Calls made over HTTP, as MCP clients of both eras make them: all with the same ids and the same progress
-//! tokens.
+//! Calls made over HTTP, as MCP clients of both eras make them: all with the same ids and the same
+//! progress tokens.
 //!
 //! - [`fronts`]: the gateway served once for each tenant
 //! - [`client`]: one client with its sessions

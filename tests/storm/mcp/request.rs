@@ -1,4 +1,4 @@
-//! What a client sends.
+//! The requests of a client.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -35,7 +35,7 @@ pub struct Call {
     timeout_ms: u128,
 }
 
-/// Where to call: one server's endpoint, or that of all.
+/// The endpoint: of one server, or of all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint(pub Option<usize>);
 
@@ -111,7 +111,8 @@ impl Call {
     fn body(&self, meta: &str) -> String {
         let Self { id, tool, mark, .. } = self;
         format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{{"name":"{tool}","arguments":{{"mark":"{mark}"}},"_meta":{{{meta}}}}}}}"#,
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{}\",\"params\":{{\"name\":\"{tool}\
+                \",\"arguments\":{{\"mark\":\"{mark}\"}},\"_meta\":{{{meta}}}}}}}",
             method::TOOLS_CALL
         )
     }
@@ -131,7 +132,9 @@ impl Call {
 pub fn initialize(endpoint: Endpoint) -> Request<Full<Bytes>> {
     let version = ProtocolVersion::LATEST_LEGACY.as_str();
     let body = format!(
-        r#"{{"jsonrpc":"2.0","id":0,"method":"{}","params":{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{{"name":"storm","version":"1"}}}}}}"#,
+        "{{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"{}\",\
+         \"params\":{{\"protocolVersion\":\"{version}\
+            \",\"capabilities\":{{}},\"clientInfo\":{{\"name\":\"storm\",\"version\":\"1\"}}}}}}",
         method::INITIALIZE
     );
     post(endpoint, &[], body)

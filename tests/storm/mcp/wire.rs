@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 
 const OPEN_MAX: usize = 64 * 1024;
 
-/// A connection. Nothing runs beside it: it moves only while it is waited for, and ends when it is dropped.
+/// A connection. Nothing runs beside it: it moves only while it is waited for, and ends when it is
+/// dropped.
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     /// `None` when the other side has closed.

@@ -1,4 +1,5 @@
-//! The Rust SDK. In the modern era it is never told so: it asks the server, as a client in the wild would.
+//! The Rust SDK. In the modern era it is never told so: it asks the server, as a client in the wild
+//! would.
 //!
 //!     trunkline-interop BASE_URL EXPECTED_JSON legacy|modern
 

@@ -21,7 +21,7 @@ pub struct Session {
     progress: Arc<Mutex<Vec<f64>>>,
 }
 
-/// What a tool said, and whether it says that it failed.
+/// The text of a tool's result, and whether it is an error.
 pub struct Called {
     pub text: String,
     pub is_error: bool,
@@ -85,8 +85,8 @@ impl Session {
         tokio::time::timeout(after, self.call(name, arguments)).await.is_err()
     }
 
-    /// Calls, and gives the progress that was told until the result came. Each notification is handled in a task of
-    /// its own, so their order is not what this SDK can tell.
+    /// Calls, and gives the progress that was told until the result came. Each notification is
+    /// handled in a task of its own, so their order is not what this SDK can tell.
     pub async fn progress_of(&self, name: String, arguments: &Value) -> Outcome<Vec<f64>> {
         self.progress.lock().clear();
         self.call(name, arguments).await?;
