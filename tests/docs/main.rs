@@ -1,0 +1,138 @@
+//! Runs every snippet of README.md and `docs/guide/`, so that no page can be wrong unnoticed.
+//!
+//! - `sh` blocks of a page run in order in one shell, with `set -e`, in a directory of their own.
+//!   `trunkline serve` runs in the background, on a free port, and the next line waits until it is ready.
+//! - `toml` blocks must be a valid configuration, `json` blocks must be JSON.
+//! - A block with `file=NAME` is also written to that file.
+//! - A block with `output` must equal what the `sh` block before it prints; `…` stands for anything.
+//! - A block with `skip="REASON"` is not checked, and is counted.
+
+#![allow(clippy::unwrap_used)]
+
+mod markdown;
+mod session;
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, thread};
+
+use markdown::{Block, Mark, blocks};
+use session::Session;
+use trunkline::config::{self, Sources};
+
+#[test]
+fn every_snippet_works() {
+    let pages = pages();
+    assert!(pages.len() > 1, "docs/guide is gone");
+    let failures: Vec<String> = thread::scope(|scope| {
+        let running: Vec<_> = pages.iter().map(|page| scope.spawn(|| check(page))).collect();
+        running.into_iter().flat_map(|page| page.join().unwrap()).collect()
+    });
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+/// README.md and the guide, or those whose name contains `DOCS_PAGE`.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
+    let only = env::var("DOCS_PAGE").unwrap_or_default();
+    let is_wanted = |page: &PathBuf| page.to_str().unwrap().contains(&only);
+    let mut pages: Vec<_> = guide.chain([root.join("README.md")]).filter(is_wanted).collect();
+    pages.sort();
+    pages
+}
+
+/// Returns everything that is wrong with a page.
+fn check(page: &Path) -> Vec<String> {
+    let name = page.file_name().unwrap().to_str().unwrap();
+    let blocks = blocks(&fs::read_to_string(page).unwrap());
+    let mut failures = vec![];
+    for block in &blocks {
+        let outcome = match (&block.mark, block.language.as_str()) {
+            (Mark::Skip(reason), _) => {
+                println!("skipped {name}:{}: {reason}", block.line);
+                Ok(())
+            }
+            (Mark::None, "sh") | (Mark::Output, _) => Ok(()),
+            (_, "toml") => check_toml(&block.text),
+            (_, "json") => serde_json::from_str::<serde_json::Value>(&block.text)
+                .map(drop)
+                .map_err(|error| error.to_string()),
+            (Mark::File(_), _) => Ok(()),
+            (Mark::None, language) => {
+                Err(format!("`{language}` is not checked: mark the block, or say why to skip it"))
+            }
+        };
+        failures.extend(outcome.err().map(|error| format!("{name}:{}: {error}", block.line)));
+    }
+    failures.extend(Session::run(&blocks).into_iter().map(|error| format!("{name}:{error}")));
+    failures
+}
+
+/// Reads a configuration as `trunkline serve` does. Variables and files that it refers to are made up.
+fn check_toml(text: &str) -> Result<(), String> {
+    const MADE_UP: &str = "0123456789abcdef0123456789abcdef";
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("secret"), MADE_UP).unwrap();
+    let mut pieces = text.split("${");
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    let mut env = vec![];
+    for piece in pieces {
+        let (name, rest) = piece.split_once('}').ok_or("`${` without `}`")?;
+        match name.split_once(':') {
+            Some(("file", _)) => {
+                text += &format!("${{file:{}/secret}}{rest}", dir.path().display());
+            }
+            Some(_) => text += &format!("${{{name}}}{rest}"),
+            None => {
+                env.push((name.to_owned(), MADE_UP.to_owned()));
+                text += &format!("${{{name}}}{rest}");
+            }
+        }
+    }
+    let file = dir.path().join("trunkline.toml");
+    fs::write(&file, text).unwrap();
+    let sources = Sources {
+        file: Some(file),
+        mcp_file: None,
+        listen: None,
+        env: env.into_iter().collect(),
+        working_dir: dir.path().to_owned(),
+        own_program: env!("CARGO_BIN_EXE_trunkline").into(),
+    };
+    config::load(&sources).map(drop).map_err(|error| error.to_string())
+}
+
+/// Returns whether a text is the expected one, in which `…` stands for anything. Spaces do not count.
+fn matches(expected: &str, actual: &str) -> bool {
+    let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+    let (expected, actual) = (squeezed(expected), squeezed(actual));
+    let mut pieces = expected.split('…');
+    let Some(mut rest) = actual.strip_prefix(pieces.next().unwrap_or_default()) else {
+        return false;
+    };
+    let mut pieces = pieces.peekable();
+    if pieces.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return rest.ends_with(piece);
+        }
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    true
+}
+
+#[test]
+fn an_ellipsis_stands_for_anything() {
+    for (expected, actual) in
+        [("a b", "ab\n"), ("{\"id\": …}", "{\"id\":7}"), ("a…c…e", "abcde"), ("…", "x")]
+    {
+        assert!(matches(expected, actual), "{expected}");
+    }
+    for (expected, actual) in [("a", "ab"), ("a…c", "ab"), ("…b", "abc"), ("a…b…c", "acb")]
+    {
+        assert!(!matches(expected, actual), "{expected}");
+    }
+}

@@ -1,0 +1,155 @@
+//! One page's commands in one shell, as a reader has them in one terminal.
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::markdown::{Block, Mark};
+use crate::matches;
+
+/// Runs `serve` in the background and stops it when the shell ends or another one is started.
+const PRELUDE: &str = r#"
+set -euo pipefail
+stop() { [ -z "${gateway:-}" ] || { kill "$gateway" 2>/dev/null && wait "$gateway" || true; gateway=; }; }
+trap stop EXIT
+trunkline() {
+  [ "$1" = serve ] || { command trunkline "$@"; return; }
+  stop
+  command trunkline "$@" >"$DOCS/gateway.log" 2>&1 &
+  gateway=$!
+  until command trunkline healthcheck 2>/dev/null; do
+    kill -0 "$gateway" 2>/dev/null || { cat "$DOCS/gateway.log" >&2; return 1; }
+    sleep 0.05
+  done
+}
+"#;
+
+/// Far longer than any page takes.
+const LIMIT: Duration = Duration::from_secs(50);
+
+pub struct Session {
+    shell: Child,
+}
+
+impl Session {
+    /// Runs the `sh` blocks of a page and compares what they print. Returns what is wrong, with its line.
+    pub fn run(blocks: &[Block]) -> Vec<String> {
+        let is_run = |block: &&Block| block.language == "sh" && block.mark == Mark::None;
+        if !blocks.iter().any(|block| is_run(&block)) {
+            return vec![];
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [work, docs, bin] = ["work", "docs", "bin"].map(|name| dir.path().join(name));
+        for folder in [&work, &docs, &bin] {
+            fs::create_dir(folder).unwrap();
+        }
+        let program = env!("CARGO_BIN_EXE_trunkline");
+        std::os::unix::fs::symlink(program, bin.join("trunkline")).unwrap();
+        let ports = [free_port(), free_port()];
+        fs::write(docs.join("script"), script(blocks, ports)).unwrap();
+        let address = format!("127.0.0.1:{}", ports[0]);
+        let mut command = Command::new("bash");
+        let ours = |name: &str| name.starts_with("TRUNKLINE_") || name == "RUST_LOG";
+        for name in env::vars().map(|(name, _)| name).filter(|name| ours(name)) {
+            command.env_remove(name);
+        }
+        let shell = command
+            .arg(docs.join("script"))
+            .current_dir(&work)
+            .env("PATH", format!("{}:{}", bin.display(), env::var("PATH").unwrap()))
+            .env("HOME", &work)
+            .env("DOCS", &docs)
+            .env("TRUNKLINE_LISTEN", &address)
+            .env("TRUNKLINE_URL", format!("http://{address}"))
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(docs.join("out")).unwrap())
+            .stderr(fs::File::create(docs.join("err")).unwrap())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        if (Self { shell }).ended() {
+            return compare(blocks, &docs);
+        }
+        let at = read(&docs.join("at"));
+        let (out, err) = (read(&docs.join(format!("out.{at}"))), read(&docs.join("err")));
+        vec![format!("{at}: a command failed, or took too long\n{out}{err}")]
+    }
+
+    /// Waits until the shell has ended, and returns whether all its commands succeeded.
+    fn ended(&mut self) -> bool {
+        let give_up = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.shell.try_wait().unwrap() {
+                return status.success();
+            }
+            if Instant::now() > give_up {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let group = Pid::from_child(&self.shell);
+        // Nothing is left of it, as a rule.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.shell.wait();
+    }
+}
+
+/// Writes all blocks that do something as one script; `at` names the line that it has come to.
+fn script(blocks: &[Block], ports: [u16; 2]) -> String {
+    let mut script = PRELUDE.to_owned();
+    for Block { line, language, mark, text } in blocks {
+        match (mark, language.as_str()) {
+            (Mark::File(name), _) => {
+                script += &format!("cat >{name} <<'END_OF_FILE'\n{text}END_OF_FILE\n")
+            }
+            (Mark::None, "sh") => {
+                script +=
+                    &format!("printf {line} >\"$DOCS/at\"\n{{\n{text}\n}} >\"$DOCS/out.{line}\"\n");
+            }
+            _ => {}
+        }
+    }
+    script
+        .replace("cargo run --release -- ", "trunkline ")
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", ports[0]))
+        .replace("127.0.0.1:8081", &format!("127.0.0.1:{}", ports[1]))
+}
+
+/// Compares every `output` block with what the `sh` block before it printed.
+fn compare(blocks: &[Block], docs: &Path) -> Vec<String> {
+    let mut failures = vec![];
+    let mut command = None;
+    for block in blocks {
+        match (&block.mark, block.language.as_str()) {
+            (Mark::None, "sh") => command = Some(block.line),
+            (Mark::Output, _) => {
+                let printed = command.map(|line| read(&docs.join(format!("out.{line}"))));
+                let printed = printed.unwrap_or_default();
+                if !matches(&block.text, &printed) {
+                    let (line, text) = (block.line, &block.text);
+                    failures.push(format!("{line}: expected\n{text}and it printed\n{printed}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    failures
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}
