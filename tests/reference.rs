@@ -1,4 +1,4 @@
-//! Keeps `docs/reference/` current: pages that are made from the code must equal what the code says.
+//! Keeps `docs/reference/` current: pages made from the code must equal what the code says.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,8 +34,8 @@ fn page(title: &str, intro: &str) -> String {
 fn metrics() -> String {
     let mut text = page(
         "Metrics",
-        "`GET /metrics` has these in Prometheus' text format. [Monitoring](../operate/monitoring.md) says\n\
-         which of them to watch. The buckets of histograms reach from 0.1 ms to one hour.",
+        "`GET /metrics` has these in Prometheus' text format. [Monitoring](../operate/monitoring.md)\n\
+         says which of them to watch. The buckets of histograms reach from 0.1 ms to one hour.",
     );
     text += "\n| name | type | labels | help |\n|---|---|---|---|\n";
     for metric in Metrics::descriptions() {
@@ -49,8 +49,9 @@ fn metrics() -> String {
 fn cli() -> String {
     let mut text = page(
         "Command line",
-        "Commands that read or change state work on the store that the configuration names, also while a\n\
-         gateway runs. Every command exits with 2 when it is used wrongly or the configuration is wrong.",
+        "Commands that read or change state work on the store that the configuration names, also\n\
+         while a gateway runs. Every command exits with 2 when it is used wrongly or the\n\
+         configuration is wrong.",
     );
     let mut command = trunkline::cli::command();
     command.build();

@@ -36,7 +36,10 @@ pub struct Description {
 
 /// Declares the metrics struct; the `#[doc]` lines of a field become the metric's help.
 macro_rules! metrics {
-    ($( $(#[doc = $help:literal])+ $field:ident: $type:ident = $name:literal [$($label:literal),*]; )*) => {
+    ($(
+        $(#[doc = $help:literal])+
+        $field:ident: $type:ident = $name:literal [$($label:literal),*];
+    )*) => {
         /// All metrics of one gateway.
         #[derive(Clone, Debug)]
         pub struct Metrics {
@@ -120,18 +123,20 @@ metrics! {
     dropped_lines: IntCounterVec = "trunkline_dropped_lines_total" ["server", "reason"];
     /// Requests of a server to its client, refused because its connection is shared.
     refused_requests: IntCounterVec = "trunkline_refused_server_requests_total" ["server"];
-    /// Answers withheld because they belonged to another call. Any value above 0 is a bug: report it.
+    /// Answers withheld because they belonged to another call. Any value above 0 is a bug: report
+    /// it.
     identity_alarms: IntCounterVec = "trunkline_identity_alarms_total" ["server"];
     /// 1 while the server of `[limits] shared` can be reached, else 0.
     shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
-    /// Calls judged by this replica's part of the limits, because the shared ones were out of reach.
+    /// Calls judged by this replica's part of the limits, because the shared ones were out of
+    /// reach.
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
-    /// Requests of this replica for a larger lease on a shared limit, by outcome: granted, or refused
-    /// at least in part.
+    /// Requests of this replica for a larger lease on a shared limit, by outcome: granted, or
+    /// refused at least in part.
     shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
     /// Requests forwarded to the replica that owns their session, by outcome: answered, gone (that
-    /// replica no longer exists), refused (it did not accept this one as a replica), broken (it ended
-    /// during the request), or late.
+    /// replica no longer exists), refused (it did not accept this one as a replica), broken (it
+    /// ended during the request), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
     /// many: these tokens can be used again.

@@ -1,10 +1,10 @@
 //! Runs every snippet of README.md and `docs/guide/`, so that no page can be wrong unnoticed.
 //!
 //! - `sh` blocks of a page run in order in one shell, with `set -e`, in a directory of their own.
-//!   `trunkline serve` runs in the background, on a free port, and the next line waits until it is ready.
+//!   `trunkline serve` runs in the background, on a free port; the next line waits for it.
 //! - `toml` blocks must be a valid configuration, `json` blocks must be JSON.
 //! - A block with `file=NAME` is also written to that file.
-//! - A block with `output` must equal what the `sh` block before it prints; `…` stands for anything.
+//! - A block with `output` must equal the output of the `sh` block before it; `…` is anything.
 //! - A block with `skip="REASON"` is not checked, and is counted.
 
 #![allow(clippy::unwrap_used)]
@@ -12,10 +12,11 @@
 mod markdown;
 mod session;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
-use markdown::{Block, Mark, blocks};
+use markdown::{Mark, blocks};
 use session::Session;
 use trunkline::config::{self, Sources};
 
@@ -68,7 +69,7 @@ fn check(page: &Path) -> Vec<String> {
     failures
 }
 
-/// Reads a configuration as `trunkline serve` does. Variables and files that it refers to are made up.
+/// Reads a configuration as `trunkline serve` does. Variables and files in it are made up.
 fn check_toml(text: &str) -> Result<(), String> {
     const MADE_UP: &str = "0123456789abcdef0123456789abcdef";
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +103,7 @@ fn check_toml(text: &str) -> Result<(), String> {
     config::load(&sources).map(drop).map_err(|error| error.to_string())
 }
 
-/// Returns whether a text is the expected one, in which `…` stands for anything. Spaces do not count.
+/// Returns whether a text is the expected one. `…` stands for anything; spaces do not count.
 fn matches(expected: &str, actual: &str) -> bool {
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     let (expected, actual) = (squeezed(expected), squeezed(actual));
@@ -122,6 +123,41 @@ fn matches(expected: &str, actual: &str) -> bool {
         rest = &rest[at + piece.len()..];
     }
     true
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    for folder in ["guide", "operate", "reference", "evidence"] {
+        let found = fs::read_dir(root.join("docs").join(folder)).unwrap();
+        pages.extend(found.map(|entry| entry.unwrap().path()));
+    }
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            // The pages of the reference are made from the code: see `tests/reference.rs`.
+            if link.contains("://") || file.ends_with("configuration.md") {
+                continue;
+            }
+            let text = fs::read_to_string(&target).unwrap_or_default();
+            let is_there =
+                target.exists() && (anchor.is_empty() || anchors(&text).contains(anchor));
+            assert!(is_there, "{}: `{link}` leads nowhere", page.display());
+        }
+    }
+}
+
+/// The anchors that GitHub gives to headings.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter_map(|line| line.strip_prefix('#'));
+    let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings
+        .map(|text| text.trim_start_matches('#').trim().to_lowercase())
+        .map(|text| text.chars().filter(is_kept).collect::<String>().replace(' ', "-"))
+        .collect()
 }
 
 #[test]

@@ -52,7 +52,8 @@ fn read_mark(text: &str, line: usize) -> Mark {
 
 #[test]
 fn blocks_have_a_language_a_mark_and_a_text() {
-    let page = "a\n```sh\nx\n```\n- b\n\n  ```json output\n  {\n    1}\n  ```\n```text skip=\"a b\"\n```\n";
+    let page = "a\n```sh\nx\n```\n- b\n\n  ```json output\n  {\n    1}\n  ```\n\
+        ```text skip=\"a b\"\n```\n";
     let block = |line, language: &str, mark, text: &str| {
         let (language, text) = (language.to_owned(), text.to_owned());
         Block { line, language, mark, text }

@@ -15,8 +15,14 @@ use crate::matches;
 /// Runs `serve` in the background and stops it when the shell ends or another one is started.
 const PRELUDE: &str = r#"
 set -euo pipefail
-stop() { [ -z "${gateway:-}" ] || { kill "$gateway" 2>/dev/null && wait "$gateway" || true; gateway=; }; }
+gateway=
+stop() {
+  [ -z "$gateway" ] || kill "$gateway" 2>/dev/null && wait "$gateway" || true
+  gateway=
+}
 trap stop EXIT
+# A refusal is a failure, unless the page shows what is printed.
+curl() { command curl $fail "$@"; }
 trunkline() {
   [ "$1" = serve ] || { command trunkline "$@"; return; }
   stop
@@ -30,14 +36,14 @@ trunkline() {
 "#;
 
 /// Far longer than any page takes.
-const LIMIT: Duration = Duration::from_secs(50);
+const LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Session {
     shell: Child,
 }
 
 impl Session {
-    /// Runs the `sh` blocks of a page and compares what they print. Returns what is wrong, with its line.
+    /// Runs the `sh` blocks of a page and compares what they print. Returns each failure.
     pub fn run(blocks: &[Block]) -> Vec<String> {
         let is_run = |block: &&Block| block.language == "sh" && block.mark == Mark::None;
         if !blocks.iter().any(|block| is_run(&block)) {
@@ -107,14 +113,16 @@ impl Drop for Session {
 /// Writes all blocks that do something as one script; `at` names the line that it has come to.
 fn script(blocks: &[Block], ports: [u16; 2]) -> String {
     let mut script = PRELUDE.to_owned();
-    for Block { line, language, mark, text } in blocks {
+    for (index, Block { line, language, mark, text }) in blocks.iter().enumerate() {
         match (mark, language.as_str()) {
             (Mark::File(name), _) => {
                 script += &format!("cat >{name} <<'END_OF_FILE'\n{text}END_OF_FILE\n")
             }
             (Mark::None, "sh") => {
-                script +=
-                    &format!("printf {line} >\"$DOCS/at\"\n{{\n{text}\n}} >\"$DOCS/out.{line}\"\n");
+                let is_shown = blocks.get(index + 1).is_some_and(|next| next.mark == Mark::Output);
+                let fail = if is_shown { "" } else { "\"-f -S\"" };
+                script += &format!("fail={fail}; printf {line} >\"$DOCS/at\"\n");
+                script += &format!("{{\n{text}\n}} >\"$DOCS/out.{line}\"\n");
             }
             _ => {}
         }
