@@ -1,13 +1,14 @@
 //! One page's commands in one shell, as a reader has them in one terminal.
 
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::process::Stdio;
+use std::time::Duration;
+use std::{env, fs};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::markdown::{Block, Mark};
 use crate::matches;
@@ -17,7 +18,9 @@ const PRELUDE: &str = r#"
 set -euo pipefail
 gateway=
 stop() {
-  [ -z "$gateway" ] || kill "$gateway" 2>/dev/null && wait "$gateway" || true
+  [ -n "$gateway" ] || return 0
+  kill "$gateway" 2>/dev/null || true
+  wait "$gateway" || true
   gateway=
 }
 trap stop EXIT
@@ -38,80 +41,51 @@ trunkline() {
 /// Far longer than any page takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-pub struct Session {
-    shell: Child,
-}
-
-impl Session {
-    /// Runs the `sh` blocks of a page and compares what they print. Returns each failure.
-    pub fn run(blocks: &[Block]) -> Vec<String> {
-        let is_run = |block: &&Block| block.language == "sh" && block.mark == Mark::None;
-        if !blocks.iter().any(|block| is_run(&block)) {
-            return vec![];
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let [work, docs, bin] = ["work", "docs", "bin"].map(|name| dir.path().join(name));
-        for folder in [&work, &docs, &bin] {
-            fs::create_dir(folder).unwrap();
-        }
-        let program = env!("CARGO_BIN_EXE_trunkline");
-        std::os::unix::fs::symlink(program, bin.join("trunkline")).unwrap();
-        let ports = [free_port(), free_port()];
-        fs::write(docs.join("script"), script(blocks, ports)).unwrap();
-        let address = format!("127.0.0.1:{}", ports[0]);
-        let mut command = Command::new("bash");
-        let ours = |name: &str| name.starts_with("TRUNKLINE_") || name == "RUST_LOG";
-        for name in env::vars().map(|(name, _)| name).filter(|name| ours(name)) {
-            command.env_remove(name);
-        }
-        let shell = command
-            .arg(docs.join("script"))
-            .current_dir(&work)
-            .env("PATH", format!("{}:{}", bin.display(), env::var("PATH").unwrap()))
-            .env("HOME", &work)
-            .env("DOCS", &docs)
-            .env("TRUNKLINE_LISTEN", &address)
-            .env("TRUNKLINE_URL", format!("http://{address}"))
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(docs.join("out")).unwrap())
-            .stderr(fs::File::create(docs.join("err")).unwrap())
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        if (Self { shell }).ended() {
-            return compare(blocks, &docs);
-        }
-        let at = read(&docs.join("at"));
-        let (out, err) = (read(&docs.join(format!("out.{at}"))), read(&docs.join("err")));
-        vec![format!("{at}: a command failed, or took too long\n{out}{err}")]
+/// Runs the `sh` blocks of a page and compares what they print. Returns each failure.
+pub async fn run(blocks: &[Block]) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let [work, docs, bin] = ["work", "docs", "bin"].map(|name| dir.path().join(name));
+    for folder in [&work, &docs, &bin] {
+        fs::create_dir(folder).unwrap();
     }
-
-    /// Waits until the shell has ended, and returns whether all its commands succeeded.
-    fn ended(&mut self) -> bool {
-        let give_up = Instant::now() + LIMIT;
-        loop {
-            if let Some(status) = self.shell.try_wait().unwrap() {
-                return status.success();
-            }
-            if Instant::now() > give_up {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+    let program = env!("CARGO_BIN_EXE_trunkline");
+    std::os::unix::fs::symlink(program, bin.join("trunkline")).unwrap();
+    let address = free_address();
+    fs::write(docs.join("script"), script(blocks, &address)).unwrap();
+    let mut command = Command::new("bash");
+    let ours = |name: &str| name.starts_with("TRUNKLINE_") || name == "RUST_LOG";
+    for name in env::vars().map(|(name, _)| name).filter(|name| ours(name)) {
+        command.env_remove(name);
     }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let group = Pid::from_child(&self.shell);
-        // Nothing is left of it, as a rule.
-        let _ = kill_process_group(group, Signal::KILL);
-        let _ = self.shell.wait();
+    let mut shell = command
+        .arg(docs.join("script"))
+        .current_dir(&work)
+        .env("PATH", format!("{}:{}", bin.display(), env::var("PATH").unwrap()))
+        .env("HOME", &work)
+        .env("DOCS", &docs)
+        .env("TRUNKLINE_LISTEN", &address)
+        .env("TRUNKLINE_URL", format!("http://{address}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(docs.join("err")).unwrap())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let group = shell.id().and_then(|id| Pid::from_raw(id.cast_signed())).unwrap();
+    let ended = timeout(LIMIT, shell.wait()).await;
+    // The gateway is of this group, too. Nothing is left of it, unless the shell was too slow.
+    let _ = kill_process_group(group, Signal::KILL);
+    if ended.is_ok_and(|status| status.unwrap().success()) {
+        return compare(blocks, &docs);
     }
+    let at = read(&docs.join("at"));
+    let (out, err) = (read(&docs.join(format!("out.{at}"))), read(&docs.join("err")));
+    vec![format!("{at}: a command failed, or took too long\n{out}{err}")]
 }
 
 /// Writes all blocks that do something as one script; `at` names the line that it has come to.
-fn script(blocks: &[Block], ports: [u16; 2]) -> String {
+fn script(blocks: &[Block], address: &str) -> String {
     let mut script = PRELUDE.to_owned();
     for (index, Block { line, language, mark, text }) in blocks.iter().enumerate() {
         match (mark, language.as_str()) {
@@ -127,10 +101,7 @@ fn script(blocks: &[Block], ports: [u16; 2]) -> String {
             _ => {}
         }
     }
-    script
-        .replace("cargo run --release -- ", "trunkline ")
-        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", ports[0]))
-        .replace("127.0.0.1:8081", &format!("127.0.0.1:{}", ports[1]))
+    script.replace("cargo run --release -- ", "trunkline ").replace("127.0.0.1:8080", address)
 }
 
 /// Compares every `output` block with what the `sh` block before it printed.
@@ -154,8 +125,8 @@ fn compare(blocks: &[Block], docs: &Path) -> Vec<String> {
     failures
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 fn read(file: &Path) -> String {
