@@ -15,21 +15,19 @@ const TOOL_ERROR: u8 = 1;
 /// The call failed; standard error says how.
 const CALL_FAILED: u8 = 3;
 
-/// The result goes to standard output, an error to standard error. Exit code: 0 the tool did its work,
-/// 1 the tool says it failed, 2 the call could not be made, 3 the gateway refused it or it failed.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The server's id
+    /// Server id
     server: String,
-    /// The tool's name
+    /// Tool name
     tool: String,
-    /// The arguments
+    /// Arguments of the tool, a JSON object
     #[arg(value_name = "JSON", default_value = "{}")]
     arguments: String,
-    /// The gateway
+    /// Address of the gateway
     #[arg(long, env = "TRUNKLINE_URL", default_value = DEFAULT_URL)]
     url: Url,
-    /// The key to call with, or another token that the gateway takes
+    /// API key, or a token of the identity provider
     #[arg(long, env = "TRUNKLINE_KEY", hide_env_values = true)]
     key: Option<String>,
 }

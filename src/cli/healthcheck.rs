@@ -13,10 +13,9 @@ use super::{ConfigArgs, load_config};
 /// Whoever asks does so again soon, and wants to know before that.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Exit code: 0 it is ready, 1 it is not, and standard error says why.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The gateway [default: where the configuration says that it listens]
+    /// Address of the gateway [default: `listen` of the configuration]
     #[arg(long, env = "TRUNKLINE_URL")]
     url: Option<Url>,
     #[command(flatten)]

@@ -27,18 +27,18 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a key. It is printed alone on standard output, and cannot be shown again
+    /// Create a key and print it on standard output; it cannot be shown again
     Create {
         #[command(flatten)]
         owner: OwnerArgs,
-        /// What to call it in lists
+        /// Name of the key in lists
         #[arg(long, value_parser = parse_name)]
         name: Option<String>,
-        /// How long it is valid, such as 90d, 12h or 30min [default: until it is revoked]
+        /// Lifetime, such as 90d, 12h or 30min [default: until it is revoked]
         #[arg(long, value_name = "TIME", value_parser = parse_time)]
         expires_in: Option<Duration>,
     },
-    /// Show the keys of a tenant
+    /// List the keys of a tenant
     List {
         #[command(flatten)]
         owner: OwnerArgs,
@@ -46,9 +46,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Take a key back
+    /// Revoke a key
     Revoke {
-        /// The key's id, which is the part between `tl_` and the next `_`
+        /// Key id: the part between `tl_` and the next `_`; a whole key is accepted too
         #[arg(value_name = "KEY_ID", value_parser = parse_id)]
         id: KeyId,
         #[command(flatten)]
@@ -58,10 +58,10 @@ enum Command {
 
 #[derive(clap::Args)]
 struct OwnerArgs {
-    /// The tenant's id
+    /// Tenant id
     #[arg(value_parser = TenantId::parse, required_unless_present = "admin", conflicts_with = "admin")]
     tenant: Option<TenantId>,
-    /// Keys of administrators instead, for the admin API
+    /// Administrators' keys instead, for the admin API
     #[arg(long)]
     admin: bool,
     #[command(flatten)]

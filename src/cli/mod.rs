@@ -17,14 +17,14 @@ mod tenant;
 use ::std::path::PathBuf;
 use ::std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Store};
 use crate::tenants::{Known, known};
 
-/// An MCP gateway: many callers' tool calls share a few long-lived MCP servers.
+/// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
@@ -38,34 +38,47 @@ enum Command {
     Serve(serve::Args),
     /// Run the bundled MCP server on standard input and output
     Std(std::Args),
-    /// Check the configuration, start every server, and show what each can do
+    /// Check the configuration: start every server and list its tools
+    ///
+    /// Exits with 1 if a server does not start.
     Check(check::Args),
     /// Call one tool through a running gateway
+    ///
+    /// The result goes to standard output, an error to standard error. Exit codes: 0, the tool
+    /// succeeded; 1, the tool ran and reports that it failed; 2, no gateway could be called; 3, the
+    /// gateway refused the call, or the call failed.
     Call(call::Args),
-    /// Say whether a gateway is ready, for containers
+    /// Exit with 0 when a gateway is ready; for containers
+    ///
+    /// Otherwise the exit code is 1, and standard error says why.
     Healthcheck(healthcheck::Args),
-    /// Tenants and their limits
+    /// Add, show, change and remove tenants
     Tenant(tenant::Args),
-    /// API keys
+    /// Create, list and revoke API keys
     Key(key::Args),
-    /// Approved tools of servers with `pin = true`
+    /// Compare and approve tool definitions of servers with `pin = true`
     Pin(pin::Args),
-    /// What tenants give to servers of their own, such as tokens
+    /// Set, list and remove tenants' secrets, such as tokens for their servers
     Secret(secret::Args),
 }
 
-/// Where the configuration comes from.
+/// Names the files that the configuration is read from.
 #[derive(clap::Args)]
 struct ConfigArgs {
-    /// The configuration file [default: trunkline.toml, if it is there]
+    /// Configuration file [default: trunkline.toml in this directory, if there is one]
     #[arg(long, value_name = "FILE", env = "TRUNKLINE_CONFIG")]
     config: Option<PathBuf>,
-    /// Servers from an MCP client's `{"mcpServers": {…}}` file
+    /// Add the servers of an MCP client's `{"mcpServers": {…}}` file
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
 }
 
-/// Reads the command line and does what it says.
+/// Returns the tree of all commands, for the reference in `docs/reference/cli.md`.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line and runs its command.
 pub fn run() -> ExitCode {
     let args: Vec<_> = ::std::env::args_os().skip(1).collect();
     if args.first().is_some_and(|command| command == "guard") {

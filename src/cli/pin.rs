@@ -22,9 +22,9 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show which tools are approved, and which are held back
+    /// List approved tools and tools that are held back
     List {
-        /// Only of this server
+        /// Only this server
         #[arg(value_parser = ServerId::parse)]
         server: Option<ServerId>,
         /// Print JSON
@@ -33,36 +33,36 @@ enum Command {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Show how a tool that is held back differs from what was approved
+    /// Show how a tool that is held back differs from its approved definition
     Diff {
         #[command(flatten)]
         server: ServerArgs,
-        /// The tool's name
+        /// Tool name
         tool: String,
     },
     /// Approve definitions that are held back
     Approve {
         #[command(flatten)]
         server: ServerArgs,
-        /// What to approve, by the hashes that `pin diff` and `pin list` show
+        /// Hashes of the definitions, as `pin diff` and `pin list` show them
         #[arg(value_name = "HASH", required_unless_present = "all", conflicts_with = "all")]
         hashes: Vec<String>,
-        /// All that is held back of this server now, whatever it is
+        /// Approve every definition of this server that is held back now, unseen
         #[arg(long)]
         all: bool,
     },
-    /// Take back the approval of a tool; or of all, and approve what the server has when it is next seen
+    /// Withdraw the approval of a tool; without a tool, start again with the server's next list
     Forget {
         #[command(flatten)]
         server: ServerArgs,
-        /// The tool's name
+        /// Tool name
         tool: Option<String>,
     },
 }
 
 #[derive(clap::Args)]
 struct ServerArgs {
-    /// The server's id
+    /// Server id
     #[arg(value_name = "SERVER", value_parser = ServerId::parse)]
     id: ServerId,
     #[command(flatten)]

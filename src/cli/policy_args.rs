@@ -7,25 +7,25 @@ use crate::common::policy::{
 /// What can be said of a tenant.
 #[derive(clap::Args, Default)]
 pub(super) struct PolicyArgs {
-    /// Calls that may begin, such as 100/s, 6000/min or 10/h [default: no limit]
+    /// Rate of calls, such as 100/s, 6000/min or 10/h [default: no limit]
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// How many of them at once [default: as many as the rate names]
+    /// Calls that may start at once after a pause [default: the number in the rate]
     #[arg(long, value_name = "N", value_parser = number::<BURST_MAX>)]
     burst: Option<u32>,
-    /// Calls in flight [default: 256]
+    /// Limit of calls in flight [default: 256]
     #[arg(long, value_name = "N", value_parser = number::<IN_FLIGHT_MAX>)]
     max_in_flight: Option<u32>,
-    /// Do not limit calls in flight
+    /// Remove the limit of calls in flight
     #[arg(long, conflicts_with = "max_in_flight")]
     no_max_in_flight: bool,
-    /// Its part of a server where there is not enough for all, 1 to 100 [default: 1]
+    /// Share of a server's time when tenants compete, 1 to 100 [default: 1]
     #[arg(long, value_name = "N", value_parser = number::<WEIGHT_MAX>)]
     weight: Option<u32>,
-    /// What it may use: servers, or tools of servers, such as 'std,search/*' [default: nothing]
+    /// Servers or tools that the tenant may use, such as 'std,search/*' [default: none]
     #[arg(long, value_name = "PATTERNS", value_parser = parse_servers)]
     servers: Option<Grants>,
-    /// A further limit, such as 'search/query:rate=5/s,burst=10,max_in_flight=3'; for several, repeat it
+    /// Further limit, such as 'search/query:rate=5/s,burst=10,max_in_flight=3'; repeatable
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     limit: Vec<(Pattern, Limit)>,
 }
@@ -33,13 +33,13 @@ pub(super) struct PolicyArgs {
 /// What can be taken away from a tenant.
 #[derive(clap::Args, Default)]
 pub(super) struct RemovalArgs {
-    /// Limit the rate no more
+    /// Remove the rate
     #[arg(long, conflicts_with_all = ["rate", "burst"])]
     no_rate: bool,
-    /// Let the rate say how many calls may begin at once
+    /// Remove the burst, so that the number in the rate applies
     #[arg(long, conflicts_with = "burst")]
     no_burst: bool,
-    /// Take the further limit for a pattern away; for several, repeat it
+    /// Remove the further limit for a pattern; repeatable
     #[arg(long, value_name = "PATTERN", value_parser = Pattern::parse)]
     no_limit: Vec<Pattern>,
 }

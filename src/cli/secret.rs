@@ -27,17 +27,17 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Set a tenant's secret for a server to what is read from standard input, but for a line break at its end
+    /// Set a secret to the text on standard input, without its last line break
     Set {
         #[command(flatten)]
         secret: SecretArgs,
     },
-    /// Show which secrets a tenant's servers need and which are set, but never what they are
+    /// List the secrets that servers need and whether each is set; values are never shown
     List {
-        /// The tenant's id
+        /// Tenant id
         #[arg(value_parser = TenantId::parse)]
         tenant: TenantId,
-        /// Only those for this server
+        /// Only this server
         #[arg(value_parser = ServerId::parse)]
         server: Option<ServerId>,
         /// Print JSON
@@ -46,12 +46,12 @@ enum Command {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Remove a tenant's secret
+    /// Remove a secret
     Remove {
         #[command(flatten)]
         secret: SecretArgs,
     },
-    /// Encrypt all secrets with the first of `secrets.keys` again, so that the others can be taken away
+    /// Encrypt all secrets again with the first of `[secrets] keys`, so that old keys can go
     Rotate {
         #[command(flatten)]
         config: ConfigArgs,
@@ -60,13 +60,13 @@ enum Command {
 
 #[derive(clap::Args)]
 struct SecretArgs {
-    /// The tenant's id
+    /// Tenant id
     #[arg(value_parser = TenantId::parse)]
     tenant: TenantId,
-    /// The server's id
+    /// Server id
     #[arg(value_parser = ServerId::parse)]
     server: ServerId,
-    /// The secret's name, as in `${secret:NAME}`
+    /// Secret name, as in `${secret:NAME}`
     name: String,
     #[command(flatten)]
     config: ConfigArgs,

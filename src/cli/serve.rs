@@ -23,7 +23,7 @@ const DESCRIPTORS_MAX: u64 = 32_768;
 pub(super) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Where to listen, instead of what the configuration says
+    /// Address and port to listen on; wins over the configuration
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
 }

@@ -8,7 +8,7 @@ use crate::telemetry::logging;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Calls that may run at once; the others wait
+    /// Calls that run at once; further calls wait
     #[arg(long, value_name = "N", default_value = "10")]
     max_concurrent: NonZeroUsize,
 }

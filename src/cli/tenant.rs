@@ -31,7 +31,7 @@ enum Command {
         #[command(flatten)]
         policy: Box<PolicyArgs>,
     },
-    /// Show all tenants
+    /// List all tenants
     List(ListArgs),
     /// Show one tenant
     Show {
@@ -41,7 +41,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Change what is given of a tenant, and leave the rest
+    /// Change the given settings of a tenant
     Set {
         #[command(flatten)]
         tenant: TenantArgs,
@@ -56,7 +56,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct TenantArgs {
-    /// The tenant's id
+    /// Tenant id
     #[arg(value_name = "TENANT", value_parser = TenantId::parse)]
     id: TenantId,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Every metric, declared in one place. A field's comment is its help text on `/metrics`.
+//! Every metric, declared in one place. A field's comment is its help text on `/metrics` and in
+//! `docs/reference/metrics.md`.
 //!
 //! Handles are looked up once, when a server becomes known ([`ServerMetrics`]) or a tool is called first
 //! ([`ToolMetrics`](super::tools::ToolMetrics)); a call that ends well then only touches atomics.
@@ -21,16 +22,31 @@ const SECONDS_BUCKETS: [f64; 18] = [
     30.0, 120.0, 600.0, 3600.0,
 ];
 
-/// Declares the metrics struct; each `#[doc]` line becomes the metric's help.
+/// One metric as the reference lists it (`docs/reference/metrics.md`).
+pub struct Description {
+    /// Name, without the suffixes that a histogram adds.
+    pub name: &'static str,
+    /// Prometheus type: `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Labels, in the order of the declaration.
+    pub labels: &'static [&'static str],
+    /// Help text, as on `/metrics`.
+    pub help: &'static str,
+}
+
+/// Declares the metrics struct; the `#[doc]` lines of a field become the metric's help.
 macro_rules! metrics {
-    ($( #[doc = $help:literal] $field:ident: $type:ident = $name:literal [$($label:literal),*]; )*) => {
+    ($(
+        $(#[doc = $help:literal])+
+        $field:ident: $type:ident = $name:literal [$($label:literal),*];
+    )*) => {
         /// All metrics of one gateway.
         #[derive(Clone, Debug)]
         pub struct Metrics {
             registry: Registry,
             /// By their server's name.
             tools: Arc<Mutex<HashMap<String, Arc<ToolsMetrics>>>>,
-            $( #[doc = $help] $field: $type, )*
+            $( $(#[doc = $help])+ $field: $type, )*
         }
 
         impl Metrics {
@@ -38,10 +54,21 @@ macro_rules! metrics {
             pub fn new() -> Self {
                 let registry = Registry::new();
                 $(
-                    let $field = metrics!(@make $type, $name, $help.trim(), &[$($label),*]);
+                    let help = concat!($($help),+).trim();
+                    let $field = metrics!(@make $type, $name, help, &[$($label),*]);
                     registry.register(Box::new($field.clone())).expect("names are unique");
                 )*
                 Self { registry, tools: Arc::default(), $($field),* }
+            }
+
+            /// Describes every metric, in the order of the declaration.
+            pub fn descriptions() -> Vec<Description> {
+                vec![$(Description {
+                    name: $name,
+                    kind: metrics!(@kind $type),
+                    labels: &[$($label),*],
+                    help: concat!($($help),+).trim(),
+                }),*]
             }
         }
     };
@@ -52,58 +79,71 @@ macro_rules! metrics {
     (@make $type:ident, $name:literal, $help:expr, $labels:expr) => {
         $type::new(Opts::new($name, $help), $labels).expect("the declaration is valid")
     };
+    (@kind HistogramVec) => { "histogram" };
+    (@kind IntGaugeVec) => { "gauge" };
+    (@kind IntCounterVec) => { "counter" };
 }
 
 metrics! {
-    /// Calls by how they ended: ok, tool_error, cancelled, or the code of an error.
+    /// Calls by outcome: ok, tool_error, cancelled, or an error code.
     calls: IntCounterVec = "trunkline_calls_total" ["server", "tool", "outcome"];
-    /// Seconds a call waited before it was handed to its server.
+    /// Seconds that a call waited before it was handed to its server.
     queue_seconds: HistogramVec = "trunkline_call_queue_seconds" ["server"];
     /// Seconds from handing a call to its server until the answer.
     backend_seconds: HistogramVec = "trunkline_call_backend_seconds" ["server", "tool"];
     /// Seconds from the arrival of a call until it ended.
     total_seconds: HistogramVec = "trunkline_call_seconds" ["server", "tool"];
-    /// Calls that are waiting for their server or being answered by it.
+    /// Calls that wait for their server or run there.
     in_flight: IntGaugeVec = "trunkline_calls_in_flight" ["server"];
-    /// Whether the server is ready for calls; only of servers that everybody shares.
+    /// 1 while an instance of the server is ready, else 0. Servers with `sharing = "shared"` only.
     up: IntGaugeVec = "trunkline_server_up" ["server"];
-    /// Since when no copy of the server is ready, in seconds since 1970, however often it was started meanwhile; 0 if one is, or none was to be yet. Only of servers that everybody shares.
+    /// Unix time since which no instance of the server is ready; failed starts do not change it.
+    /// 0 while one is ready, and for a lazy server that was never called.
+    /// Servers with `sharing = "shared"` only.
     down_since: IntGaugeVec = "trunkline_server_down_since_timestamp_seconds" ["server"];
-    /// Tools of a pinned server that are held back, since they are not as they were approved.
+    /// Tools of a pinned server that are held back until their definition is approved.
     held_tools: IntGaugeVec = "trunkline_held_tools" ["server"];
-    /// Starts of the server's copies after each one's first: after failures, those that fail included, and planned ones (`recycle`).
+    /// Starts of instances after the first of each: after failures, failed starts included, and by
+    /// `recycle`.
     restarts: IntCounterVec = "trunkline_server_restarts_total" ["server"];
-    /// Copies of the server that are ready for calls; only of servers that everybody shares.
+    /// Instances of the server that are ready. Servers with `sharing = "shared"` only.
     instances: IntGaugeVec = "trunkline_server_instances" ["server"];
-    /// Calls that the ready copies of the server take at once; what adaptive limits have come to. Only of servers that everybody shares.
+    /// Calls that the ready instances take at once, as `adaptive` has set it.
+    /// Servers with `sharing = "shared"` only.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
-    /// Second and further attempts at calls.
+    /// Attempts at calls after the first.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
-    /// Calls given up after they were sent: deadline passed, or the caller went away.
+    /// Calls cancelled after they were sent: the deadline passed, or the caller went away.
     cancelled: IntCounterVec = "trunkline_cancelled_calls_total" ["server"];
-    /// Answers to calls that nobody waits for any more, and second answers to one call.
+    /// Answers that nobody waits for any more, and second answers to one call.
     late_answers: IntCounterVec = "trunkline_late_answers_total" ["server"];
     /// Answers with an id that was never issued: a broken server, or a forgery.
     unknown_answers: IntCounterVec = "trunkline_unknown_answers_total" ["server"];
-    /// Lines on a server's standard output that were dropped: garbage, or too_long.
+    /// Lines of a server's standard output that were dropped, by reason: garbage or too_long.
     dropped_lines: IntCounterVec = "trunkline_dropped_lines_total" ["server", "reason"];
-    /// Requests of a server to its client, refused since the connection is shared.
+    /// Requests of a server to its client, refused because its connection is shared.
     refused_requests: IntCounterVec = "trunkline_refused_server_requests_total" ["server"];
-    /// Answers withheld because they belonged to another call. Anything but zero is a bug to report.
+    /// Answers withheld because they belonged to another call. Any value above 0 is a bug: report
+    /// it.
     identity_alarms: IntCounterVec = "trunkline_identity_alarms_total" ["server"];
-    /// Whether the limits that replicas share can be reached.
+    /// 1 while the server of `[limits] shared` can be reached, else 0.
     shared_limits_up: IntGaugeVec = "trunkline_shared_limits_up" [];
-    /// Calls that went by this replica's part of the limits, since those that are shared could not be reached.
+    /// Calls judged by this replica's part of the limits, because the shared ones were out of
+    /// reach.
     shared_limits_fallbacks: IntCounterVec = "trunkline_shared_limits_fallbacks_total" [];
-    /// Questions for more places in flight than this replica has of a shared limit: granted, or refused, at least in part.
+    /// Requests of this replica for a larger lease on a shared limit, by outcome: granted, or
+    /// refused at least in part.
     shared_limits_leases: IntCounterVec = "trunkline_shared_limits_leases_total" ["outcome"];
-    /// Requests that were sent on to the replica that keeps their session: answered, gone (it is no more), refused (it does not take this one for a replica), broken (it ended meanwhile), or late.
+    /// Requests forwarded to the replica that owns their session, by outcome: answered, gone (that
+    /// replica no longer exists), refused (it did not accept this one as a replica), broken (it
+    /// ended during the request), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
-    /// MCP sessions whose end had to be forgotten before their tokens end, since there were too many: they can be used again.
+    /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
+    /// many: these tokens can be used again.
     forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
-    /// How often the configuration was read again while running: ok, or failed, which changed nothing.
+    /// Reloads of the configuration by outcome: ok, or failed, which changes nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
-    /// When the configuration in force was read, in seconds since 1970.
+    /// Unix time at which the configuration in force was read.
     config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
 }
 
@@ -303,7 +343,7 @@ mod tests {
             r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,
             r#"trunkline_calls_total{outcome="deadline_exceeded",server="std",tool="echo"} 1"#,
             r#"trunkline_call_seconds_count{server="std",tool="echo"} 2"#,
-            "# HELP trunkline_calls_total Calls by how they ended: ok, tool_error, cancelled, or the code of an error.",
+            "# HELP trunkline_calls_total Calls by outcome: ok, tool_error, cancelled, or an error code.",
         ] {
             assert!(text.contains(line), "{line} is missing from\n{text}");
         }

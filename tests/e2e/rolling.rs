@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Default)]
 struct Restarts {
     count: usize,
-    /// Of these, as `docs/deploy.md` says.
+    /// Of these, as `docs/operate/upgrade-and-backup.md` says.
     recreated: usize,
     /// Long calls that replicas had when they stopped listening, and the fewest that one had.
     parked: usize,
