@@ -8,11 +8,11 @@ use reqwest::{StatusCode, Url};
 
 use super::output::print;
 
-/// Where `trunkline serve` listens by default.
+/// The default address of `trunkline serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-/// The tool ran and says that it failed.
+/// Exit code: the tool ran and reported an error.
 const TOOL_ERROR: u8 = 1;
-/// The call failed; standard error says how.
+/// Exit code: the call failed; standard error has the reason.
 const CALL_FAILED: u8 = 3;
 
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     path.pop_if_empty().extend(["v1", "servers", &args.server, "tools", &args.tool]);
     drop(path);
-    // The key is for the gateway, and for no proxy that the environment happens to name.
+    // The key is for the gateway, not for a proxy of the environment.
     let client = reqwest::Client::builder().no_proxy().build()?;
     let mut request = client.post(url).body(args.arguments);
     if let Some(key) = args.key.filter(|key| !key.is_empty()) {
@@ -66,7 +66,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if tool_failed { ExitCode::from(TOOL_ERROR) } else { ExitCode::SUCCESS })
 }
 
-/// The key itself is in no error.
+/// Parses the key. No error contains the key itself.
 fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
         anyhow!("the key has characters in it that no key has, such as a line break")

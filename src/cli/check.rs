@@ -30,11 +30,12 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// What one server turned out to be. Servers' own words are shown as [`printable`] has them: they could pass for this command's.
+/// The result for one server. Text of servers passes through [`printable`], so that it cannot pose
+/// as this command's own.
 struct Report {
     server: ServerId,
     outcome: Result<Found, StartError>,
-    /// How its program is confined, if it is one and can be.
+    /// The confinement of its program, if it has one and this kernel can enforce it.
     confined: Option<Plan>,
     took: Duration,
 }
@@ -55,7 +56,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut checks = JoinSet::new();
     let (mut left_out, mut failed) = (String::new(), 0);
     for (server, mut config) in config.servers {
-        // What it has is shown, whatever was approved.
+        // Shows all tools, approved or not.
         config.pin = false;
         let secrets = wanted(&config);
         if !secrets.is_empty() {
@@ -98,7 +99,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How a server's program is confined, if it is one.
+/// Returns the confinement of a server's program, if it has one.
 fn confined(transport: &Transport) -> Result<Option<Plan>, PlanError> {
     match transport {
         Transport::Stdio(program) => plan(program, &Kernel::current()).map(Some),
@@ -121,8 +122,7 @@ impl Found {
     }
 }
 
-/// A table of all servers, then the tools of those that started and the troubles of those that did not, and how each is
-/// confined.
+/// Formats a table of all servers, then the tools or the error of each, and its confinement.
 fn render(reports: &[Report]) -> String {
     let mut rows =
         vec![["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"].map(str::to_owned)];
@@ -164,7 +164,7 @@ fn render(reports: &[Report]) -> String {
     text
 }
 
-/// How a server is confined. Only of one that has started it is known that all of it is in force.
+/// Describes a confinement. Only a server that has started proves that all of it is in force.
 fn render_plan(plan: Option<&Plan>, state: &str) -> String {
     let Some(plan) = plan else { return String::new() };
     let mut text = format!("  {state}: {}\n", plan.in_force.join(", "));

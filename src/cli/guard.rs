@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use crate::backend::stdio::guard;
 
-/// With its arguments as the gateway writes them: its own process id, how the server is confined, `--`, the program and what
-/// is for that. They are not looked for among all that people may say: a guard is started with every server, and that
-/// would take half of its time.
+/// Runs a guard with the arguments that the gateway writes: the gateway's process id, the sandbox
+/// profile, `--`, the program and its arguments. They bypass the command-line parser: every server
+/// starts a guard, and parsing would take half of its time.
 pub(super) fn run(args: &[OsString]) -> ExitCode {
     let [gateway, profile, _, program, args @ ..] = args else { return misused() };
     let (Some(gateway), Some(profile)) = (gateway.to_str(), profile.to_str()) else {

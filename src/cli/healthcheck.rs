@@ -10,7 +10,7 @@ use reqwest::{Client, StatusCode, Url};
 
 use super::{ConfigArgs, load_config};
 
-/// Whoever asks does so again soon, and wants to know before that.
+/// Shorter than the interval at which container engines ask.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(url) => ask(url).await,
         Err(error) => Err(error),
     };
-    // Not as the error of a command: that would be exit code 2, which container engines keep for themselves.
+    // Not as a command's error: that would exit with 2, which container engines reserve.
     Ok(match ready {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -43,7 +43,7 @@ async fn ask(mut url: Url) -> anyhow::Result<()> {
     let Ok(mut path) = url.path_segments_mut() else { bail!("`{gateway}` is not an HTTP address") };
     path.pop_if_empty().push("readyz");
     drop(path);
-    // Asked is this gateway and nobody else: neither a proxy of the environment, nor whoever a redirect names.
+    // Asks this gateway only: no proxy of the environment, no redirect.
     let client = Client::builder().timeout(TIMEOUT).no_proxy().redirect(Policy::none()).build()?;
     let response = client.get(url).send().await;
     let response = response.with_context(|| format!("no gateway answers at {gateway}"))?;
@@ -58,10 +58,10 @@ async fn ask(mut url: Url) -> anyhow::Result<()> {
     }
 }
 
-/// The gateway of this machine.
+/// Returns the address of this machine's gateway.
 fn own_url(config: ConfigArgs) -> anyhow::Result<Url> {
-    // It wins over the file. Read first, it keeps a mistake in the file, with which a gateway goes on as it was, from
-    // making that gateway look ill.
+    // The variable wins over the file, so it is read first: a mistake in the file, with which a
+    // running gateway goes on, must not make that gateway look ill.
     let variable = std::env::var("TRUNKLINE_LISTEN").ok().and_then(|text| text.parse().ok());
     let listen = match variable {
         Some(listen) => listen,
@@ -70,7 +70,7 @@ fn own_url(config: ConfigArgs) -> anyhow::Result<Url> {
     Ok(Url::parse(&format!("http://{}", on_this_machine(listen)))?)
 }
 
-/// Where a listener can be reached from its own machine.
+/// Returns the address by which a listener is reached from its own machine.
 fn on_this_machine(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),

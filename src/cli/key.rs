@@ -59,7 +59,11 @@ enum Command {
 #[derive(clap::Args)]
 struct OwnerArgs {
     /// Tenant id
-    #[arg(value_parser = TenantId::parse, required_unless_present = "admin", conflicts_with = "admin")]
+    #[arg(
+        value_parser = TenantId::parse,
+        required_unless_present = "admin",
+        conflicts_with = "admin"
+    )]
     tenant: Option<TenantId>,
     /// Administrators' keys instead, for the admin API
     #[arg(long)]
@@ -105,7 +109,7 @@ async fn create(
     Ok(())
 }
 
-/// How to revoke each of the active keys.
+/// Returns the command that revokes each active key.
 fn revocations(keys: &[KeyRecord]) -> String {
     let now = Timestamp::now().as_millisecond();
     let active = keys.iter().filter(|key| key.state(now) == KeyState::Active);
@@ -120,7 +124,7 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
     let (owner, config) = owner(args)?;
     let keys = with_store(&config, async |store| {
         let keys = store.list_keys(&owner).await?;
-        // A tenant that has left the file may have left keys.
+        // A tenant that was removed from the file may have keys left.
         if keys.is_empty() {
             must_exist(&owner, &config, store).await?;
         }
@@ -161,13 +165,13 @@ async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whose keys, and the configuration.
+/// Returns the owner of the keys, and the configuration.
 fn owner(args: OwnerArgs) -> anyhow::Result<(KeyOwner, Config)> {
     let Loaded { config, .. } = load_config(args.config, None)?;
     Ok((args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant), config))
 }
 
-/// A tenant must be in the store or in the configuration.
+/// Fails unless the tenant is in the store or in the configuration.
 async fn must_exist(owner: &KeyOwner, config: &Config, store: &Store) -> anyhow::Result<()> {
     let KeyOwner::Tenant(id) = owner else { return Ok(()) };
     if !known_tenants(config, store).await?.contains_key(id) {
@@ -176,18 +180,18 @@ async fn must_exist(owner: &KeyOwner, config: &Config, store: &Store) -> anyhow:
     Ok(())
 }
 
-/// To the second.
+/// Formats a time to the second.
 fn time(at: i64) -> String {
     Timestamp::from_second(at.div_euclid(1000)).map_or("-".to_owned(), |at| at.to_string())
 }
 
-/// An id, or a whole key: whoever has one at hand may well paste it.
+/// Parses a key id. A whole key is accepted too, since people paste it.
 fn parse_id(text: &str) -> Result<KeyId, &'static str> {
     let id = KeyId::parse(text).or_else(|| ApiKey::parse(text).map(|key| key.id()));
     id.ok_or("it is not the id of a key, which has 12 letters and digits")
 }
 
-/// At least a minute, at most a hundred years.
+/// Parses a lifetime from a minute to a hundred years.
 fn parse_time(text: &str) -> Result<Duration, &'static str> {
     const PROBLEM: &str =
         "write a whole number and `min`, `h` or `d`, such as `90d`, at most `36500d`";

@@ -142,7 +142,8 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     Ok(Loaded { config, origin, own_program: sources.own_program.clone() })
 }
 
-/// Works with the store that a configuration names, and closes it, however that ends: SQLite would leave files behind.
+/// Runs `work` with the configured store and closes the store in any case: SQLite would leave files
+/// behind.
 async fn with_store<T>(
     config: &Config,
     work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
@@ -159,7 +160,7 @@ async fn known_tenants(config: &Config, store: &Store) -> anyhow::Result<Known> 
     Ok(known(&config.tenants, store.tenants().await?, anonymous))
 }
 
-/// Whoever runs this command, for the audit log: by what the system knows, since anybody can set `USER`.
+/// Returns the user who runs this command, for the audit log. Not by `USER`, which anybody can set.
 fn actor() -> Actor {
     let uid = Uid::current();
     let user = User::from_uid(uid).ok().flatten();

@@ -1,8 +1,8 @@
-//! What commands print.
+//! Prints the output of commands.
 
 use std::io::{ErrorKind, Write, stdout};
 
-/// Prints a text as it is. Whoever reads it may stop doing so, as `head` does: that is no failure.
+/// Prints a text unchanged. A reader that stops early, as `head` does, is no failure.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -108,7 +108,8 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
     let views = of_tool(&pins, &held, tool);
     if views.is_empty() {
         bail!(
-            "server `{server}` has no tool `{}` that was approved or is held back; `trunkline pin list {server}` shows all",
+            "server `{server}` has no approved or held-back tool `{}`; `trunkline pin list {server}` \
+             shows all",
             printable(tool)
         );
     }
@@ -147,7 +148,7 @@ async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Res
     Ok(())
 }
 
-/// A tool's name is not enough: what is approved must be what was looked at.
+/// Explains why a name is not enough: the approved definition must be the one that was read.
 fn parse_hash(server: &ServerId, pins: &[Pin], held: &[Held], text: &str) -> anyhow::Result<Hash> {
     if let Ok(hash) = text.parse() {
         return Ok(hash);
@@ -178,7 +179,7 @@ async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
             eprintln!("tool `{}` of server `{server}` is no longer approved", printable(tool))
         }
         None => eprintln!(
-            "forgot all of server `{server}` ({forgotten}): what it has when it is next seen is approved"
+            "forgot all pins of server `{server}` ({forgotten}); its next list of tools is approved"
         ),
     }
     Ok(())
@@ -194,7 +195,7 @@ fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>
     views
 }
 
-/// JSON without characters that could deceive whoever looks at it in a terminal. They are in strings only.
+/// Escapes characters in JSON that could deceive a reader at a terminal. Only strings have them.
 fn in_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

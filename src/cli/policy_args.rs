@@ -1,10 +1,9 @@
-//! What a tenant may do, on the command line.
+//! A tenant's policy as command-line arguments.
 
 use crate::common::policy::{
     BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
 };
 
-/// What can be said of a tenant.
 #[derive(clap::Args, Default)]
 pub(super) struct PolicyArgs {
     /// Rate of calls, such as 100/s, 6000/min or 10/h [default: no limit]
@@ -30,7 +29,6 @@ pub(super) struct PolicyArgs {
     limit: Vec<(Pattern, Limit)>,
 }
 
-/// What can be taken away from a tenant.
 #[derive(clap::Args, Default)]
 pub(super) struct RemovalArgs {
     /// Remove the rate
@@ -45,7 +43,7 @@ pub(super) struct RemovalArgs {
 }
 
 impl PolicyArgs {
-    /// Changes what is given, and leaves the rest.
+    /// Changes the given settings and keeps the rest.
     pub(super) fn apply(self, policy: &mut Policy) {
         let limit = &mut policy.limit;
         limit.rate = self.rate.or(limit.rate);
@@ -63,12 +61,12 @@ impl PolicyArgs {
 }
 
 impl RemovalArgs {
-    /// Takes away what is named.
+    /// Removes the named settings.
     pub(super) fn apply(&self, policy: &mut Policy) -> anyhow::Result<()> {
         if self.no_rate {
             policy.limit.rate = None;
         }
-        // Without a rate there is nothing of which a burst could be a part.
+        // A burst without a rate has no meaning.
         if self.no_rate || self.no_burst {
             policy.limit.burst = None;
         }
@@ -95,7 +93,7 @@ fn parse_servers(text: &str) -> Result<Grants, String> {
 }
 
 fn parse_limit(text: &str) -> Result<(Pattern, Limit), String> {
-    // The last colon: names of tools may have some.
+    // The last colon separates: tool names may contain colons.
     let (pattern, settings) = text
         .rsplit_once(':')
         .ok_or("write a pattern, `:` and what is limited, such as `search/query:rate=5/s`")?;

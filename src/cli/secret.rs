@@ -121,7 +121,7 @@ async fn list(
     let Loaded { config, .. } = load_config(args, None)?;
     let records = with_store(&config, async |store| {
         let records = store.list_secrets(&tenant, server.as_ref()).await?;
-        // A tenant that has left the file may have left secrets.
+        // A tenant that was removed from the file may have secrets left.
         if records.is_empty() {
             must_exist(&tenant, &config, store).await?;
         }
@@ -169,13 +169,13 @@ async fn must_exist(tenant: &TenantId, config: &Config, store: &Store) -> anyhow
     Ok(())
 }
 
-/// Never an argument: those can be read by everybody on the machine.
+/// Reads the value from standard input. Arguments can be read by everybody on the machine.
 fn read_value() -> anyhow::Result<Secret> {
     if stdin().is_terminal() {
         eprintln!("write the value, and end it with Ctrl-D on a line of its own:");
     }
     let mut value = String::new();
-    // A little more than can be stored, and then it is refused.
+    // Reads a little more than can be stored, so that a longer value is refused.
     let limit = VALUE_LEN_MAX as u64 + 8;
     stdin().take(limit).read_to_string(&mut value).context("the value cannot be read")?;
     let trimmed = value.strip_suffix('\n').unwrap_or(&value);

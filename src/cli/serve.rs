@@ -16,7 +16,7 @@ use crate::backend::stdio::sandbox::hide;
 use crate::common::time_slice::take_short_turns;
 use crate::telemetry::logging;
 
-/// More than the connections that are served at once.
+/// More descriptors than connections that are served at once.
 const DESCRIPTORS_MAX: u64 = 32_768;
 
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // Before there are other threads, which inherit it. A kernel that does not know of it does without.
+    // Before other threads start, since they inherit it. Older kernels ignore it.
     let _ = take_short_turns();
     serve(args)
 }
@@ -63,7 +63,7 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every connection takes a descriptor, and the customary limit of 1,024 is for programs that have few.
+/// Raises the limit of descriptors: every connection takes one, and the usual limit is 1,024.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);

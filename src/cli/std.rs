@@ -14,11 +14,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // Standard output is for the protocol alone; logs go to standard error.
+    // Standard output carries the protocol; logs go to standard error.
     logging::init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(std_server::run_on_stdio(args.max_concurrent));
-    // A thread that still waits for a key at the terminal must not hold up the end.
+    // A thread that still waits for terminal input must not delay the exit.
     runtime.shutdown_background();
     outcome?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
-//! Tables, as commands print them.
+//! Formats tables.
 
-/// The rows with their columns one below the other.
+/// Aligns the columns of all rows.
 pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -103,7 +103,8 @@ async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
     }
     if is_anonymous(&config, &id) {
         eprintln!(
-            "callers without a key are this tenant: from now on they have its limits and rights, and no others"
+            "callers without a key use this tenant: its limits and rights apply to them from now \
+             on"
         );
     }
     if policy.servers.patterns().is_empty() {
@@ -137,21 +138,23 @@ async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what to do about a tenant that is not in the store.
+/// Explains what to do about a tenant that is not in the store.
 fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Error {
     match error.downcast_ref() {
         Some(StoreError::NotFound(_)) if is_anonymous(config, id) => anyhow!(
-            "tenant `{id}` is that of callers without a key, and nobody has limited it; `trunkline tenant add {id}` does"
+            "tenant `{id}` is the built-in tenant of callers without a key and has no limits; \
+             `trunkline tenant add {id}` sets some"
         ),
         Some(StoreError::NotFound(_)) => anyhow!(unknown(id)),
         _ => error,
     }
 }
 
-/// What to say of a tenant that nobody knows.
+/// Returns the error for an unknown tenant.
 pub(super) fn unknown(id: &TenantId) -> String {
     format!(
-        "there is no tenant `{id}`; `trunkline tenant add {id}` adds it, `trunkline tenant list` shows all"
+        "there is no tenant `{id}`; `trunkline tenant add {id}` adds it, `trunkline tenant list` \
+         shows all"
     )
 }
 
@@ -159,13 +162,14 @@ fn is_anonymous(config: &Config, id: &TenantId) -> bool {
     config.auth.anonymous_tenant.as_ref() == Some(id)
 }
 
-/// The tenant to change, which must not stand in the configuration.
+/// Fails if the tenant is defined in the configuration.
 fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
     let Loaded { config, origin, .. } = load_config(tenant.config, None)?;
     let id = tenant.id;
     if config.tenants.contains_key(&id) {
         bail!(
-            "tenant `{id}` stands in the configuration ({origin}); change it there, under `[tenants.{id}]`"
+            "tenant `{id}` is defined in the configuration ({origin}); change it there, under \
+             `[tenants.{id}]`"
         );
     }
     Ok((id, config))
@@ -226,7 +230,7 @@ fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
     text
 }
 
-/// Rate, burst and calls in flight.
+/// Formats rate, burst and calls in flight.
 fn cells(limit: &Limit) -> [String; 3] {
     let none = || "-".to_owned();
     [
