@@ -1,17 +1,17 @@
 #!/bin/sh
-# Makes the keys of the stack that are missing, of 256 random bits each, and leaves those that are there as they are.
-# /gateway is what the gateways see as /run/secrets, /postgres what PostgreSQL sees, /valkey what Valkey does.
+# Creates the stack's missing keys, 256 random bits each. Existing keys stay as they are.
+# /gateway, /postgres and /valkey are the volumes that these services mount at /run/secrets.
 set -eu
 
 key() { # key FILE
   [ -s "$1" ] && return
   od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n' >"$1.new"
-  # Whoever the volume is mounted for may read it; nobody else has it.
+  # Readable by all users: only the services that need the key mount its volume.
   chmod 0444 "$1.new"
   mv "$1.new" "$1"
 }
 
-copy() { # copy FROM TO: also over one that cannot be written to
+copy() { # copy FROM TO: also replaces a read-only file
   cmp -s "$1" "$2" && return
   cp "$1" "$2.new"
   chmod 0444 "$2.new"

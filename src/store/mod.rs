@@ -3,7 +3,8 @@
 //!
 //! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
 //!
-//! - `open`: connections and migrations
+//! - `open`: connections
+//! - `migrations`: the list of migrations
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file per kind of row
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
@@ -15,6 +16,7 @@ mod changes;
 mod ended_sessions;
 mod error;
 mod keys;
+mod migrations;
 mod open;
 mod pins;
 mod replicas;

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use rand::distr::{Alphanumeric, SampleString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
+use super::migrations::migrator;
 use super::{StoreError, in_time};
 use crate::config::Secret;
 
@@ -188,13 +189,6 @@ async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> 
     in_time(connection.close()).await
 }
 
-fn migrator() -> Migrator {
-    let mut migrator = sqlx::migrate!();
-    // A newer version may have been here, and have been taken back.
-    migrator.set_ignore_missing(true);
-    migrator
-}
-
 fn pool(connections_max: u32) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
 }
@@ -242,15 +236,6 @@ fn invalid_url(error: sqlx::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The compiler notices when a file changes, but not when there is a new one.
-    #[test]
-    fn the_migrations_of_the_directory_are_the_embedded_ones() {
-        let names = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let files = names.filter(|name| name.ends_with(".sql")).count();
-        assert_eq!(migrator().iter().count(), files, "touch src/store/open.rs and build again");
-    }
 
     #[test]
     fn where_else_is_said_of_files_that_cannot_be_written_and_not_of_busy_ones() {
