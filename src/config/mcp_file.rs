@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::error::{ConfigError, Place};
-use super::section::into_table;
 use super::tree::{Node, Table, Value};
 
 /// What is taken over. Everything else is for the client the file was written for.
@@ -23,7 +22,7 @@ pub(super) fn add_servers(
     text: &str,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConfigError> {
-    let empty = || Node::new(Value::Table(Table::new()), Place::BuiltIn);
+    let empty = || Node::built_in(Value::Table(Table::new()));
     let known = settings.entry("servers".to_owned()).or_insert_with(empty);
     // When it is not a table, the reader says so.
     let Some(known) = known.table_mut() else {
@@ -64,12 +63,12 @@ fn servers(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
              {\"mcpServers\": {\"name\": {\"command\": \"npx\", \"args\": [\"…\"]}}}",
         ));
     };
-    into_table("mcpServers", servers).map(|(_, servers)| servers)
+    servers.into_table("mcpServers").map(|(_, servers)| servers)
 }
 
 /// One server with the keys that a server of the TOML file has; nothing if it is disabled.
 fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<Node>, ConfigError> {
-    let (place, mut table) = into_table(&format!("mcpServers.{name}"), node)?;
+    let (place, mut table) = node.into_table(&format!("mcpServers.{name}"))?;
     if let Some(disabled) = table.remove("disabled") {
         match disabled.value {
             Value::Flag(true) => return Ok(None),

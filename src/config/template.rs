@@ -1,19 +1,22 @@
-//! A setting with holes for what only its tenant knows: `Bearer ${secret:TOKEN}`.
+//! A setting that a secret of the tenant completes: `Bearer ${secret:TOKEN}`.
 
 use std::collections::BTreeMap;
 
-use super::Secret;
+use serde::Deserialize;
 
-/// What tenants have stored for a server, by name.
+use super::Secret;
+use super::tree::{Node, Value};
+
+/// Secrets that a tenant has stored for a server, by name.
 pub type Secrets = BTreeMap<String, Secret>;
 
 /// A text that is complete, except for a tenant's secrets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<String>")]
 pub struct Template {
     parts: Vec<Part>,
 }
 
-/// Part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Text(Secret),
@@ -30,12 +33,22 @@ impl Template {
         Self { parts }
     }
 
-    /// A text without holes.
+    /// Returns the form that serde reads: texts and names of secrets by turns, beginning with a text.
+    pub(super) fn into_value(self) -> Value {
+        let text = |part| match part {
+            Part::Text(text) => text.expose().to_owned(),
+            Part::Secret(name) => name,
+        };
+        let parts = self.parts.into_iter().map(|part| Node::built_in(Value::Text(text(part))));
+        Value::List(parts.collect())
+    }
+
+    /// Makes a template that needs no secret.
     pub fn plain(text: &str) -> Self {
         Self::new(vec![Part::Text(Secret::new(text.to_owned()))])
     }
 
-    /// The names of the secrets it needs.
+    /// Returns the names of the secrets that it needs.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,
@@ -43,7 +56,7 @@ impl Template {
         })
     }
 
-    /// The whole text.
+    /// Returns the complete text.
     pub fn fill(&self, secrets: &Secrets) -> Result<Secret, MissingSecret> {
         let mut text = String::new();
         for part in &self.parts {
@@ -56,5 +69,15 @@ impl Template {
             text.push_str(part.expose());
         }
         Ok(Secret::new(text))
+    }
+}
+
+impl From<Vec<String>> for Template {
+    fn from(parts: Vec<String>) -> Self {
+        let part = |(index, part)| match index % 2 {
+            0 => Part::Text(Secret::new(part)),
+            _ => Part::Secret(part),
+        };
+        Self::new(parts.into_iter().enumerate().map(part).collect())
     }
 }

@@ -9,8 +9,10 @@ mod replicas;
 mod secrets;
 
 use std::fs;
+use std::time::Duration;
 
 use super::*;
+use crate::ids::ServerId;
 
 /// A directory with files in it, and the sources that read them.
 struct Setup {

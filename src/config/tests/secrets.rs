@@ -53,16 +53,16 @@ fn session_keys_are_long_enough_and_not_too_many() {
     let short = Setup::toml("session_keys = [\"${KEY}\"]").var("KEY", &format!("{}\n", &key[1..]));
     assert_has(
         &short.error(),
-        &["trunkline.toml:1: `session_keys` (item 1) must have at least 32"],
+        &["trunkline.toml:1: `session_keys` must be a list of at most 8 texts of at least 32"],
     );
-    assert_has(&short.error(), &["openssl rand -base64 32", "it has 31"]);
+    assert_has(&short.error(), &["openssl rand -base64 32", "item 1 has 31"]);
     let missing = Setup::toml(&format!("session_keys = [{key:?}, \"${{GONE}}\"]"));
     assert_has(
         &missing.error(),
-        &["`session_keys` (item 2) refers to", "`GONE`, which is not set"],
+        &["`session_keys` must be", "item 2 refers to", "`GONE`, which is not set"],
     );
     let many = Setup::toml(&format!("session_keys = {:?}", [key; 9]));
-    assert_has(&many.error(), &["`session_keys` must be at most 8 keys, and they are 9"]);
+    assert_has(&many.error(), &["`session_keys` must be a list of at most 8 texts", "it has 9"]);
 }
 
 #[test]
@@ -70,10 +70,11 @@ fn keys_for_secrets_are_read_from_files_and_variables() {
     let key = "0123456789abcdef0123456789abcdef";
     let setup = Setup::toml("[secrets]\nkeys = [\"${file:key}\", \"${OLD}\"]").var("OLD", key);
     fs::write(setup.dir.path().join("key"), format!("{key}+\n")).unwrap();
-    let keys: Vec<_> = setup.load().secret_keys.iter().map(|key| key.expose().to_owned()).collect();
+    let keys: Vec<_> =
+        setup.load().secrets.keys.iter().map(|key| key.expose().to_owned()).collect();
     assert_eq!(keys, [&format!("{key}+"), key]);
     fs::write(setup.dir.path().join("key"), &key[1..]).unwrap();
-    assert_has(&setup.error(), &["`secrets.keys` (item 1) must have at least 32", "it has 31"]);
+    assert_has(&setup.error(), &["`secrets.keys` must be", "at least 32", "item 1 has 31"]);
 }
 
 #[test]
