@@ -50,7 +50,7 @@ impl fmt::Display for Difference {
 }
 
 /// Settings beside servers and tenants that change while the gateway runs.
-const RELOADED: [&str; 3] = ["drain_delay", "drain_timeout", "auth.anonymous_tenant"];
+pub(super) const RELOADED: [&str; 3] = ["drain_delay", "drain_timeout", "auth.anonymous_tenant"];
 
 impl Config {
     /// Returns the settings that differ in `new` and need a restart.

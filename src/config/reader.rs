@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 
 use super::Sources;
-use super::error::ConfigError;
+use super::error::{ConfigError, Place};
 use super::kind::{Kind, TABLE};
 use super::reference::SECTIONS;
 use super::section::Section;
@@ -60,9 +60,11 @@ fn setting<'de, S: DeserializeSeed<'de>>(
     sources: &Sources,
     seed: S,
 ) -> Result<S::Value, ReadError> {
-    let (place, shown) = (node.place.clone(), kind.show(&node));
-    let problem = format!("`{path}` must be {}, and ", (kind.allowed)());
-    let wrong = |what: &str| ReadError::Config(place.error(format!("{problem}{what}")));
+    let (key, place, shown) = (path.clone(), node.place.clone(), kind.show(&node));
+    let wrong = |what: &str| {
+        let problem = format!("`{key}` must be {}, and {what}", (kind.allowed)());
+        ReadError::Config(place.error(problem))
+    };
     let value = (kind.read)(node, sources).map_err(|what| wrong(&what))?;
     let node = Node::new(value, place.clone());
     seed.deserialize(Reader { path, node, kind, sources }).map_err(|error| match error {
@@ -142,8 +144,10 @@ impl<'a> Reader<'a> {
         refuse_unknown(&self.path, table, &keys)?;
         for setting in section.settings {
             if let Some(default) = setting.default {
-                let node = || Node::built_in(Value::parse(default).expect("defaults are TOML"));
-                table.entry(setting.key.to_owned()).or_insert_with(node);
+                table.entry(setting.key.to_owned()).or_insert_with(|| {
+                    let value = Value::parse(default, &Place::BuiltIn);
+                    Node::built_in(value.expect("defaults are TOML"))
+                });
             }
         }
         Ok(())
@@ -153,9 +157,9 @@ impl<'a> Reader<'a> {
 impl<'de> de::Deserializer<'de> for Reader<'_> {
     type Error = ReadError;
 
-    /// Visits the value as it is written.
+    /// Visits a value that need not be a text.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.node.value.clone() {
+        match self.node.clone().untexted().value {
             Value::Text(text) => visitor.visit_string(text),
             Value::Integer(number) => visitor.visit_i64(number),
             Value::Flag(flag) => visitor.visit_bool(flag),
@@ -216,23 +220,17 @@ impl<'de> de::Deserializer<'de> for Reader<'_> {
         visitor.visit_enum(word)
     }
 
-    // A variable of the environment is a text; one that must be something else is read as TOML.
-    fn deserialize_bool<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, ReadError> {
-        self.node = self.node.untexted();
-        self.deserialize_any(visitor)
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
+        visitor.visit_str(self.node.text().ok_or(ReadError::Unlike)?)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        self.deserialize_bool(visitor)
-    }
-
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        self.deserialize_bool(visitor)
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
+        self.deserialize_str(visitor)
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct tuple tuple_struct identifier ignored_any
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct
+        seq tuple tuple_struct map identifier ignored_any
     }
 }
 
@@ -296,6 +294,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         let item = Reader { path: path.clone(), node, kind, sources };
         seed.deserialize(item).map(Some).map_err(|error| match error {
             ReadError::Type(what) if !kind.is_hidden => ReadError::Item(what),
+            ReadError::Config(error) => ReadError::Config(error),
             _ => ReadError::Item(format!("item {} is {shown}", self.number)),
         })
     }

@@ -1,5 +1,6 @@
 //! Renders the reference page: every setting with its default, what is allowed, and its sentence.
 
+use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, Server, Upstream};
@@ -44,7 +45,12 @@ Without a file, the configuration is:
 
 /// Returns the page in Markdown.
 pub fn reference() -> String {
-    let mut page = format!("{INTRODUCTION}```toml\n{}```\n", super::WITHOUT_FILE);
+    let mut page = format!(
+        "{INTRODUCTION}```toml\n{}```\n\nWhile Trunkline runs, changes of tenants, servers and these \
+         settings take effect at once:\n`{}`. All others need a restart.\n",
+        super::WITHOUT_FILE,
+        RELOADED.join("`, `")
+    );
     for section in SECTIONS {
         page.push_str(&render(section));
     }
@@ -62,7 +68,11 @@ fn render(section: &Section) -> String {
     }
     text.push_str("\n| key | default | allowed | meaning |\n|---|---|---|---|\n");
     for setting in section.settings {
-        let default = setting.default.map(|default| format!("`{default}`")).unwrap_or_default();
+        let default = match setting.default {
+            Some(default) => format!("`{default}`"),
+            None if setting.rust_type.starts_with("Option") => "unset".to_owned(),
+            None => "required".to_owned(),
+        };
         let sentences: Vec<_> = setting.sentences.iter().map(|line| line.trim()).collect();
         let (key, allowed) = (setting.key, (setting.kind.allowed)());
         text.push_str(&format!("| `{key}` | {default} | {allowed} | {} |\n", sentences.join(" ")));

@@ -28,6 +28,7 @@ pub(super) struct Section {
 pub(super) struct Setting {
     pub(super) key: &'static str,
     pub(super) sentences: &'static [&'static str],
+    pub(super) rust_type: &'static str,
     /// A TOML value.
     pub(super) default: Option<&'static str>,
     pub(super) kind: Kind,
@@ -81,6 +82,7 @@ macro_rules! section {
                 settings: &[$($crate::config::section::Setting {
                     key: stringify!($key),
                     sentences: &[$($sentence),+],
+                    rust_type: stringify!($Type),
                     default: section!(@default $($default)?),
                     kind: $kind,
                 }),+],

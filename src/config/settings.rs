@@ -58,10 +58,10 @@ section! {
         secrets: SecretKeys = {}, TABLE;
         /// One table per tenant, by its id.
         #[serde(skip)]
-        tenants: BTreeMap<TenantId, Policy>, TABLE;
+        tenants: BTreeMap<TenantId, Policy> = {}, TABLE;
         /// One table per server, by its id.
         #[serde(skip)]
-        servers: BTreeMap<ServerId, Server>, TABLE;
+        servers: BTreeMap<ServerId, Server> = {}, TABLE;
     }
     with {
         origin: Origin,

@@ -49,7 +49,8 @@ impl Node {
     /// Reads a variable's text as TOML, for settings that are not texts. Leaves other nodes alone.
     pub(super) fn untexted(self) -> Self {
         match (&self.value, &self.place) {
-            (Value::Text(text), Place::Variable(_)) => match Value::parse(text.trim()) {
+            (Value::Text(text), Place::Variable(_)) => match Value::parse(text.trim(), &self.place)
+            {
                 Some(value) => Self::new(value, self.place),
                 None => self,
             },
@@ -90,10 +91,10 @@ impl Node {
 }
 
 impl Value {
-    /// Parses a TOML value. Its parts have no place of their own.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    /// Parses a TOML value. All its parts have the same place.
+    pub(super) fn parse(text: &str, place: &Place) -> Option<Self> {
         let parsed = DeValue::parse(text).ok()?;
-        Some(from_toml(parsed.into_inner(), &|_| Place::BuiltIn))
+        Some(from_toml(parsed.into_inner(), &|_| place.clone()))
     }
 
     /// Returns the kind, with an article.

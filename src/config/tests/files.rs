@@ -72,7 +72,7 @@ fn the_defaults_written_to_a_file_change_nothing() {
         let of_headers = SECTIONS.iter().filter(|section| headers.contains(&section.header));
         let settings = of_headers.flat_map(|section| section.settings);
         let line = |it: &Setting| Some(format!("{} = {}\n", it.key, it.default?));
-        let own = |it: &&Setting| it.key != "auth" && it.key != "args";
+        let own = |it: &&Setting| !["auth", "servers", "args"].contains(&it.key);
         settings.filter(own).filter_map(line).collect::<String>()
     };
     // The tables of servers over HTTP are for others.
@@ -376,6 +376,7 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
         ("start = \"soon\"", "`servers.std.start` ", &["\"eager\" or \"lazy\""]),
         ("instances = 0", "`servers.std.instances` ", &["from 1 to 64"]),
+        ("instances = 65", "`servers.std.instances` ", &["from 1 to 64", "it is 65"]),
         ("sharing = \"all\"", "`servers.std.sharing` ", &["\"tenant\" or \"session\""]),
         ("rate = 20", "`servers.std.rate` ", &["such as \"100/s\""]),
         ("retry = true", "`servers.std.retry` ", &["\"never\" or \"safe\""]),
@@ -414,4 +415,6 @@ fn beyond_this_machine_callers_without_a_key_must_be_asked_for() {
     Setup::toml("[auth]\nanonymous_tenant = \"local\"").listen("0.0.0.0:8080").load();
     let setup = Setup::empty().listen("0.0.0.0:8080");
     setup.var("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local").load();
+    let setup = Setup::empty().listen("0.0.0.0:8080");
+    setup.var("TRUNKLINE_AUTH", "{ anonymous_tenant = \"local\" }").load();
 }
