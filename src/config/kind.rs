@@ -3,155 +3,170 @@
 //! An error reads "`key` must be ALLOWED, and it is VALUE"; the reference shows ALLOWED, too.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+use serde_json::{Value as Json, json};
+
 use super::Sources;
-use super::tree::{Node, Table, Value};
+use super::section::Section;
+use super::tree::{Node, Value};
+use crate::ids::TenantId;
+use crate::policy::{Pattern, Rate};
 
 /// Longer waits are probably mistakes.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bodies are held in memory.
 const SIZES: std::ops::RangeInclusive<i64> = 1 << 10..=1 << 30;
 
-#[derive(Clone, Copy)]
-pub(super) struct Kind {
-    /// Follows "must be".
-    pub(super) allowed: fn() -> String,
-    /// Whether the value may be secret, so that errors must not show it.
-    pub(super) is_hidden: bool,
-    /// For tables whose keys the operator chooses: the kind of each entry.
-    pub(super) entry: Option<&'static Kind>,
-    /// Turns the written value into one that serde reads. The error follows "must be ALLOWED, and".
-    pub(super) read: fn(Node, &Sources) -> Result<Value, String>,
+pub(super) enum Kind {
+    /// The words follow "must be". The function returns the value as serde reads it, or an error
+    /// that follows "must be ALLOWED, and".
+    Value(&'static str, fn(Node, &Sources) -> Result<Json, String>),
+    /// A whole number from 1 to this.
+    Count(u32),
+    /// A table that is a section of its own.
+    Section(&'static Section),
+    /// A table whose keys the operator chooses. An error of `check_name` follows the name.
+    Table { check_name: fn(&str) -> Result<(), String>, entry: &'static Kind },
 }
 
 impl Kind {
-    /// Leaves the check to the type's own `Deserialize`.
-    pub(super) const fn of_type(allowed: fn() -> String) -> Self {
-        Self { allowed, is_hidden: false, entry: None, read: |node, _| Ok(node.value) }
-    }
-
-    pub(super) const fn read_by(self, read: fn(Node, &Sources) -> Result<Value, String>) -> Self {
-        Self { read, ..self }
-    }
-
-    /// Keeps the value out of errors.
-    pub(super) const fn hidden(self) -> Self {
-        Self { is_hidden: true, ..self }
-    }
-
-    pub(super) fn show(&self, node: &Node) -> String {
-        if self.is_hidden { node.value.kind().to_owned() } else { node.show() }
-    }
-}
-
-pub(super) const FLAG: Kind = Kind::of_type(|| "true or false".to_owned());
-
-pub(super) const TABLE: Kind = Kind::of_type(|| "a table".to_owned()).hidden();
-
-pub(super) const fn table_of(entry: &'static Kind) -> Kind {
-    Kind { entry: Some(entry), ..TABLE }
-}
-
-pub(super) const fn count<const MAX: u32>() -> Kind {
-    let kind = Kind::of_type(|| format!("a whole number from 1 to {MAX}"));
-    kind.read_by(|node, _| match node.clone().untexted().value {
-        Value::Integer(number) if (1..=i64::from(MAX)).contains(&number) => {
-            Ok(Value::Integer(number))
+    pub(super) fn allowed(&self) -> String {
+        match self {
+            Self::Value(allowed, _) => (*allowed).to_owned(),
+            Self::Count(max) => format!("a whole number from 1 to {max}"),
+            Self::Section(section) => format!("the table `[{}]`", section.header),
+            Self::Table { entry, .. } => format!("a table; each value is {}", entry.allowed()),
         }
-        _ => Err(format!("it is {}", node.show())),
+    }
+}
+
+/// A value that its type checks.
+pub(super) const fn of<T: DeserializeOwned>(allowed: &'static str) -> Kind {
+    Kind::Value(allowed, |node, _| typed::<T>(&node).ok_or_else(|| it_is(&node)))
+}
+
+pub(super) const fn list_of<T: DeserializeOwned>(allowed: &'static str) -> Kind {
+    Kind::Value(allowed, |node, _| {
+        list(node, |item| typed::<T>(item).ok_or_else(|| format!("is {}", item.show())))
     })
 }
 
-pub(super) const DURATION: Kind = Kind::of_type(|| {
-    "a number with ms, s, min or h, such as \"30s\", longer than 0s and at most \"24h\"".to_owned()
-})
-.read_by(|node, _| checked(&node, |text| duration(text).filter(|it| !it.is_zero()).map(seconds)));
+pub(super) const FLAG: Kind = of::<bool>("true or false");
+
+pub(super) const DURATION: Kind = Kind::Value(
+    "a number with ms, s, min or h, such as \"30s\", longer than 0s and at most \"24h\"",
+    |node, _| checked(&node, |text| duration(text).filter(|it| !it.is_zero())),
+);
 
 /// A duration that may be zero.
 pub(super) const DELAY: Kind =
-    Kind::of_type(|| "a number with ms, s, min or h, such as \"30s\", at most \"24h\"".to_owned())
-        .read_by(|node, _| checked(&node, |text| duration(text).map(seconds)));
+    Kind::Value("a number with ms, s, min or h, such as \"30s\", at most \"24h\"", |node, _| {
+        checked(&node, duration)
+    });
 
 /// A number of bytes that are held in memory.
-pub(super) const SIZE: Kind = Kind::of_type(|| {
-    "a size from 1KiB to 1GiB: a number of bytes, or one with KiB, MiB or GiB, such as \"1MiB\""
-        .to_owned()
-})
-.read_by(|node, _| {
-    let size = bytes(&node).filter(|size| SIZES.contains(size));
-    size.map(Value::Integer).ok_or_else(|| format!("it is {}", node.show()))
-});
+pub(super) const SIZE: Kind = Kind::Value(
+    "a size from 1KiB to 1GiB: a number of bytes, or one with KiB, MiB or GiB, such as \"1MiB\"",
+    |node, _| {
+        let size = bytes(&node).filter(|size| SIZES.contains(size));
+        size.map(Json::from).ok_or_else(|| it_is(&node))
+    },
+);
 
-pub(super) const BYTES: Kind = Kind::of_type(|| {
-    "a size: a number of bytes, or one with KiB, MiB or GiB, such as \"1MiB\"".to_owned()
-})
-.read_by(|node, _| {
-    bytes(&node).map(Value::Integer).ok_or_else(|| format!("it is {}", node.show()))
-});
+pub(super) const BYTES: Kind = Kind::Value(
+    "a size: a number of bytes, or one with KiB, MiB or GiB, such as \"1MiB\"",
+    |node, _| bytes(&node).map(Json::from).ok_or_else(|| it_is(&node)),
+);
 
-pub(super) const ADDRESS: Kind = Kind::of_type(|| {
-    "an IP address and a port, such as \"127.0.0.1:8080\" (of host names, only localhost)"
-        .to_owned()
-})
-.read_by(|node, _| checked(&node, |text| address(text).map(text_of)));
+pub(super) const ADDRESS: Kind = Kind::Value(
+    "an IP address and a port, such as \"127.0.0.1:8080\" (of host names, only localhost)",
+    |node, _| checked(&node, address),
+);
 
 /// An address that another machine can connect to.
-pub(super) const PEER_ADDRESS: Kind = Kind::of_type(|| {
-    "the IP address and port at which other replicas reach this one, such as \"10.0.0.3:8082\""
-        .to_owned()
-})
-.read_by(|node, _| {
-    let is_usable = |it: &SocketAddr| !it.ip().is_unspecified() && it.port() != 0;
-    checked(&node, |text| address(text).filter(is_usable).map(text_of))
-});
+pub(super) const PEER_ADDRESS: Kind = Kind::Value(
+    "the IP address and port at which other replicas reach this one, such as \"10.0.0.3:8082\"",
+    |node, _| {
+        let is_usable = |it: &SocketAddr| !it.ip().is_unspecified() && it.port() != 0;
+        checked(&node, |text| address(text).filter(is_usable))
+    },
+);
 
-pub(super) const TEXT: Kind = Kind::of_type(|| "a text that is not empty".to_owned())
-    .read_by(|node, _| checked(&node, not_empty));
+pub(super) const TEXT: Kind =
+    Kind::Value("a text that is not empty", |node, _| checked(&node, not_empty));
 
-pub(super) const COMMAND: Kind = Kind::of_type(|| {
-    "the program to start, such as \"npx\" (a server over HTTP has a `url` instead)".to_owned()
-})
-.read_by(|node, _| checked(&node, not_empty));
+pub(super) const COMMAND: Kind = Kind::Value(
+    "the program to start, such as \"npx\" (a server over HTTP has a `url` instead)",
+    |node, _| checked(&node, not_empty),
+);
 
-/// A list of texts that may be secrets: keys are often passed as arguments.
+/// A list of texts. Errors show none of it: arguments are often secret.
 pub(super) const ARGUMENTS: Kind =
-    Kind::of_type(|| "a list of texts, such as [\"--verbose\"]".to_owned()).hidden();
+    Kind::Value("a list of texts, such as [\"--verbose\"]", |node, _| {
+        list(node, |item| item.text_or_kind().map(Json::from))
+    });
 
-pub(super) const PATHS: Kind =
-    Kind::of_type(|| "a list of paths, such as [\"/srv/data\"]".to_owned());
+pub(super) const PATHS: Kind = list_of::<String>("a list of paths, such as [\"/srv/data\"]");
 
-pub(super) const PORTS: Kind =
-    Kind::of_type(|| "a list of TCP ports from 1 to 65535, such as [443]".to_owned()).read_by(
-        |node, _| match node.untexted().value {
-            Value::List(items) if items.iter().any(|item| item.show() == "0") => {
-                Err("one of them is 0".to_owned())
-            }
-            value => Ok(value),
-        },
-    );
+pub(super) const PORTS: Kind = list_of::<NonZeroU16>("a list of TCP ports, such as [443]");
 
-pub(super) const RATE: Kind = Kind::of_type(|| "a rate, such as \"100/s\"".to_owned());
+pub(super) const RATE: Kind =
+    of::<Rate>("a whole number from 1 to 1000000, `/` and `s`, `min` or `h`, such as \"100/s\"");
 
-pub(super) const TENANT: Kind = Kind::of_type(|| "a tenant id, such as \"local\"".to_owned());
+pub(super) const TENANT: Kind = of::<TenantId>(
+    "a tenant id: 1 to 64 characters of A-Z, a-z, 0-9, `-` and `_`, \
+     starting with a letter or digit",
+);
 
-pub(super) const PATTERNS: Kind =
-    Kind::of_type(|| "a list of patterns, such as [\"std\", \"search/*\"]".to_owned());
+pub(super) const PATTERNS: Kind = list_of::<Pattern>(
+    "a list of servers, such as `search`, or tools, such as `search/query`; \
+     `*` stands for any characters",
+);
+
+pub(super) fn count(node: &Node, max: u32) -> Result<Json, String> {
+    match node.clone().untexted().value {
+        Value::Integer(number) if (1..=max.into()).contains(&number) => Ok(number.into()),
+        _ => Err(it_is(node)),
+    }
+}
+
+pub(super) fn it_is(node: &Node) -> String {
+    format!("it is {}", node.show())
+}
 
 /// Checks a text that is not secret.
-pub(super) fn checked(
+pub(super) fn checked<T: serde::Serialize>(
     node: &Node,
-    check: impl FnOnce(&str) -> Option<Value>,
-) -> Result<Value, String> {
-    node.text().and_then(check).ok_or_else(|| format!("it is {}", node.show()))
+    check: impl FnOnce(&str) -> Option<T>,
+) -> Result<Json, String> {
+    node.text().and_then(check).map(|value| json!(value)).ok_or_else(|| it_is(node))
 }
 
-fn not_empty(text: &str) -> Option<Value> {
-    (!text.is_empty()).then(|| Value::Text(text.to_owned()))
+/// Reads a list. An error of `read` follows "item 1".
+pub(super) fn list(
+    node: Node,
+    read: impl Fn(&Node) -> Result<Json, String>,
+) -> Result<Json, String> {
+    match node.untexted().value {
+        Value::List(items) => (1..)
+            .zip(&items)
+            .map(|(number, item)| read(item).map_err(|what| format!("item {number} {what}")))
+            .collect(),
+        other => Err(format!("it is {}", other.kind())),
+    }
 }
 
-fn text_of(value: impl ToString) -> Value {
-    Value::Text(value.to_string())
+/// Returns the value as it is written, if its type can be read from it.
+fn typed<T: DeserializeOwned>(node: &Node) -> Option<Json> {
+    let values = [node.value.to_json(), node.clone().untexted().value.to_json()];
+    values.into_iter().find(|value| T::deserialize(value).is_ok())
+}
+
+fn not_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn address(text: &str) -> Option<SocketAddr> {
@@ -172,16 +187,6 @@ fn duration(text: &str) -> Option<Duration> {
     };
     let duration = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit_s).ok()?;
     (duration <= DURATION_MAX).then_some(duration)
-}
-
-/// Returns a duration in the form that serde reads.
-fn seconds(duration: Duration) -> Value {
-    let part = |key: &str, number: u64| {
-        let number = Value::Integer(number.try_into().expect("at most a day"));
-        (key.to_owned(), Node::built_in(number))
-    };
-    let nanos = part("nanos", duration.subsec_nanos().into());
-    Value::Table(Table::from([part("secs", duration.as_secs()), nanos]))
 }
 
 fn bytes(node: &Node) -> Option<i64> {
@@ -210,21 +215,20 @@ fn split_unit(text: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
-    use serde::de::DeserializeOwned;
-
     use super::*;
-    use crate::config::reader;
+    use crate::config::{Place, reader};
 
     fn text(text: &str) -> Node {
-        Node::built_in(Value::Text(text.to_owned()))
+        Node::new(Value::Text(text.to_owned()), Place::BuiltIn)
     }
 
     fn integer(number: i64) -> Node {
-        Node::built_in(Value::Integer(number))
+        Node::new(Value::Integer(number), Place::BuiltIn)
     }
 
     fn read<T: DeserializeOwned>(kind: &'static Kind, node: Node) -> Result<T, String> {
-        reader::read_value("key", node, kind, &Sources::default()).map_err(|it| it.to_string())
+        let value = reader::value("key", node, kind, &Sources::default());
+        value.map(|value| serde_json::from_value(value).unwrap()).map_err(|it| it.to_string())
     }
 
     fn error<T: DeserializeOwned + std::fmt::Debug>(kind: &'static Kind, node: Node) -> String {
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn counts_are_bounded() {
-        const COUNT: Kind = count::<10_000>();
+        const COUNT: Kind = Kind::Count(10_000);
         assert_eq!(read(&COUNT, integer(1)), Ok(1));
         assert_eq!(read(&COUNT, integer(10_000)), Ok(10_000));
         for bad in [integer(0), integer(10_001), integer(-1), integer(i64::MAX), text("4")] {

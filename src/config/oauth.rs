@@ -4,7 +4,6 @@ use reqwest::Url;
 
 use super::kind::{Kind, checked};
 use super::section::section;
-use super::tree::Value;
 use super::url;
 use super::web::Host;
 
@@ -18,7 +17,8 @@ section! {
     pub struct OAuth in "auth.oauth" {
         /// The `iss` of every token, compared letter for letter.
         issuer: String, ISSUER;
-        /// A value in the `aud` of every token: the URL that callers use for `/mcp`, letter for letter.
+        /// A value in the `aud` of every token: the URL that callers use for `/mcp`, compared
+        /// letter for letter.
         audience: String, AUDIENCE;
         /// Location of the provider's keys, its `jwks_uri`. Read again every 5 minutes.
         #[serde(deserialize_with = "url")]
@@ -28,39 +28,34 @@ section! {
     }
 }
 
-const ISSUER: Kind = Kind::of_type(|| identifier_allowed("https://id.example"))
-    .read_by(|node, _| checked(&node, identifier));
+const ISSUER: Kind = Kind::Value(
+    "a URL with https, such as \"https://id.example\", or with http if it is on this machine, \
+     with nothing after its path",
+    |node, _| checked(&node, identifier),
+);
 
-const AUDIENCE: Kind = Kind::of_type(|| identifier_allowed("https://gateway.example/mcp"))
-    .read_by(|node, _| checked(&node, identifier));
+const AUDIENCE: Kind = Kind::Value(
+    "a URL with https, such as \"https://gateway.example/mcp\", or with http if it is on this \
+     machine, with nothing after its path",
+    |node, _| checked(&node, identifier),
+);
 
-const JWKS_URL: Kind = Kind::of_type(|| allowed("https://id.example/keys", "no user name"))
-    .read_by(|node, _| checked(&node, |text| safe_url(text).map(|url| Value::Text(url.into()))));
+const JWKS_URL: Kind = Kind::Value(
+    "a URL with https, such as \"https://id.example/keys\", or with http if it is on this machine, \
+     without a user name",
+    |node, _| checked(&node, |text| safe_url(text).map(String::from)),
+);
 
-const CLAIM: Kind = Kind::of_type(|| {
-    format!(
-        "the name of a claim, such as \"tenant\", or a JSON pointer into one, such as \"/org/id\", \
-         of at most {CLAIM_LEN_MAX} characters"
-    )
-})
-.read_by(|node, _| checked(&node, claim));
-
-fn identifier_allowed(example: &str) -> String {
-    allowed(example, "nothing after its path")
-}
-
-fn allowed(example: &str, without: &str) -> String {
-    format!(
-        "a URL with https, such as {example:?}, or with http if it is on this machine, \
-         with {without}"
-    )
-}
+const CLAIM: Kind = Kind::Value(
+    "the name of a claim, such as \"tenant\", or a JSON pointer into one, such as \"/org/id\", \
+     of at most 256 characters",
+    |node, _| checked(&node, claim),
+);
 
 /// Keeps a URL that also is a name as it was written.
-fn identifier(text: &str) -> Option<Value> {
+fn identifier(text: &str) -> Option<String> {
     let url = safe_url(text)?;
-    let is_path = url.query().is_none() && url.fragment().is_none();
-    is_path.then(|| Value::Text(text.to_owned()))
+    (url.query().is_none() && url.fragment().is_none()).then(|| text.to_owned())
 }
 
 /// Parses a URL that nobody can read or change on its way.
@@ -74,12 +69,10 @@ fn safe_url(text: &str) -> Option<Url> {
 }
 
 /// Returns a JSON pointer (RFC 6901), also for the plain name of a claim.
-fn claim(text: &str) -> Option<Value> {
-    if text.is_empty() || text == "/" || text.len() > CLAIM_LEN_MAX {
-        return None;
-    }
-    if text.starts_with('/') {
-        return Some(Value::Text(text.to_owned()));
-    }
-    Some(Value::Text(format!("/{}", text.replace('~', "~0").replace('/', "~1"))))
+fn claim(text: &str) -> Option<String> {
+    let is_name = !text.is_empty() && text != "/" && text.len() <= CLAIM_LEN_MAX;
+    is_name.then(|| match text.starts_with('/') {
+        true => text.to_owned(),
+        false => format!("/{}", text.replace('~', "~0").replace('/', "~1")),
+    })
 }

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::fs;
 
+use reqwest::header::HeaderValue;
 use serde::Deserialize;
+use serde_json::Value as Json;
 
 use super::Sources;
-use super::kind::Kind;
+use super::kind::{self, Kind};
 use super::template::{MissingSecret, Part, Secrets, Template};
-use super::tree::{Node, Value};
+use super::tree::Node;
 
 /// A shorter key could be guessed.
 const KEY_LEN_MIN: usize = 32;
 /// Enough to replace keys one by one. Every key is tried on a token that none of them sealed.
 const KEYS_MAX: usize = 8;
-const STORE_SCHEMES: [&str; 3] = ["sqlite:", "postgres:", "postgresql:"];
-const CACHE_SCHEMES: [&str; 5] = ["redis:", "rediss:", "valkey:", "valkeys:", "unix:"];
 
 /// A text that is never printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -44,72 +44,66 @@ impl fmt::Display for Secret {
     }
 }
 
-pub(super) const KEY: Kind = Kind::of_type(|| {
-    format!("a text of at least {KEY_LEN_MIN} characters, as `openssl rand -base64 32` prints")
-})
-.hidden()
-.read_by(|node, sources| key(&node, sources).map_err(|what| format!("it {what}")));
+pub(super) const KEY: Kind = Kind::Value(
+    "a text of at least 32 characters, as `openssl rand -base64 32` prints",
+    |node, sources| key(&node, sources).map_err(|what| format!("it {what}")),
+);
 
-pub(super) const KEYS: Kind = Kind::of_type(|| {
-    format!(
-        "a list of at most {KEYS_MAX} texts of at least {KEY_LEN_MIN} characters, \
-         as `openssl rand -base64 32` prints"
-    )
-})
-.hidden()
-.read_by(keys);
+pub(super) const KEYS: Kind = Kind::Value(
+    "a list of at most 8 texts of at least 32 characters, as `openssl rand -base64 32` prints",
+    |node, sources| match kind::list(node, |item| key(item, sources))? {
+        Json::Array(keys) if keys.len() > KEYS_MAX => Err(format!("it has {}", keys.len())),
+        keys => Ok(keys),
+    },
+);
 
-pub(super) const STORE_URL: Kind = Kind::of_type(|| {
-    "a URL such as \"sqlite://trunkline.db\" or \"postgres://user:password@host/database\""
-        .to_owned()
-})
-.hidden()
-.read_by(|node, sources| url(&node, sources, &STORE_SCHEMES));
+pub(super) const STORE_URL: Kind = Kind::Value(
+    "a URL such as \"sqlite://trunkline.db\" or \"postgres://user:password@host/database\"",
+    |node, sources| url(&node, sources, &["sqlite:", "postgres:", "postgresql:"]),
+);
 
 pub(super) const CACHE_URL: Kind =
-    Kind::of_type(|| "a URL such as \"redis://127.0.0.1:6379\"".to_owned())
-        .hidden()
-        .read_by(|node, sources| url(&node, sources, &CACHE_SCHEMES));
+    Kind::Value("a URL such as \"redis://127.0.0.1:6379\"", |node, sources| {
+        url(&node, sources, &["redis:", "rediss:", "valkey:", "valkeys:", "unix:"])
+    });
 
-pub(super) const TEMPLATE: Kind = Kind::of_type(|| {
-    "a text, perhaps with `${NAME}`, `${file:/path}` or `${secret:NAME}`".to_owned()
-})
-.hidden()
-.read_by(|node, sources| {
-    let text = node.text().ok_or_else(|| format!("it is {}", node.value.kind()))?;
-    let template = template(text, sources).map_err(|what| format!("it {what}"))?;
-    Ok(template.into_value())
+const TEMPLATE_ALLOWED: &str =
+    "a text, perhaps with `${NAME}`, `${file:/path}` or `${secret:NAME}`";
+
+/// The value of a variable.
+pub(super) const TEMPLATE: Kind =
+    Kind::Value(TEMPLATE_ALLOWED, |node, sources| Ok(template_of(&node, sources)?.to_json()));
+
+pub(super) const HEADER: Kind = Kind::Value(TEMPLATE_ALLOWED, |node, sources| {
+    let template = template_of(&node, sources)?;
+    let nothing = |name: &str| (name.to_owned(), Secret(String::new()));
+    let text = template.fill(&template.secrets().map(nothing).collect());
+    match text.is_ok_and(|text| HeaderValue::from_str(text.expose()).is_ok()) {
+        true => Ok(template.to_json()),
+        false => Err("it has characters that no header can have".to_owned()),
+    }
 });
 
-fn keys(node: Node, sources: &Sources) -> Result<Value, String> {
-    let items = match node.untexted().value {
-        Value::List(items) if items.len() <= KEYS_MAX => items,
-        Value::List(items) => return Err(format!("it has {}", items.len())),
-        other => return Err(format!("it is {}", other.kind())),
-    };
-    let key = |(index, item): (usize, Node)| {
-        let key = key(&item, sources).map_err(|what| format!("item {} {what}", index + 1))?;
-        Ok(Node::built_in(key))
-    };
-    items.into_iter().enumerate().map(key).collect::<Result<_, _>>().map(Value::List)
+fn template_of(node: &Node, sources: &Sources) -> Result<Template, String> {
+    let template = node.text_or_kind().and_then(|text| template(text, sources));
+    template.map_err(|what| format!("it {what}"))
 }
 
-fn key(node: &Node, sources: &Sources) -> Result<Value, String> {
-    let text = node.text().ok_or_else(|| format!("is {}", node.value.kind()))?;
-    let key = expand(text, sources)?;
+fn key(node: &Node, sources: &Sources) -> Result<Json, String> {
+    let key = expand(node.text_or_kind()?, sources)?;
     let key = key.expose().trim_end_matches(['\n', '\r']);
     match key.chars().count() {
-        KEY_LEN_MIN.. => Ok(Value::Text(key.to_owned())),
+        KEY_LEN_MIN.. => Ok(key.into()),
         len => Err(format!("has {len} characters")),
     }
 }
 
 /// Reads the address of a database, which may contain a password.
-fn url(node: &Node, sources: &Sources, schemes: &[&str]) -> Result<Value, String> {
-    let text = node.text().ok_or_else(|| format!("it is {}", node.value.kind()))?;
-    let url = expand(text, sources).map_err(|what| format!("it {what}"))?;
+fn url(node: &Node, sources: &Sources, schemes: &[&str]) -> Result<Json, String> {
+    let url = node.text_or_kind().and_then(|text| expand(text, sources));
+    let url = url.map_err(|what| format!("it {what}"))?;
     if schemes.iter().any(|scheme| url.expose().starts_with(scheme)) {
-        return Ok(Value::Text(url.0));
+        return Ok(url.expose().into());
     }
     Err(format!("it begins with none of `{}`", schemes.join("`, `")))
 }

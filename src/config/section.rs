@@ -17,8 +17,6 @@ use super::kind::Kind;
 
 /// All that is known of a section, for reading it and for the reference.
 pub(super) struct Section {
-    /// Name of the struct, by which serde asks for it.
-    pub(super) name: &'static str,
     /// Name of its table in the file; empty at the top.
     pub(super) header: &'static str,
     pub(super) about: &'static [&'static str],
@@ -34,11 +32,13 @@ pub(super) struct Setting {
     pub(super) kind: Kind,
 }
 
-impl Section {
-    pub(super) fn get(&self, key: &str) -> Option<&'static Setting> {
-        self.settings.iter().find(|setting| setting.key == key)
+impl Setting {
+    pub(super) fn is_optional(&self) -> bool {
+        self.rust_type.starts_with("Option")
     }
+}
 
+impl Section {
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.settings.iter().map(|setting| setting.key)
     }
@@ -76,7 +76,6 @@ macro_rules! section {
 
         impl $crate::config::section::Settings for $Name {
             const SECTION: $crate::config::section::Section = $crate::config::section::Section {
-                name: stringify!($Name),
                 header: $header,
                 about: &[$($about),+],
                 settings: &[$($crate::config::section::Setting {

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::Url;
+use reqwest::header::HeaderName;
 use serde::Deserialize;
 
 use super::kind::{self, Kind};
-use super::secret::TEMPLATE;
+use super::secret::{HEADER, TEMPLATE};
 use super::section::section;
+use super::tree::Node;
 use super::web::HOSTS;
-use super::{Host, Sources, Template, reader, url};
+use super::{Host, Place, Sources, Template, reader, url};
 use crate::policy::Rate;
 
 /// The longest deadline that a caller can ask for.
@@ -24,6 +26,17 @@ const INSTANCES_MAX: u32 = 64;
 /// More processes than one machine is likely to bear.
 const SESSIONS_MAX: u32 = 10_000;
 
+/// Headers that the gateway sets, beside those that begin with `mcp-`.
+const RESERVED_HEADERS: [&str; 7] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "transfer-encoding",
+];
+
 section! {
     /// A server has these settings beside those of its program or of its `url`. Its name is part of
     /// URLs: at most 32 letters, digits, `-` and `_`, beginning with a letter or digit, without
@@ -31,9 +44,9 @@ section! {
     pub struct Server in "servers.NAME" {
         /// Instances of the program to run, or connections to the `url` to keep. Calls go to the
         /// least busy one. With `sharing = "tenant"` each tenant has as many; a session has one.
-        instances: u32 = 1, kind::count::<INSTANCES_MAX>();
+        instances: u32 = 1, Kind::Count(INSTANCES_MAX);
         /// Calls at once on each instance. 1 means strictly one after another, in order.
-        max_in_flight: u32 = 64, kind::count::<IN_FLIGHT_MAX>();
+        max_in_flight: u32 = 64, Kind::Count(IN_FLIGHT_MAX);
         /// Whether to find out how many calls at once an instance can use, up to `max_in_flight`.
         adaptive: bool = false, kind::FLAG;
         /// Calls that each replica may send to the server, over all tenants and instances, per s,
@@ -43,9 +56,9 @@ section! {
         /// `"session"`: one MCP session.
         sharing: Sharing = "shared", SHARING;
         /// With `sharing = "session"`: sessions that may have an instance at once.
-        max_sessions: u32 = 100, kind::count::<SESSIONS_MAX>();
+        max_sessions: u32 = 100, Kind::Count(SESSIONS_MAX);
         /// With `sharing = "tenant"`: tenants that may have instances at once.
-        max_tenants: u32 = 100, kind::count::<SESSIONS_MAX>();
+        max_tenants: u32 = 100, Kind::Count(SESSIONS_MAX);
         /// With `sharing = "session"` or `"tenant"`: time without calls after which an instance is
         /// stopped. Its session ends with it.
         idle_timeout: Duration = "10min", kind::DURATION;
@@ -56,7 +69,7 @@ section! {
         /// Needs `instances = 1`.
         exclusive: bool = false, kind::FLAG;
         /// When to replace a healthy instance.
-        recycle: Recycle = {}, kind::TABLE;
+        recycle: Recycle = {}, Kind::Section(&Recycle::SECTION);
         /// Deadline of a call whose caller names none.
         timeout: Duration = "30s", kind::DURATION;
         /// Latest deadline to which progress may extend `timeout`, for MCP clients that ask for
@@ -69,8 +82,8 @@ section! {
         /// download first. A server with a `url` has `init_timeout` for each step instead.
         start_timeout: Duration = "60s", kind::DURATION;
         /// Calls to try again when an instance fails. `"never"`: only calls that the instance never
-        /// received. `"safe"`: also calls of tools annotated as read-only or idempotent, at most one
-        /// call in ten.
+        /// received. `"safe"`: also calls of tools annotated as read-only or idempotent, at most
+        /// one call in ten.
         retry: Retry = "never", RETRY;
         /// With `retry = "safe"`: deadline of one attempt. Unset: a third of the call's time.
         attempt_timeout: Option<Duration>, kind::DURATION;
@@ -101,19 +114,20 @@ section! {
         command: PathBuf, kind::COMMAND;
         /// Arguments of the program.
         args: Vec<String> = [], kind::ARGUMENTS;
-        /// Variables of the program. Of Trunkline's own it sees only PATH, HOME, USER, LANG, LC_ALL,
-        /// TZ and TMPDIR. `${NAME}` stands for a variable of Trunkline, `${file:/path}` for the
-        /// content of a file, `$${` for a plain `${`. `${secret:NAME}` stands for a secret that each
-        /// tenant stores; it needs `sharing = "tenant"`.
-        env: BTreeMap<String, Template> = {}, kind::table_of(&TEMPLATE);
+        /// Variables of the program. Of Trunkline's own it sees only PATH, HOME, USER, LANG,
+        /// LC_ALL, TZ and TMPDIR. `${NAME}` stands for a variable of Trunkline, `${file:/path}` for
+        /// the content of a file, `$${` for a plain `${`. `${secret:NAME}` stands for a secret that
+        /// each tenant stores; it needs `sharing = "tenant"`.
+        env: BTreeMap<String, Template> = {}, VARIABLES;
         /// Directory to start the program in. Unset: a private one, removed when the program ends.
         cwd: Option<PathBuf>, kind::TEXT;
-        /// User who runs the program. Unset: the user of Trunkline. Needs the right to change users.
+        /// User who runs the program. Unset: the user of Trunkline. Needs the right to change
+        /// users.
         user: Option<String>, kind::TEXT;
         /// Limits on the program's use of the machine.
-        limits: ChildLimits = {}, kind::TABLE;
+        limits: ChildLimits = {}, Kind::Section(&ChildLimits::SECTION);
         /// Restrictions on the program's actions. Unset: none.
-        sandbox: Option<Sandbox>, kind::TABLE;
+        sandbox: Option<Sandbox>, Kind::Section(&Sandbox::SECTION);
     }
 }
 
@@ -122,13 +136,13 @@ section! {
     #[derive(Default)]
     pub struct ChildLimits in "servers.NAME.limits" {
         /// Open files.
-        files: Option<u64>, kind::count::<{ u32::MAX }>();
+        files: Option<u64>, Kind::Count(u32::MAX);
         /// Size of a file that the program writes.
         file_size: Option<u64>, kind::BYTES;
         /// Address space.
         memory: Option<u64>, kind::BYTES;
         /// Processes of the program's user.
-        processes: Option<u64>, kind::count::<{ u32::MAX }>();
+        processes: Option<u64>, Kind::Count(u32::MAX);
     }
 }
 
@@ -158,7 +172,7 @@ section! {
         url: Url, URL;
         /// Headers of every request, such as `Authorization = "Bearer ${TOKEN}"`. Values may have
         /// references as in `env`.
-        headers: BTreeMap<String, Template> = {}, kind::table_of(&TEMPLATE);
+        headers: BTreeMap<String, Template> = {}, HEADERS;
         /// Time for each step of the handshake.
         init_timeout: Duration = "5s", kind::DURATION;
         /// Hosts other than that of the `url` that redirects may lead to.
@@ -173,7 +187,7 @@ section! {
     #[derive(Default)]
     pub struct Recycle in "servers.NAME.recycle" {
         /// Number of calls. Unset: no reason.
-        calls: Option<u64>, kind::count::<{ u32::MAX }>();
+        calls: Option<u64>, Kind::Count(u32::MAX);
         /// Age, or up to a tenth less, so that not all instances go at once. Unset: no reason.
         age: Option<Duration>, kind::DURATION;
         /// Memory of the program and all that it started, looked at every 15 s. Unset: no reason.
@@ -190,7 +204,7 @@ pub enum Sharing {
     Session,
 }
 
-const SHARING: Kind = Kind::of_type(|| "\"shared\", \"tenant\" or \"session\"".to_owned());
+const SHARING: Kind = kind::of::<Sharing>("\"shared\", \"tenant\" or \"session\"");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -201,7 +215,7 @@ pub enum Start {
     Lazy,
 }
 
-const START: Kind = Kind::of_type(|| "\"eager\" or \"lazy\"".to_owned());
+const START: Kind = kind::of::<Start>("\"eager\" or \"lazy\"");
 
 /// Calls that are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -213,23 +227,42 @@ pub enum Retry {
     Safe,
 }
 
-const RETRY: Kind = Kind::of_type(|| "\"never\" or \"safe\"".to_owned());
+const RETRY: Kind = kind::of::<Retry>("\"never\" or \"safe\"");
 
-/// An address that the operator chose. Hidden in errors: its query may hold a key.
-const URL: Kind = Kind::of_type(|| {
+/// An address that the operator chose. Errors do not show it: its query may hold a key.
+const URL: Kind = Kind::Value(
     "a URL with http or https, such as \"http://127.0.0.1:9000/mcp\", without a user name \
-     (credentials go into `headers`)"
-        .to_owned()
-})
-.hidden()
-.read_by(|node, _| {
-    let url = node.text().and_then(|text| Url::parse(text).ok()).ok_or("it is none")?;
-    match url.scheme() {
-        "http" | "https" if url.username().is_empty() && url.password().is_none() => Ok(node.value),
-        "http" | "https" => Err("it has a user name or a password".to_owned()),
-        scheme => Err(format!("it begins with `{scheme}:`")),
-    }
-});
+     (credentials go into `headers`)",
+    |node, _| {
+        let url = node.text().and_then(|text| Url::parse(text).ok()).ok_or("it is none")?;
+        match url.scheme() {
+            "http" | "https" if url.username().is_empty() && url.password().is_none() => {
+                Ok(String::from(url).into())
+            }
+            "http" | "https" => Err("it has a user name or a password".to_owned()),
+            scheme => Err(format!("it begins with `{scheme}:`")),
+        }
+    },
+);
+
+const VARIABLES: Kind = Kind::Table {
+    check_name: |name| match name.is_empty() || name.contains(['=', '\0']) {
+        true => Err("is not a variable's name: it must not be empty or contain `=`".to_owned()),
+        false => Ok(()),
+    },
+    entry: &TEMPLATE,
+};
+
+const HEADERS: Kind = Kind::Table {
+    check_name: |name| match name.parse::<HeaderName>() {
+        Err(_) => Err("is not a header's name".to_owned()),
+        Ok(it) if RESERVED_HEADERS.contains(&it.as_str()) || it.as_str().starts_with("mcp-") => {
+            Err("is a header that the protocol sets itself".to_owned())
+        }
+        Ok(_) => Ok(()),
+    },
+    entry: &HEADER,
+};
 
 impl Default for Transport {
     fn default() -> Self {
@@ -240,7 +273,7 @@ impl Default for Transport {
 impl Server {
     /// Returns a server with all settings at their defaults.
     pub fn new(transport: Transport) -> Self {
-        let nothing = super::tree::Node::built_in(super::tree::Value::Table(BTreeMap::new()));
+        let nothing = Node::table(BTreeMap::new(), Place::BuiltIn);
         let defaults = reader::read("servers", nothing, &Sources::default());
         Self { transport, ..defaults.expect("every default is allowed") }
     }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
+
 use super::error::{ConfigError, Place};
-use super::kind::{self, TABLE};
+use super::kind::{self, Kind};
 use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL};
 use super::section::section;
-use super::tree::{Node, Table, Value};
+use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
 use super::{
     Host, OAuth, Origin, Secret, Server, Sources, WebOrigin, exposed, reader, servers, tenants,
@@ -21,13 +23,14 @@ section! {
     pub struct Config in "" {
         /// Address at which callers are served.
         listen: SocketAddr = "127.0.0.1:8080", kind::ADDRESS;
-        /// Address at which the pages for operators, such as `/metrics`, are served. Unset: `listen`.
+        /// Address at which the pages for operators, such as `/metrics`, are served. Unset:
+        /// `listen`.
         ops_listen: Option<SocketAddr>, kind::ADDRESS;
         /// Origins whose web pages may call. Pages of this machine (localhost and loopback
         /// addresses) always may; those of all other origins are refused.
         allowed_origins: Vec<WebOrigin> = [], ORIGINS;
-        /// Names (`Host`) that the gateway may be called by, beside those of this machine. If empty:
-        /// no others where `listen` is a loopback address, all others elsewhere.
+        /// Names (`Host`) that the gateway may be called by, beside those of this machine. If
+        /// empty: no others where `listen` is a loopback address, all others elsewhere.
         allowed_hosts: Vec<Host> = [], HOSTS;
         /// Keys that seal the texts that MCP clients carry: tokens of legacy sessions, and state
         /// that modern servers want back. The first key seals and all open, so put a new key before
@@ -47,21 +50,21 @@ section! {
         /// The largest answer of a server.
         max_response: usize = "16MiB", kind::SIZE;
         /// Authentication of callers.
-        auth: Auth = {}, TABLE;
+        auth: Auth = {}, Kind::Section(&Auth::SECTION);
         /// The database.
-        store: Store = {}, TABLE;
+        store: Store = {}, Kind::Section(&Store::SECTION);
         /// Limits that all replicas share.
-        limits: SharedLimits = {}, TABLE;
+        limits: SharedLimits = {}, Kind::Section(&SharedLimits::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
-        replicas: Option<Replicas>, TABLE;
+        replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
         /// Keys for the secrets of tenants.
-        secrets: SecretKeys = {}, TABLE;
+        secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
         #[serde(skip)]
-        tenants: BTreeMap<TenantId, Policy> = {}, TABLE;
+        tenants: BTreeMap<TenantId, Policy> = {}, TABLES;
         /// One table per server, by its id.
         #[serde(skip)]
-        servers: BTreeMap<ServerId, Server> = {}, TABLE;
+        servers: BTreeMap<ServerId, Server> = {}, TABLES;
     }
     with {
         origin: Origin,
@@ -70,6 +73,9 @@ section! {
     }
 }
 
+/// Tables that are read apart from the others.
+const TABLES: Kind = kind::of::<IgnoredAny>("tables");
+
 section! {
     /// Callers send a key or a token as `Authorization: Bearer …`.
     pub struct Auth in "auth" {
@@ -77,11 +83,11 @@ section! {
         /// machine, a configuration file or the environment must name it.
         anonymous_tenant: Option<TenantId>, kind::TENANT;
         /// Key with which callers' keys are hashed before they are stored. If it is not in the
-        /// database, whoever can write to the database still cannot make keys. If it changes, no key
-        /// made before is valid. Unset: the store makes one of its own.
+        /// database, whoever can write to the database still cannot make keys. If it changes, no
+        /// key made before is valid. Unset: the store makes one of its own.
         hash_key: Option<Secret>, KEY;
         /// An identity provider whose tokens are accepted, too. Unset: none.
-        oauth: Option<OAuth>, TABLE;
+        oauth: Option<OAuth>, Kind::Section(&OAuth::SECTION);
     }
 }
 
@@ -98,8 +104,9 @@ section! {
 section! {
     /// Limits that all replicas share.
     pub struct SharedLimits in "limits" {
-        /// A Valkey or Redis server that holds the rates and in-flight counts of all replicas, under
-        /// keys and on a channel that begin with `trunkline:`. Unset: each replica has its own.
+        /// A Valkey or Redis server that holds the rates and in-flight counts of all replicas,
+        /// under keys and on a channel that begin with `trunkline:`. Unset: each replica has its
+        /// own.
         shared: Option<Secret>, CACHE_URL;
     }
 }
@@ -136,8 +143,7 @@ pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, C
     settings
         .retain(|key, node| key != "replicas" || node.table_mut().is_none_or(|it| !it.is_empty()));
     let replicas_place = settings.get("replicas").map(|node| node.place.clone());
-    let top = Node::built_in(Value::Table(settings));
-    let mut config: Config = reader::read("", top, sources)?;
+    let mut config: Config = reader::read("", Node::table(settings, Place::BuiltIn), sources)?;
     config.servers = servers.transpose()?.unwrap_or_default();
     config.tenants = tenants.transpose()?.unwrap_or_default();
 

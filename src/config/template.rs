@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Value as Json, json};
 
 use super::Secret;
-use super::tree::{Node, Value};
 
 /// Secrets that a tenant has stored for a server, by name.
 pub type Secrets = BTreeMap<String, Secret>;
 
 /// A text that is complete, except for a tenant's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "Vec<String>")]
+#[serde(transparent)]
 pub struct Template {
     parts: Vec<Part>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum Part {
     Text(Secret),
     Secret(String),
@@ -33,14 +33,13 @@ impl Template {
         Self { parts }
     }
 
-    /// Returns the form that serde reads: texts and names of secrets by turns, beginning with a text.
-    pub(super) fn into_value(self) -> Value {
-        let text = |part| match part {
-            Part::Text(text) => text.expose().to_owned(),
-            Part::Secret(name) => name,
+    /// Returns the form that serde reads, secrets included.
+    pub(super) fn to_json(&self) -> Json {
+        let part = |part: &Part| match part {
+            Part::Text(text) => json!({ "Text": text.expose() }),
+            Part::Secret(name) => json!({ "Secret": name }),
         };
-        let parts = self.parts.into_iter().map(|part| Node::built_in(Value::Text(text(part))));
-        Value::List(parts.collect())
+        self.parts.iter().map(part).collect()
     }
 
     /// Makes a template that needs no secret.
@@ -69,15 +68,5 @@ impl Template {
             text.push_str(part.expose());
         }
         Ok(Secret::new(text))
-    }
-}
-
-impl From<Vec<String>> for Template {
-    fn from(parts: Vec<String>) -> Self {
-        let part = |(index, part)| match index % 2 {
-            0 => Part::Text(Secret::new(part)),
-            _ => Part::Secret(part),
-        };
-        Self::new(parts.into_iter().enumerate().map(part).collect())
     }
 }

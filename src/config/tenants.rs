@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::error::ConfigError;
-use super::section::section;
+use super::kind::{self, Kind};
+use super::section::{Settings, section};
 use super::tree::Node;
-use super::{Sources, kind, reader};
+use super::{Sources, reader};
 use crate::ids::TenantId;
 use crate::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
 
@@ -16,16 +17,16 @@ section! {
         /// Calls that may begin, per s, min or h. Unset: no limit.
         rate: Option<Rate>, kind::RATE;
         /// Calls of the `rate` that may begin at once. Unset: as many as the rate names.
-        burst: Option<u32>, kind::count::<BURST_MAX>();
+        burst: Option<u32>, Kind::Count(BURST_MAX);
         /// Calls that may be in flight.
-        max_in_flight: u32 = 256, kind::count::<IN_FLIGHT_MAX>();
+        max_in_flight: u32 = 256, Kind::Count(IN_FLIGHT_MAX);
         /// Share of a busy server, relative to other tenants.
-        weight: u32 = 1, kind::count::<WEIGHT_MAX>();
+        weight: u32 = 1, Kind::Count(WEIGHT_MAX);
         /// Servers, or tools of servers, that the tenant may use. `*` stands for any characters.
         servers: Grants = [], kind::PATTERNS;
         /// Further limits by pattern, such as `limits."search/query" = { rate = "5/s" }`. One limit
         /// counts all calls that its pattern covers.
-        limits: BTreeMap<Pattern, TenantLimit> = {}, kind::TABLE;
+        limits: BTreeMap<Pattern, TenantLimit> = {}, LIMITS;
     }
 }
 
@@ -35,11 +36,19 @@ section! {
         /// Calls that may begin, per s, min or h. Unset: no limit.
         rate: Option<Rate>, kind::RATE;
         /// Calls of the `rate` that may begin at once. Unset: as many as the rate names.
-        burst: Option<u32>, kind::count::<BURST_MAX>();
+        burst: Option<u32>, Kind::Count(BURST_MAX);
         /// Calls that may be in flight. Unset: no limit.
-        max_in_flight: Option<u32>, kind::count::<IN_FLIGHT_MAX>();
+        max_in_flight: Option<u32>, Kind::Count(IN_FLIGHT_MAX);
     }
 }
+
+const LIMITS: Kind = Kind::Table {
+    check_name: |name| match Pattern::parse(name) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("has a wrong name: {error}")),
+    },
+    entry: &Kind::Section(&TenantLimit::SECTION),
+};
 
 pub(super) fn tenants(
     node: Node,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,8 +36,8 @@ impl Node {
         Self { value, place }
     }
 
-    pub(super) fn built_in(value: Value) -> Self {
-        Self::new(value, Place::BuiltIn)
+    pub(super) fn table(table: Table, place: Place) -> Self {
+        Self::new(Value::Table(table), place)
     }
 
     pub(super) fn text(&self) -> Option<&str> {
@@ -44,6 +45,11 @@ impl Node {
             Value::Text(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// Returns the text, or an error such as "is a list" that does not show the value.
+    pub(super) fn text_or_kind(&self) -> Result<&str, String> {
+        self.text().ok_or_else(|| format!("is {}", self.value.kind()))
     }
 
     /// Reads a variable's text as TOML, for settings that are not texts. Leaves other nodes alone.
@@ -95,6 +101,20 @@ impl Value {
     pub(super) fn parse(text: &str, place: &Place) -> Option<Self> {
         let parsed = DeValue::parse(text).ok()?;
         Some(from_toml(parsed.into_inner(), &|_| place.clone()))
+    }
+
+    /// Returns the value without the places of its parts.
+    pub(super) fn to_json(&self) -> Json {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Integer(number) => (*number).into(),
+            Self::Flag(flag) => (*flag).into(),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Table(table) => {
+                table.iter().map(|(key, node)| (key.clone(), node.value.to_json())).collect()
+            }
+            Self::Other(_) => Json::Null,
+        }
     }
 
     /// Returns the kind, with an article.
@@ -166,7 +186,8 @@ mod tests {
 
     #[test]
     fn every_value_knows_its_line() {
-        let text = "listen = \"x\"\n\n[servers.a]\nargs = [\n  \"one\",\n  2,\n]\n[servers.a.env]\nK = \"v\"\n";
+        let text = "listen = \"x\"\n\n[servers.a]\nargs = [\n  \"one\",\n  2,\n]\n\
+                    [servers.a.env]\nK = \"v\"\n";
         let mut root = parse_toml(&"t.toml".into(), text).unwrap();
         let line = |node: &Node| match &node.place {
             Place::File { line, .. } => *line,

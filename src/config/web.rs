@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Deserializer, de};
 
-use super::kind::Kind;
+use super::kind::{Kind, list_of};
 
 /// A host, perhaps with a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,31 +94,28 @@ fn port(digits: &str) -> Option<u16> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-pub(super) const ORIGINS: Kind = Kind::of_type(|| {
+pub(super) const ORIGINS: Kind = list_of::<WebOrigin>(
     "a list of origins, such as [\"https://app.example\"]: http or https, a host, perhaps a port, \
-     and nothing after it, no wildcard"
-        .to_owned()
-});
+     and nothing after it, no wildcard",
+);
 
-pub(super) const HOSTS: Kind = Kind::of_type(|| {
+pub(super) const HOSTS: Kind = list_of::<Host>(
     "a list of host names, each with or without a port, \
-     such as [\"gateway.example\", \"gateway.example:8443\"], no wildcard"
-        .to_owned()
-});
+     such as [\"gateway.example\", \"gateway.example:8443\"], no wildcard",
+);
 
 impl<'de> Deserialize<'de> for WebOrigin {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text)
+        Self::parse(&String::deserialize(deserializer)?)
             .filter(|origin| origin.scheme == "http" || origin.scheme == "https")
-            .ok_or_else(|| de::Error::custom(format_args!("one is {text:?}")))
+            .ok_or_else(|| de::Error::custom("not an origin"))
     }
 }
 
 impl<'de> Deserialize<'de> for Host {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| de::Error::custom(format_args!("one is {text:?}")))
+        Self::parse(&text).ok_or_else(|| de::Error::custom("not a host"))
     }
 }
 

@@ -19,7 +19,8 @@ fn references_are_read_when_the_configuration_is() {
 
 #[test]
 fn what_only_a_tenant_knows_is_left_open_until_it_is_known() {
-    let server = "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"<${TOKEN} ${secret:MINE}>\"\n";
+    let server = "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\n\
+                  env.A = \"<${TOKEN} ${secret:MINE}>\"\n";
     let error = Setup::toml(server).var("TOKEN", SECRET).error();
     assert_has(&error, &["server `a`", "secret `MINE`", "`[secrets]`"]);
 
@@ -131,7 +132,8 @@ fn secrets_that_other_programs_can_read_are_warned_of() {
     let warnings = |of_a: &str, others: &str| {
         let keys = "[secrets]\nkeys = [\"0123456789abcdef0123456789abcdef\"]\n";
         let a = format!(
-            "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"${{secret:MINE}}\"\n{of_a}\n"
+            "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\n\
+             env.A = \"${{secret:MINE}}\"\n{of_a}\n"
         );
         let std = "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n";
         Setup::toml(&format!("{keys}{a}{std}{others}")).load().warnings
