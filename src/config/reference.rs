@@ -36,6 +36,8 @@ An environment variable overrides the file: `TRUNKLINE_LISTEN`, `TRUNKLINE_STORE
 `TRUNKLINE_SERVERS__STD__TIMEOUT`. `--listen` overrides both. `--mcp-config` adds the servers of an
 MCP client's file.
 
+Durations have a unit: ms, s, min or h. Sizes are bytes or have one: KiB, MiB, GiB, KB, MB or GB.
+
 A text may hold references if it is a key, the URL of a database, or a value of `env` or `headers`:
 `${NAME}` is an environment variable, `${file:/path}` the content of a file, `$${` a plain `${`.
 
@@ -58,9 +60,10 @@ pub fn reference() -> String {
 }
 
 fn render(section: &Section) -> String {
-    let mut text = match section.header {
-        "" => "\n## Top level\n\n".to_owned(),
-        header => format!("\n## `[{header}]`\n\n"),
+    let mut text = match section.header.split_once(' ') {
+        Some((table, words)) => format!("\n## `[{table}]` {words}\n\n"),
+        None if section.header.is_empty() => "\n## Top level\n\n".to_owned(),
+        None => format!("\n## `[{}]`\n\n", section.header),
     };
     for line in section.about {
         text.push_str(line.trim());

@@ -17,7 +17,7 @@ use super::kind::Kind;
 
 /// All that is known of a section, for reading it and for the reference.
 pub(super) struct Section {
-    /// Name of its table in the file; empty at the top.
+    /// Name of its table in the file, perhaps with words after it; empty at the top.
     pub(super) header: &'static str,
     pub(super) about: &'static [&'static str],
     pub(super) settings: &'static [Setting],

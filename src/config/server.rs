@@ -87,7 +87,8 @@ section! {
         retry: Retry = "never", RETRY;
         /// With `retry = "safe"`: deadline of one attempt. Unset: a third of the call's time.
         attempt_timeout: Option<Duration>, kind::DURATION;
-        /// Whether a tool whose definition has changed is refused until `trunkline pin approve`.
+        /// Whether a tool whose definition has changed is hidden and refused until
+        /// `trunkline pin approve`.
         pin: bool = false, kind::FLAG;
     }
     with {
@@ -109,7 +110,7 @@ pub enum Transport {
 section! {
     /// A server that is a program on this machine and speaks MCP over stdio.
     #[derive(Default)]
-    pub struct Program in "servers.NAME" {
+    pub struct Program in "servers.NAME with a `command`" {
         /// The program, started without a shell. `"trunkline"` is this program itself.
         command: PathBuf, kind::COMMAND;
         /// Arguments of the program.
@@ -159,14 +160,15 @@ section! {
         connect: Option<Vec<u16>>, kind::PORTS;
         /// Whether to refuse system calls that no server needs.
         syscalls: bool = true, kind::FLAG;
-        /// Whether to start the program even if the kernel cannot enforce the sandbox.
+        /// Whether to start the program even if the kernel cannot enforce the sandbox. Otherwise
+        /// the server does not start then.
         optional: bool = false, kind::FLAG;
     }
 }
 
 section! {
     /// A server over Streamable HTTP.
-    pub struct Upstream in "servers.NAME" {
+    pub struct Upstream in "servers.NAME with a `url`" {
         /// Address of the server.
         #[serde(deserialize_with = "url")]
         url: Url, URL;
@@ -175,7 +177,8 @@ section! {
         headers: BTreeMap<String, Template> = {}, HEADERS;
         /// Time for each step of the handshake.
         init_timeout: Duration = "5s", kind::DURATION;
-        /// Hosts other than that of the `url` that redirects may lead to.
+        /// Hosts other than that of the `url` that redirects may lead to. Redirects to any other
+        /// host are refused.
         redirect_hosts: Vec<Host> = [], HOSTS;
     }
 }
@@ -190,7 +193,7 @@ section! {
         calls: Option<u64>, Kind::Count(u32::MAX);
         /// Age, or up to a tenth less, so that not all instances go at once. Unset: no reason.
         age: Option<Duration>, kind::DURATION;
-        /// Memory of the program and all that it started, looked at every 15 s. Unset: no reason.
+        /// Memory of a program and all that it started, looked at every 15 s. Unset: no reason.
         memory: Option<u64>, kind::BYTES;
     }
 }

@@ -75,12 +75,9 @@ fn the_defaults_written_to_a_file_change_nothing() {
         let own = |it: &&Setting| !["auth", "servers", "args"].contains(&it.key);
         settings.filter(own).filter_map(line).collect::<String>()
     };
-    // A server with a program has no settings of servers over HTTP.
-    let server = written(&["servers.NAME"]);
-    let for_urls = ["headers", "init_timeout", "redirect_hosts"];
-    let is_for_programs = |line: &&str| !for_urls.iter().any(|key| line.starts_with(key));
-    let server: Vec<_> = server.lines().filter(is_for_programs).collect();
-    let text = format!("{}{WITHOUT_FILE}{}\n", written(&[""]), server.join("\n"));
+    let (top, server) =
+        (written(&[""]), written(&["servers.NAME", "servers.NAME with a `command`"]));
+    let text = format!("{top}{WITHOUT_FILE}{server}");
     let mut from_file = Setup::toml(&text).load();
     from_file.servers.values_mut().for_each(|server| server.sharing_is_explicit = false);
     let built_in = Setup::empty().load();
