@@ -4,6 +4,7 @@ mod difference;
 mod environment;
 mod files;
 mod mcp_files;
+mod mistakes;
 mod oauth;
 mod replicas;
 mod secrets;
