@@ -53,9 +53,9 @@ pub struct Running {
 impl Tenancy {
     /// Opens the store and reads who there is.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
-        let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
+        let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
         let shared_limits =
-            config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
+            config.limits.shared.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
         let pins = crate::app::pin_sync::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;

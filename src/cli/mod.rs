@@ -148,7 +148,7 @@ async fn with_store<T>(
     config: &Config,
     work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
+    let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
     let outcome = work(&store).await;
     store.close().await;
     outcome

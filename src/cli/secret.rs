@@ -91,7 +91,7 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
     };
     let value = read_value()?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
-    let keyring = Keyring::new(&config.secret_keys);
+    let keyring = Keyring::new(&config.secrets.keys);
     let set = with_store(&config, async |store| {
         must_exist(&tenant, &config, store).await?;
         Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
@@ -151,7 +151,7 @@ fn table(views: &[SecretView]) -> String {
 
 async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args, None)?;
-    let keyring = Keyring::new(&config.secret_keys);
+    let keyring = Keyring::new(&config.secrets.keys);
     let rotated =
         with_store(&config, async |store| Ok(by_tenant::rotate(store, &keyring, &actor()).await?));
     let (rotated, unreadable) = rotated.await?;

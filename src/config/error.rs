@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors of the configuration, with the place of the setting.
 
 use std::fmt;
 use std::io;
@@ -7,75 +7,69 @@ use std::sync::Arc;
 
 use crate::common::ids::ServerId;
 
-/// Why there is no configuration. The text says all of it, and never contains a secret.
+/// The text of an error is complete and never contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A file that was asked for cannot be read.
     #[error("cannot read {path}: {cause}")]
     Unreadable {
-        /// The path, as given.
+        /// As given.
         path: String,
-        /// Not a `source`: the text has it already.
+        /// Not a `source`: the text contains it.
         cause: io::Error,
     },
     /// A setting is unknown, missing or out of bounds.
     #[error("{place}: {problem}")]
     Invalid {
-        /// Where the setting stands.
         place: Place,
-        /// Its key, what is wrong with it and what is allowed.
+        /// Names the key, what is wrong and what is allowed.
         problem: String,
     },
-    /// Nobody asked for callers without a key, and `listen` is open to other machines.
+    /// The built-in anonymous tenant would be open to other machines.
     #[error(
-        "refusing to serve callers without a key on {listen}, which other machines can reach: to allow it, \
-         set `anonymous_tenant = \"local\"` under `[auth]` in trunkline.toml or the environment variable \
-         TRUNKLINE_AUTH__ANONYMOUS_TENANT=local; to serve callers with keys, have a trunkline.toml without \
-         `anonymous_tenant` and make keys by `trunkline key create`; otherwise listen on 127.0.0.1"
+        "refusing to serve callers without a key on {listen}, which other machines can reach. \
+         To allow it, set `anonymous_tenant = \"local\"` under `[auth]` in trunkline.toml, or the \
+         environment variable TRUNKLINE_AUTH__ANONYMOUS_TENANT=local. To require keys, use a \
+         trunkline.toml without `anonymous_tenant` and make keys by `trunkline key create`. \
+         Otherwise listen on 127.0.0.1"
     )]
-    OpenByDefault {
-        /// The address that is not a loopback one.
-        listen: SocketAddr,
-    },
-    /// A server needs tenants' secrets, and there is nothing to encrypt them with.
+    OpenByDefault { listen: SocketAddr },
+    /// A server needs tenants' secrets, and no key encrypts them.
     #[error(
-        "server `{server}` refers to the tenants' secret `{name}`, and there is no key to store secrets with: \
+        "server `{server}` refers to the tenants' secret `{name}`, and no key encrypts secrets: \
          set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
     )]
     NoSecretKeys {
-        /// The server.
         server: ServerId,
-        /// The secret's name.
+        /// Of the secret.
         name: String,
     },
 }
 
-/// Where a setting stands.
+/// The place of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nobody set it.
+    /// A default.
     BuiltIn,
-    /// In a file, at a line counted from 1.
+    /// A line of a file, counted from 1.
     File {
-        /// The file's path, as given.
+        /// As given.
         path: Arc<str>,
-        /// The line.
         line: usize,
     },
-    /// In the environment.
+    /// A variable of the environment.
     Variable(Arc<str>),
-    /// On the command line.
+    /// A flag of the command line.
     Flag(&'static str),
 }
 
 impl Place {
-    /// The place of a byte in a file's text.
+    /// Returns the place of a byte in a file's text.
     pub(super) fn in_file(path: &Arc<str>, text: &str, offset: usize) -> Self {
         let before = text.as_bytes().iter().take(offset);
         Self::File { path: path.clone(), line: before.filter(|&&byte| byte == b'\n').count() + 1 }
     }
 
-    /// Something wrong at this place.
+    /// Returns an error about the setting at this place.
     pub(super) fn error(&self, problem: impl Into<String>) -> ConfigError {
         ConfigError::Invalid { place: self.clone(), problem: problem.into() }
     }

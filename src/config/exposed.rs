@@ -1,12 +1,14 @@
-//! Secrets of tenants that more processes can read than they are for.
+//! Warnings about secrets of tenants that processes of others can read.
 
 use std::collections::BTreeMap;
 
 use super::{Program, Server, Template, Transport};
 use crate::common::ids::ServerId;
 
-/// Warns of each server whose `env` has secrets of tenants that processes of the same user can read, since they have no
-/// `sandbox`. Those of the server itself are among them: each tenant has another one. `own_program` reads nothing.
+/// Warns of each server whose `env` has secrets of tenants that other processes can read.
+///
+/// Processes of the same user can, unless they have a `sandbox`. Each tenant has a process of its
+/// own, so those of the server itself count. `own_program` reads nothing.
 pub(super) fn warnings(
     servers: &BTreeMap<ServerId, Server>,
     own_program: &std::path::Path,
@@ -21,8 +23,8 @@ pub(super) fn warnings(
         let readers: Vec<&str> = readers.map(|(id, _)| id.as_str()).collect();
         if !readers.is_empty() {
             warnings.push(format!(
-                "`servers.{id}.env` has secrets of tenants, and processes of the same user that have no `sandbox` can read \
-                 them: those of `{}`",
+                "`servers.{id}.env` has secrets of tenants. Processes of the same user without a \
+                 `sandbox` can read them: those of `{}`",
                 readers.join("`, `")
             ));
         }

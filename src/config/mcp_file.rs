@@ -6,14 +6,13 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::error::{ConfigError, Place};
-use super::section::into_table;
 use super::tree::{Node, Table, Value};
 
-/// What is taken over. Everything else is for the client the file was written for.
+/// Keys that Trunkline uses. All others are for the MCP client.
 const KEYS: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
-/// How the clients name the ways to talk that there are here.
+/// Clients' names for stdio and Streamable HTTP.
 const KINDS: [&str; 4] = ["stdio", "http", "streamable-http", "streamableHttp"];
-/// How the clients name the address of a server over HTTP.
+/// Clients' names for the address of a server over HTTP.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 
 /// Adds the file's servers to the settings.
@@ -23,9 +22,9 @@ pub(super) fn add_servers(
     text: &str,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConfigError> {
-    let empty = || Node::new(Value::Table(Table::new()), Place::BuiltIn);
+    let empty = || Node::table(Table::new(), Place::BuiltIn);
     let known = settings.entry("servers".to_owned()).or_insert_with(empty);
-    // When it is not a table, the reader says so.
+    // The reader refuses `servers` if it is not a table.
     let Some(known) = known.table_mut() else {
         return Ok(());
     };
@@ -47,7 +46,7 @@ pub(super) fn add_servers(
 fn servers(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let place = |offset| Place::in_file(path, text, offset);
-    // Checks all of it once, also how deep it goes: what follows is recursive.
+    // Checks syntax and depth first, since `from_json` is recursive.
     if let Err(error) = serde_json::from_str::<serde_json::Value>(text) {
         let place = Place::File { path: path.clone(), line: error.line() };
         return Err(place.error(format!("not valid JSON: {error}")));
@@ -64,12 +63,12 @@ fn servers(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
              {\"mcpServers\": {\"name\": {\"command\": \"npx\", \"args\": [\"…\"]}}}",
         ));
     };
-    into_table("mcpServers", servers).map(|(_, servers)| servers)
+    servers.into_table("mcpServers").map(|(_, servers)| servers)
 }
 
-/// One server with the keys that a server of the TOML file has; nothing if it is disabled.
+/// Returns a server with the keys of the TOML file, or `None` if it is disabled.
 fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<Node>, ConfigError> {
-    let (place, mut table) = into_table(&format!("mcpServers.{name}"), node)?;
+    let (place, mut table) = node.into_table(&format!("mcpServers.{name}"))?;
     if let Some(disabled) = table.remove("disabled") {
         match disabled.value {
             Value::Flag(true) => return Ok(None),
@@ -84,8 +83,8 @@ fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<N
     let kind = kind.as_ref().map_or(Some("stdio"), Node::text);
     if !kind.is_some_and(|kind| KINDS.contains(&kind)) {
         return Err(place.error(format!(
-            "server `{name}` does not talk over stdio or Streamable HTTP, and nothing else is spoken here: \
-             remove it, or skip it with \"disabled\": true"
+            "server `{name}` must use stdio or Streamable HTTP: remove it, or skip it with \
+             \"disabled\": true"
         )));
     }
     if let Some(url) = URL_KEYS.iter().find_map(|key| table.remove(*key)) {
@@ -98,12 +97,12 @@ fn server(name: &str, node: Node, warnings: &mut Vec<String>) -> Result<Option<N
         }
         used
     });
-    Ok(Some(Node::new(Value::Table(table), place)))
+    Ok(Some(Node::table(table, place)))
 }
 
 const CHECKED: &str = "checked by the JSON parser";
 
-/// A tree, with the place of every part of the text.
+/// Returns a tree with the place of every value.
 fn from_json(raw: &RawValue, place: &dyn Fn(&str) -> Place) -> Node {
     let text = raw.get();
     let value = match text.as_bytes()[0] {

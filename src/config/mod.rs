@@ -1,30 +1,34 @@
-//! What a gateway is told: built-in defaults, the TOML file, an MCP client's file, the environment and
-//! the command line, in this order, the later winning. All is checked here, once; whoever holds a
-//! [`Config`] need not ask again.
+//! Reads and checks the configuration, once: every value in a [`Config`] is allowed.
 //!
-//! - `tree`: settings without types, each with its place
-//! - `variables`, `mcp_file`: the environment and the client's file, put into the tree
-//! - `read`, `section`, `values`, `web`, `oauth`, `replicas`, `tenants`, `servers`: from the tree to the types below and in `server`
-//! - `difference`: what is other in one than in another
-//! - `secret`: what must not be printed, and `${…}`; `template`: what only tenants know
+//! Its layers are the TOML file (or `WITHOUT_FILE`), an MCP client's file, the environment and the
+//! command line. Each overrides the one before; a setting in none of them has its default.
+//!
+//! - `tree`, `variables`, `mcp_file`: the layers, merged into a tree that knows every value's place
+//! - `section`, `kind`: how settings are declared, each with its sentence, default and check
+//! - `settings`, `server`, `tenants`, `oauth`: the declared settings
+//! - `reader`, `servers`: from the tree to the declared types, by serde
+//! - `secret`, `template`: texts that must not be printed, and `${…}`
+//! - `difference`: changes between two configurations
+//! - `reference`: the page that lists every setting
 
 mod difference;
 mod error;
 mod exposed;
+mod kind;
 mod mcp_file;
 mod oauth;
-mod read;
-mod replicas;
+mod reader;
+mod reference;
 mod secret;
 mod section;
 mod server;
 mod servers;
+mod settings;
 mod template;
 mod tenants;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod values;
 mod variables;
 mod web;
 
@@ -32,32 +36,40 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::common::ids::{ServerId, TenantId};
-use crate::common::policy::Policy;
+use reqwest::Url;
+use serde::{Deserialize, Deserializer, de};
+
+use self::tree::{Node, Table, Value};
+use crate::common::ids::TenantId;
 
 pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
-pub use replicas::Replicas;
+pub use reference::reference;
 pub use secret::Secret;
 pub use server::{
     CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport,
     Upstream,
 };
+pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimits, Store};
 pub use template::{MissingSecret, Secrets, Template};
 pub use web::{Host, WebOrigin};
 
-/// The defaults, which are also the configuration where there is no file. Commented, to be shown.
-pub const DEFAULTS: &str = include_str!("defaults.toml");
+/// The configuration without a file. A file decides alone who may call and which servers there are.
+const WITHOUT_FILE: &str = r#"[auth]
+anonymous_tenant = "local"
+
+[servers.std]
+command = "trunkline"
+args = ["std", "--max-concurrent", "64"]
+"#;
 
 /// Read when no other file is named.
 const FILE_NAME: &str = "trunkline.toml";
 
-/// Where a configuration comes from.
+#[derive(Default)]
 pub struct Sources {
     /// `--config`.
     pub file: Option<PathBuf>,
@@ -65,16 +77,16 @@ pub struct Sources {
     pub mcp_file: Option<PathBuf>,
     /// `--listen`.
     pub listen: Option<String>,
-    /// The environment.
+    /// Variables of the environment.
     pub env: Vec<(String, String)>,
-    /// What relative paths are relative to.
+    /// Base of relative paths.
     pub working_dir: PathBuf,
-    /// This executable, which is the server that a command "trunkline" means.
+    /// This executable, which the command `trunkline` of a server means.
     pub own_program: PathBuf,
 }
 
 impl Sources {
-    /// The files it comes from, or would if they were there.
+    /// Returns the paths of the files, whether or not they exist.
     pub fn files(&self) -> Vec<PathBuf> {
         let own = self.file.as_deref().unwrap_or(Path::new(FILE_NAME));
         [Some(own), self.mcp_file.as_deref()]
@@ -85,66 +97,13 @@ impl Sources {
     }
 }
 
-/// A configuration in which every value is allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Where callers are served.
-    pub listen: SocketAddr,
-    /// Where operators are served, if not there too.
-    pub ops_listen: Option<SocketAddr>,
-    /// The sites beyond this machine whose web pages may call.
-    pub allowed_origins: Vec<WebOrigin>,
-    /// The names beyond loopback ones that the gateway may be called by. Empty: on loopback none, elsewhere any.
-    pub allowed_hosts: Vec<Host>,
-    /// What seals session tokens: the first seals, all open. Empty: a random key.
-    pub session_keys: Vec<Secret>,
-    /// How long a request's head may take to arrive.
-    pub header_timeout: Duration,
-    /// How long to be "not ready" but serving before the drain. May be zero.
-    pub drain_delay: Duration,
-    /// How long calls under way may take to end.
-    pub drain_timeout: Duration,
-    /// The largest request body, in bytes.
-    pub max_body: usize,
-    /// The largest answer of a server, in bytes.
-    pub max_response: usize,
-    /// Who may call.
-    pub auth: Auth,
-    /// Where tenants, keys and usage are kept: `sqlite://…` or `postgres://…`.
-    pub store_url: Secret,
-    /// The Valkey or Redis that holds the limits of all replicas; without one, each has its own.
-    pub shared_limits: Option<Secret>,
-    /// How other replicas reach this one; without it, it stands alone.
-    pub replicas: Option<Replicas>,
-    /// What tenants' secrets are encrypted with: the first encrypts, all decrypt.
-    pub secret_keys: Vec<Secret>,
-    /// Tenants that only this file changes.
-    pub tenants: BTreeMap<TenantId, Policy>,
-    /// The servers by name.
-    pub servers: BTreeMap<ServerId, Server>,
-    /// The file this is from.
-    pub origin: Origin,
-    /// What is allowed, but probably not meant. To be logged.
-    pub warnings: Vec<String>,
-}
-
-/// Who may call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Auth {
-    /// Whom calls without a key belong to; without one they are refused.
-    pub anonymous_tenant: Option<TenantId>,
-    /// What keys are hashed with; without it, one that the store has made.
-    pub hash_key: Option<Secret>,
-    /// Whose tokens are as good as keys.
-    pub oauth: Option<OAuth>,
-}
-
-/// The file a configuration is from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The file that a configuration is from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// There was none.
+    /// There was no file.
+    #[default]
     BuiltIn,
-    /// Its full path.
+    /// The full path.
     File(PathBuf),
 }
 
@@ -159,9 +118,7 @@ impl fmt::Display for Origin {
 
 /// Reads and checks a configuration.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-    let mut defaults = tree::parse_built_in(DEFAULTS);
-    let server_defaults = server_defaults(&mut defaults);
-    let (mut settings, origin) = settings(sources, defaults)?;
+    let (mut settings, origin) = file(sources)?;
     let mut warnings = Vec::new();
     if let Some(path) = &sources.mcp_file {
         let text = read_file(path, sources)?;
@@ -170,44 +127,57 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     }
     variables::overlay(&mut settings, &sources.env)?;
     if let Some(listen) = &sources.listen {
-        let value = tree::Value::Text(listen.clone());
-        settings.insert("listen".to_owned(), tree::Node::new(value, Place::Flag("--listen")));
+        let listen = Node::new(Value::Text(listen.clone()), Place::Flag("--listen"));
+        settings.insert("listen".to_owned(), listen);
     }
-    read::config(settings, &server_defaults, sources, origin, warnings)
+    let config = settings::config(settings, sources)?;
+    warnings.extend(config.warnings);
+    Ok(Config { origin, warnings, ..config })
 }
 
-/// The bundled server's settings, except for those that make it the bundled server.
-fn server_defaults(defaults: &mut tree::Table) -> tree::Table {
-    let servers = defaults.get_mut("servers").and_then(tree::Node::table_mut);
-    let bundled = servers.and_then(|servers| servers.get_mut("std")?.table_mut());
-    let mut bundled = bundled.expect("the embedded defaults have it").clone();
-    bundled.retain(|key, _| key != "command" && key != "args");
-    bundled
-}
-
-/// The file's settings, completed by the defaults; or the defaults alone.
-fn settings(
-    sources: &Sources,
-    mut defaults: tree::Table,
-) -> Result<(tree::Table, Origin), ConfigError> {
+/// Reads the settings of the file, if there is one.
+fn file(sources: &Sources) -> Result<(Table, Origin), ConfigError> {
     let path = sources.file.as_deref().unwrap_or(Path::new(FILE_NAME));
     let text = match read_file(path, sources) {
         Ok(text) => text,
         Err(ConfigError::Unreadable { cause, .. })
             if sources.file.is_none() && cause.kind() == io::ErrorKind::NotFound =>
         {
-            return Ok((defaults, Origin::BuiltIn));
+            return Ok((tree::built_in(WITHOUT_FILE), Origin::BuiltIn));
         }
         Err(error) => return Err(error),
     };
-    let mut settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
-    // A file decides alone who may call and what.
-    defaults.retain(|key, _| key != "auth" && key != "servers");
-    tree::fill(&mut settings, &defaults);
+    let settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
     Ok((settings, Origin::File(sources.working_dir.join(path))))
 }
 
 fn read_file(path: &Path, sources: &Sources) -> Result<String, ConfigError> {
     fs::read_to_string(sources.working_dir.join(path))
         .map_err(|cause| ConfigError::Unreadable { path: path.display().to_string(), cause })
+}
+
+/// Reads a table whose keys are ids.
+fn named<K: Ord, V, E: fmt::Display>(
+    path: &str,
+    node: Node,
+    parse: impl Fn(&str) -> Result<K, E>,
+    read: impl Fn(&str, Node) -> Result<V, ConfigError>,
+) -> Result<BTreeMap<K, V>, ConfigError> {
+    let (_, table) = node.into_table(path)?;
+    let entry = |(name, node): (String, Node)| {
+        let id = parse(&name).map_err(|error| node.place.error(error.to_string()))?;
+        Ok((id, read(&format!("{path}.{name}"), node)?))
+    };
+    table.into_iter().map(entry).collect()
+}
+
+/// Reads a URL, for `deserialize_with`.
+fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for TenantId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
 }

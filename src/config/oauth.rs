@@ -2,77 +2,65 @@
 
 use reqwest::Url;
 
-use super::error::ConfigError;
-use super::section::Section;
-use super::tree::Node;
-use super::values::show;
+use super::kind::{Kind, checked};
+use super::section::section;
+use super::url;
 use super::web::Host;
 
-const KEYS: &[&str] = &["issuer", "audience", "jwks_url", "tenant_claim"];
-/// Longer than any claim's name that was ever meant.
+/// Longer than the name of any real claim.
 const CLAIM_LEN_MAX: usize = 256;
 
-/// An identity provider, and what its tokens must say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OAuth {
-    /// What a token's `iss` must be, letter for letter.
-    pub issuer: String,
-    /// What must be in a token's `aud`, letter for letter: the URL of this gateway, as callers know it.
-    pub audience: String,
-    /// Where the provider's keys are.
-    pub jwks_url: Url,
-    /// Where in a token's claims its tenant stands, as a JSON pointer (RFC 6901).
-    pub tenant_claim: String,
-}
-
-pub(super) fn oauth(node: Node) -> Result<OAuth, ConfigError> {
-    let mut oauth = Section::open("auth.oauth", node, KEYS)?;
-    let mut needed = |key, hint, read: fn(Node) -> Result<String, String>| {
-        oauth.optional(key, read)?.ok_or_else(|| oauth.missing(key, hint))
-    };
-    Ok(OAuth {
-        issuer: needed("issuer", "give what its tokens have as `iss`", issuer)?,
-        audience: needed("audience", "give the URL that callers have for /mcp", audience)?,
-        tenant_claim: needed("tenant_claim", "name the claim that is the tenant", claim)?,
-        jwks_url: oauth.optional("jwks_url", jwks_url)?.ok_or_else(|| {
-            oauth.missing("jwks_url", "give the `jwks_uri` of the provider's metadata")
-        })?,
-    })
-}
-
-fn issuer(node: Node) -> Result<String, String> {
-    identifier(&node, "https://id.example")
-}
-
-fn audience(node: Node) -> Result<String, String> {
-    identifier(&node, "https://gateway.example/mcp")
-}
-
-/// A URL that also is a name: it is kept as it was written, and has nothing beyond its path.
-fn identifier(node: &Node, example: &str) -> Result<String, String> {
-    let text = node.text().unwrap_or_default();
-    match url(text) {
-        Some(url) if url.query().is_none() && url.fragment().is_none() => Ok(text.to_owned()),
-        _ => Err(not_a_url(node, example, "nothing after its path")),
+section! {
+    /// An identity provider (OAuth 2.1) whose tokens are accepted as `Authorization: Bearer TOKEN`.
+    /// Tokens must be JWTs with `exp`, signed with RS256, RS384, RS512, PS256, PS384, PS512, ES256,
+    /// ES384 or EdDSA. MCP clients are told of the provider and ask it for a token themselves.
+    pub struct OAuth in "auth.oauth" {
+        /// The `iss` of every token, compared letter for letter.
+        issuer: String, ISSUER;
+        /// A value in the `aud` of every token: the URL that callers use for `/mcp`, compared
+        /// letter for letter.
+        audience: String, AUDIENCE;
+        /// Location of the provider's keys, its `jwks_uri`. Read again every 5 minutes.
+        #[serde(deserialize_with = "url")]
+        jwks_url: Url, JWKS_URL;
+        /// The claim that holds the tenant's id.
+        tenant_claim: String, CLAIM;
     }
 }
 
-fn jwks_url(node: Node) -> Result<Url, String> {
-    url(node.text().unwrap_or_default())
-        .ok_or_else(|| not_a_url(&node, "https://id.example/keys", "no user name"))
+const ISSUER: Kind = Kind::Value(
+    "a URL with https, such as \"https://id.example\", or with http if it is on this machine, \
+     with nothing after its path",
+    |node, _| checked(&node, identifier),
+);
+
+const AUDIENCE: Kind = Kind::Value(
+    "a URL with https, such as \"https://gateway.example/mcp\", or with http if it is on this \
+     machine, with nothing after its path",
+    |node, _| checked(&node, identifier),
+);
+
+const JWKS_URL: Kind = Kind::Value(
+    "a URL with https, such as \"https://id.example/keys\", or with http if it is on this machine, \
+     without a user name",
+    |node, _| checked(&node, |text| safe_url(text).map(String::from)),
+);
+
+const CLAIM: Kind = Kind::Value(
+    "the name of a claim, such as \"tenant\", or a JSON pointer into one, such as \"/org/id\", \
+     of at most 256 characters",
+    |node, _| checked(&node, claim),
+);
+
+/// Keeps a URL that also is a name as it was written.
+fn identifier(text: &str) -> Option<String> {
+    let url = safe_url(text)?;
+    (url.query().is_none() && url.fragment().is_none()).then(|| text.to_owned())
 }
 
-fn not_a_url(node: &Node, example: &str, without: &str) -> String {
-    format!(
-        "must be a URL with https, such as {example:?}, or with http if it is on this machine, and have {without}; \
-         it is {}",
-        show(node)
-    )
-}
-
-/// What others could read or change on its way is not trusted.
-fn url(text: &str) -> Option<Url> {
-    // `Url` forgives much that a comparison of texts would not, and this goes into a header as it is.
+/// Parses a URL that nobody can read or change on its way.
+fn safe_url(text: &str) -> Option<Url> {
+    // `Url` accepts much that a comparison of texts does not, and the text goes into a header.
     let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
     let url = Url::parse(text).ok().filter(|_| is_plain)?;
     let is_safe = text.starts_with("https://")
@@ -80,19 +68,11 @@ fn url(text: &str) -> Option<Url> {
     (is_safe && url.username().is_empty() && url.password().is_none()).then_some(url)
 }
 
-/// A claim's name, or with a `/` before it a path to what is inside of claims.
-fn claim(node: Node) -> Result<String, String> {
-    let text = node.text().unwrap_or_default();
-    let is_valid = text.len() <= CLAIM_LEN_MAX && !text.is_empty() && text != "/";
-    if !is_valid {
-        return Err(format!(
-            "must be the name of a claim, such as \"tenant\", or a JSON pointer into one, such as \"/org/id\", \
-             of at most {CLAIM_LEN_MAX} characters, and it is {}",
-            show(&node)
-        ));
-    }
-    if text.starts_with('/') {
-        return Ok(text.to_owned());
-    }
-    Ok(format!("/{}", text.replace('~', "~0").replace('/', "~1")))
+/// Returns a JSON pointer (RFC 6901), also for the plain name of a claim.
+fn claim(text: &str) -> Option<String> {
+    let is_name = !text.is_empty() && text != "/" && text.len() <= CLAIM_LEN_MAX;
+    is_name.then(|| match text.starts_with('/') {
+        true => text.to_owned(),
+        false => format!("/{}", text.replace('~', "~0").replace('/', "~1")),
+    })
 }

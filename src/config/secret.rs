@@ -1,29 +1,32 @@
-//! Values that nobody may see but those they are for, and the references that stand for them in files.
+//! Texts that are never printed, and the references that stand for them in files.
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
 
+use reqwest::header::HeaderValue;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::Sources;
+use super::kind::{self, Kind};
 use super::template::{MissingSecret, Part, Secrets, Template};
 use super::tree::Node;
-use super::values;
 
-/// Shorter ones could be guessed by trying.
+/// A shorter key could be guessed.
 const KEY_LEN_MIN: usize = 32;
-/// Enough to replace keys at leisure; each is tried on a token that fits none.
+/// Enough to replace keys one by one. Every key is tried on a token that none of them sealed.
 const KEYS_MAX: usize = 8;
 
 /// A text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text.
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The text, to be given to the one it is for and to nobody else.
+    /// Returns the text, to be given only to those it is for.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -41,27 +44,81 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Puts in what `${NAME}` and `${file:/path}` stand for; `$${` is a plain `${`. Errors continue the
-/// sentence that begins with the key, and show no part of the text except a reference's name.
-pub(super) fn expand(
-    text: &str,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Secret, String> {
-    let template = template(text, env, working_dir)?;
-    template.fill(&Secrets::new()).map_err(|MissingSecret(name)| {
-        format!(
-            "refers to the tenants' secret `{name}`, which only `env` and `headers` of servers can"
-        )
+pub(super) const KEY: Kind = Kind::Value(
+    "a text of at least 32 characters, as `openssl rand -base64 32` prints",
+    |node, sources| key(&node, sources).map_err(|what| format!("it {what}")),
+);
+
+pub(super) const KEYS: Kind = Kind::Value(
+    "a list of at most 8 texts of at least 32 characters, as `openssl rand -base64 32` prints",
+    |node, sources| match kind::list(node, |item| key(item, sources))? {
+        Json::Array(keys) if keys.len() > KEYS_MAX => Err(format!("it has {}", keys.len())),
+        keys => Ok(keys),
+    },
+);
+
+pub(super) const STORE_URL: Kind = Kind::Value(
+    "a URL such as \"sqlite://trunkline.db\" or \"postgres://user:password@host/database\"",
+    |node, sources| url(&node, sources, &["sqlite:", "postgres:", "postgresql:"]),
+);
+
+pub(super) const CACHE_URL: Kind =
+    Kind::Value("a URL such as \"redis://127.0.0.1:6379\"", |node, sources| {
+        url(&node, sources, &["redis:", "rediss:", "valkey:", "valkeys:", "unix:"])
+    });
+
+const TEMPLATE_ALLOWED: &str =
+    "a text, perhaps with `${NAME}`, `${file:/path}` or `${secret:NAME}`";
+
+/// The value of a variable.
+pub(super) const TEMPLATE: Kind =
+    Kind::Value(TEMPLATE_ALLOWED, |node, sources| Ok(template_of(&node, sources)?.to_json()));
+
+pub(super) const HEADER: Kind = Kind::Value(TEMPLATE_ALLOWED, |node, sources| {
+    let template = template_of(&node, sources)?;
+    let nothing = |name: &str| (name.to_owned(), Secret(String::new()));
+    let text = template.fill(&template.secrets().map(nothing).collect());
+    match text.is_ok_and(|text| HeaderValue::from_str(text.expose()).is_ok()) {
+        true => Ok(template.to_json()),
+        false => Err("it has characters that no header can have".to_owned()),
+    }
+});
+
+fn template_of(node: &Node, sources: &Sources) -> Result<Template, String> {
+    let template = node.text_or_kind().and_then(|text| template(text, sources));
+    template.map_err(|what| format!("it {what}"))
+}
+
+fn key(node: &Node, sources: &Sources) -> Result<Json, String> {
+    let key = expand(node.text_or_kind()?, sources)?;
+    let key = key.expose().trim_end_matches(['\n', '\r']);
+    match key.chars().count() {
+        KEY_LEN_MIN.. => Ok(key.into()),
+        len => Err(format!("has {len} characters")),
+    }
+}
+
+/// Reads the address of a database, which may contain a password.
+fn url(node: &Node, sources: &Sources, schemes: &[&str]) -> Result<Json, String> {
+    let url = node.text_or_kind().and_then(|text| expand(text, sources));
+    let url = url.map_err(|what| format!("it {what}"))?;
+    if schemes.iter().any(|scheme| url.expose().starts_with(scheme)) {
+        return Ok(url.expose().into());
+    }
+    Err(format!("it begins with none of `{}`", schemes.join("`, `")))
+}
+
+/// Replaces `${NAME}` and `${file:/path}`; `$${` is a plain `${`.
+///
+/// An error is a verb and its object, without any part of the text but the name of a reference.
+fn expand(text: &str, sources: &Sources) -> Result<Secret, String> {
+    template(text, sources)?.fill(&Secrets::new()).map_err(|MissingSecret(name)| {
+        format!("refers to the tenants' secret `{name}`, which only `env` and `headers` can")
     })
 }
 
-/// The same, and leaves holes for what `${secret:NAME}` stands for.
-pub(super) fn template(
-    text: &str,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Template, String> {
+/// Expands a text, except for `${secret:NAME}`.
+fn template(text: &str, sources: &Sources) -> Result<Template, String> {
     let (mut parts, mut plain) = (vec![], String::new());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -80,7 +137,7 @@ pub(super) fn template(
                 parts.push(Part::Text(Secret(std::mem::take(&mut plain))));
                 parts.push(Part::Secret(name.to_owned()));
             }
-            _ => plain.push_str(&resolve(reference, env, working_dir)?),
+            _ => plain.push_str(&resolve(reference, sources)?),
         }
         rest = after;
     }
@@ -88,109 +145,34 @@ pub(super) fn template(
     parts.push(Part::Text(Secret(plain)));
     let has_zero = |part: &Part| matches!(part, Part::Text(text) if text.0.contains('\0'));
     if parts.iter().any(has_zero) {
-        return Err("contains a zero byte, which is not allowed".to_owned());
+        return Err("contains a zero byte".to_owned());
     }
     Ok(Template::new(parts))
 }
 
-/// The settings `session_keys` and `secrets.keys`. Errors show no key.
-pub(super) fn keys(
-    node: Node,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Vec<Secret>, String> {
-    let texts = values::texts(node, "${file:/run/secrets/key}")?;
-    if texts.len() > KEYS_MAX {
-        return Err(format!("must be at most {KEYS_MAX} keys, and they are {}", texts.len()));
-    }
-    let key = |(index, text): (usize, String)| {
-        long_enough(&text, env, working_dir)
-            .map_err(|problem| format!("(item {}) {problem}", index + 1))
-    };
-    texts.into_iter().enumerate().map(key).collect()
-}
-
-/// A single key. Errors do not show it.
-pub(super) fn key(
-    node: Node,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Secret, String> {
-    let text = node.text().ok_or_else(|| format!("must be a text, and it is {}", node.kind()))?;
-    long_enough(text, env, working_dir)
-}
-
-fn long_enough(text: &str, env: &[(String, String)], working_dir: &Path) -> Result<Secret, String> {
-    let key = expand(text, env, working_dir)?;
-    let key = key.expose().trim_end_matches(['\n', '\r']);
-    match key.chars().count() {
-        KEY_LEN_MIN.. => Ok(Secret::new(key.to_owned())),
-        len => Err(format!(
-            "must have at least {KEY_LEN_MIN} characters, such as those that \
-             `openssl rand -base64 32` prints, and it has {len}"
-        )),
-    }
-}
-
-/// The address of a database. Errors do not show it: it may contain a password.
-pub(super) fn store_url(
-    node: Node,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Secret, String> {
-    let schemes = ["sqlite:", "postgres:", "postgresql:"];
-    let example = "\"sqlite://trunkline.db\" or \"postgres://user:password@host/database\"";
-    url(node, env, working_dir, &schemes, example)
-}
-
-/// The address of a Valkey or Redis server.
-pub(super) fn cache_url(
-    node: Node,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<Secret, String> {
-    let schemes = ["redis:", "rediss:", "valkey:", "valkeys:", "unix:"];
-    url(node, env, working_dir, &schemes, "\"redis://127.0.0.1:6379\"")
-}
-
-fn url(
-    node: Node,
-    env: &[(String, String)],
-    working_dir: &Path,
-    schemes: &[&str],
-    example: &str,
-) -> Result<Secret, String> {
-    let text = node.text().unwrap_or_default();
-    let url = expand(text, env, working_dir)?;
-    if schemes.iter().any(|scheme| url.expose().starts_with(scheme)) {
-        return Ok(url);
-    }
-    Err(format!("must be a URL such as {example}"))
-}
-
-fn resolve(
-    reference: &str,
-    env: &[(String, String)],
-    working_dir: &Path,
-) -> Result<String, String> {
+fn resolve(reference: &str, sources: &Sources) -> Result<String, String> {
     if let Some(path) = reference.strip_prefix("file:") {
-        let content = fs::read_to_string(working_dir.join(path)).map_err(|error| {
+        let content = fs::read_to_string(sources.working_dir.join(path)).map_err(|error| {
             format!("refers to the file `{path}`, which cannot be read: {error}")
         })?;
         // Editors and `echo` end a file with a line break that is not part of the secret.
         let trimmed = content.strip_suffix('\n').unwrap_or(&content);
         return Ok(trimmed.strip_suffix('\r').unwrap_or(trimmed).to_owned());
     }
-    // What is no name may be part of a password, and is not repeated.
+    // A text that is no name may be part of a password, and is not repeated.
     if !is_variable_name(reference) {
-        return Err(
-            "has `${` without a variable's name, `file:/path` or `secret:NAME`; write `$${` for a plain `${`"
-                .to_owned(),
-        );
+        return Err("has `${` without a variable's name, `file:/path` or `secret:NAME`; \
+             write `$${` for a plain `${`"
+            .to_owned());
     }
-    env.iter().find(|(name, _)| name == reference).map(|(_, value)| value.clone()).ok_or_else(
-        || format!("refers to the environment variable `{reference}`, which is not set"),
-    )
+    sources
+        .env
+        .iter()
+        .find(|(name, _)| name == reference)
+        .map(|(_, value)| value.clone())
+        .ok_or_else(|| {
+            format!("refers to the environment variable `{reference}`, which is not set")
+        })
 }
 
 fn is_variable_name(text: &str) -> bool {
@@ -203,8 +185,9 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Result<String, String> {
-        let env = [("TOKEN".to_owned(), "hunter2 ${NOT_AGAIN}".to_owned())];
-        expand(text, &env, Path::new("/")).map(|secret| secret.expose().to_owned())
+        let env = vec![("TOKEN".to_owned(), "hunter2 ${NOT_AGAIN}".to_owned())];
+        let sources = Sources { env, working_dir: "/".into(), ..Sources::default() };
+        expand(text, &sources).map(|secret| secret.expose().to_owned())
     }
 
     #[test]

@@ -1,95 +1,97 @@
-//! Takes a table apart key by key, so that every complaint names the place, the key and what is
-//! allowed.
+//! Declares sections of the configuration: a setting is one field, with all that is known of it.
+//!
+//! ```text
+//! section! {
+//!     /// Prose about the section, for the reference.
+//!     pub struct Server in "servers.NAME" {
+//!         /// Sentences about the setting, for the reference.
+//!         timeout: Duration = "30s", kind::DURATION;
+//!     }
+//! }
+//! ```
+//!
+//! The default is written as in TOML. A setting without one is required, unless its type is an
+//! `Option`. The [`Kind`] says what is allowed.
 
-use super::error::{ConfigError, Place};
-use super::tree::{Node, Table, Value};
+use super::kind::Kind;
 
-/// A table being read.
+/// All that is known of a section, for reading it and for the reference.
 pub(super) struct Section {
-    /// The keys that lead here, each followed by a dot.
-    path: String,
-    place: Place,
-    keys: &'static [&'static str],
-    table: Table,
+    /// Name of its table in the file, perhaps with words after it; empty at the top.
+    pub(super) header: &'static str,
+    pub(super) about: &'static [&'static str],
+    pub(super) settings: &'static [Setting],
 }
 
-/// Refuses a table that has other keys than these.
-pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Result<(), ConfigError> {
-    let Some((key, node)) = table.iter().find(|(key, _)| !keys.contains(&key.as_str())) else {
-        return Ok(());
-    };
-    let expected = keys.join("`, `");
-    Err(node.place.error(format!("unknown key `{path}{key}`, expected one of `{expected}`")))
+pub(super) struct Setting {
+    pub(super) key: &'static str,
+    pub(super) sentences: &'static [&'static str],
+    pub(super) rust_type: &'static str,
+    /// A TOML value.
+    pub(super) default: Option<&'static str>,
+    pub(super) kind: Kind,
+}
+
+impl Setting {
+    pub(super) fn is_optional(&self) -> bool {
+        self.rust_type.starts_with("Option")
+    }
 }
 
 impl Section {
-    /// Takes a table that may have these keys and no others.
-    pub(super) fn open(
-        path: &str,
-        node: Node,
-        keys: &'static [&'static str],
-    ) -> Result<Self, ConfigError> {
-        let (place, table) = into_table(path, node)?;
-        let path = if path.is_empty() { String::new() } else { format!("{path}.") };
-        refuse_unknown(&path, &table, keys)?;
-        Ok(Self { path, place, keys, table })
-    }
-
-    /// A key that may be missing. `read` says what is wrong with the value and what is allowed.
-    pub(super) fn optional<T>(
-        &mut self,
-        key: &str,
-        read: impl FnOnce(Node) -> Result<T, String>,
-    ) -> Result<Option<T>, ConfigError> {
-        debug_assert!(self.keys.contains(&key), "{key} would have been refused as unknown");
-        let Some(node) = self.table.remove(key) else {
-            return Ok(None);
-        };
-        let place = node.place.clone();
-        read(node)
-            .map(Some)
-            .map_err(|problem| place.error(format!("`{}{key}` {problem}", self.path)))
-    }
-
-    /// A key that is always there, since it has a default.
-    pub(super) fn required<T>(
-        &mut self,
-        key: &str,
-        read: impl FnOnce(Node) -> Result<T, String>,
-    ) -> Result<T, ConfigError> {
-        self.optional(key, read)?.ok_or_else(|| self.missing(key, "it has no default"))
-    }
-
-    /// The complaint about a key that must be there.
-    pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
-        self.place.error(format!("`{}{key}` is missing: {hint}", self.path))
-    }
-
-    /// A table below this one.
-    pub(super) fn table(&mut self, key: &str) -> Option<Node> {
-        debug_assert!(self.keys.contains(&key), "{key} would have been refused as unknown");
-        self.table.remove(key)
-    }
-
-    /// A table below this one that is always there, since it has defaults.
-    pub(super) fn required_table(&mut self, key: &str) -> Result<Node, ConfigError> {
-        self.table(key).ok_or_else(|| self.missing(key, "it has no default"))
-    }
-
-    /// Whether nobody has set the key: it is missing, or has its built-in value.
-    pub(super) fn is_built_in(&self, key: &str) -> bool {
-        self.table.get(key).is_none_or(|node| node.place == Place::BuiltIn)
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.settings.iter().map(|setting| setting.key)
     }
 }
 
-/// The entries of what must be a table.
-pub(super) fn into_table(path: &str, node: Node) -> Result<(Place, Table), ConfigError> {
-    let Node { value, place } = node.untexted();
-    match value {
-        Value::Table(table) => Ok((place, table)),
-        value => {
-            let kind = Node::new(value, place.clone()).kind();
-            Err(place.error(format!("`{path}` must be a table, and it is {kind}")))
+pub(super) trait Settings {
+    const SECTION: Section;
+
+    /// Returns the keys whose values differ.
+    fn changed(&self, other: &Self) -> Vec<&'static str>;
+}
+
+/// Declares a struct that serde reads. Fields after `with` are not settings.
+macro_rules! section {
+    (@default) => { None };
+    (@default $default:tt) => { Some(stringify!($default)) };
+    (
+        $(#[doc = $about:literal])+
+        $(#[derive($($derive:ident),+)])?
+        pub struct $Name:ident in $header:literal {
+            $(
+                $(#[doc = $sentence:literal])+
+                $(#[serde($($serde:tt)+)])?
+                $key:ident: $Type:ty $(= $default:tt)?, $kind:expr;
+            )+
         }
-    }
+        $(with { $($(#[doc = $note:literal])* $other:ident: $Other:ty,)+ })?
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize $($(, $derive)+)?)]
+        pub struct $Name {
+            $($(#[doc = $sentence])+ $(#[serde($($serde)+)])? pub $key: $Type,)+
+            $($($(#[doc = $note])* #[serde(skip)] pub $other: $Other,)+)?
+        }
+
+        impl $crate::config::section::Settings for $Name {
+            const SECTION: $crate::config::section::Section = $crate::config::section::Section {
+                header: $header,
+                about: &[$($about),+],
+                settings: &[$($crate::config::section::Setting {
+                    key: stringify!($key),
+                    sentences: &[$($sentence),+],
+                    rust_type: stringify!($Type),
+                    default: section!(@default $($default)?),
+                    kind: $kind,
+                }),+],
+            };
+
+            fn changed(&self, other: &Self) -> Vec<&'static str> {
+                let settings = [$((stringify!($key), self.$key != other.$key)),+];
+                settings.into_iter().filter(|(_, is_other)| *is_other).map(|(key, _)| key).collect()
+            }
+        }
+    };
 }
+pub(super) use section;

@@ -1,144 +1,216 @@
-//! One server, as it is configured.
+//! `[servers.*]`: settings of one server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::Url;
+use reqwest::header::HeaderName;
+use serde::Deserialize;
 
-use super::{Host, Template};
+use super::kind::{self, Kind};
+use super::secret::{HEADER, TEMPLATE};
+use super::section::section;
+use super::tree::Node;
+use super::web::HOSTS;
+use super::{Host, Place, Sources, Template, reader, url};
 use crate::common::policy::Rate;
 
 /// The longest deadline that a caller can ask for.
 pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// A server: how to reach it, how much to ask of it, and what to do when it fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// How it is reached.
-    pub transport: Transport,
-    /// Copies to run, or connections to keep, 1 to 64.
-    pub instances: u32,
-    /// Calls at once on each of them, 1 to 10,000.
-    pub max_in_flight: u32,
-    /// Whether to find out how many at once do it good, up to that.
-    pub adaptive: bool,
-    /// What it may be asked, over all tenants.
-    pub rate: Option<Rate>,
-    /// Who shares it.
-    pub sharing: Sharing,
-    /// Whether the operator has said so.
-    pub sharing_is_explicit: bool,
-    /// Where each session has its own: sessions at once, 1 to 10,000.
-    pub max_sessions: u32,
-    /// Where each tenant has its own: tenants at once, 1 to 10,000.
-    pub max_tenants: u32,
-    /// Where each session or tenant has its own: how long one may be unused before it is stopped.
-    pub idle_timeout: Duration,
-    /// When to start it.
-    pub start: Start,
-    /// Whether two copies must never run at once, not even while one replaces the other.
-    pub exclusive: bool,
-    /// When to replace a copy that is well.
-    pub recycle: Recycle,
-    /// The deadline of calls that name none.
-    pub timeout: Duration,
-    /// How far progress may move that deadline; without it, not at all.
-    pub max_timeout: Option<Duration>,
-    /// Whether the server is told how much time a call has left.
-    pub tell_deadline: bool,
-    /// From spawn to the end of the handshake.
-    pub start_timeout: Duration,
-    /// Which calls may be tried again.
-    pub retry: Retry,
-    /// Where they may: the deadline of one attempt. Without it, a third of what the call has.
-    pub attempt_timeout: Option<Duration>,
-    /// Whether changed tools are held back until they are approved.
-    pub pin: bool,
+/// Far more than one process can serve at once. Memory for them is reserved at the start.
+const IN_FLIGHT_MAX: u32 = 10_000;
+/// More instances of one server are probably a mistake.
+const INSTANCES_MAX: u32 = 64;
+/// More processes than one machine is likely to bear.
+const SESSIONS_MAX: u32 = 10_000;
+
+/// Headers that the gateway sets, beside those that begin with `mcp-`.
+const RESERVED_HEADERS: [&str; 7] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "transfer-encoding",
+];
+
+section! {
+    /// A server has these settings beside those of its program or of its `url`. Its name is part of
+    /// URLs: at most 32 letters, digits, `-` and `_`, beginning with a letter or digit, without
+    /// `__`, not ending in `_`.
+    pub struct Server in "servers.NAME" {
+        /// Instances of the program to run, or connections to the `url` to keep. Calls go to the
+        /// least busy one. With `sharing = "tenant"` each tenant has as many; a session has one.
+        instances: u32 = 1, Kind::Count(INSTANCES_MAX);
+        /// Calls at once on each instance. 1 means strictly one after another, in order.
+        max_in_flight: u32 = 64, Kind::Count(IN_FLIGHT_MAX);
+        /// Whether to find out how many calls at once an instance can use, up to `max_in_flight`.
+        adaptive: bool = false, kind::FLAG;
+        /// Calls that each replica may send to the server, over all tenants and instances, per s,
+        /// min or h. Unset: no limit.
+        rate: Option<Rate>, kind::RATE;
+        /// Callers that share an instance. `"shared"`: all. `"tenant"`: those of one tenant.
+        /// `"session"`: one MCP session.
+        sharing: Sharing = "shared", SHARING;
+        /// With `sharing = "session"`: sessions that may have an instance at once.
+        max_sessions: u32 = 100, Kind::Count(SESSIONS_MAX);
+        /// With `sharing = "tenant"`: tenants that may have instances at once.
+        max_tenants: u32 = 100, Kind::Count(SESSIONS_MAX);
+        /// With `sharing = "session"` or `"tenant"`: time without calls after which an instance is
+        /// stopped. Its session ends with it.
+        idle_timeout: Duration = "10min", kind::DURATION;
+        /// `"eager"`: the server starts with Trunkline. `"lazy"`: the first call starts it. With
+        /// `sharing = "session"` or `"tenant"` callers always start it.
+        start: Start = "eager", START;
+        /// Whether two instances must never run at once, not even while one replaces the other.
+        /// Needs `instances = 1`.
+        exclusive: bool = false, kind::FLAG;
+        /// When to replace a healthy instance.
+        recycle: Recycle = {}, Kind::Section(&Recycle::SECTION);
+        /// Deadline of a call whose caller names none.
+        timeout: Duration = "30s", kind::DURATION;
+        /// Latest deadline to which progress may extend `timeout`, for MCP clients that ask for
+        /// progress. Unset: progress extends nothing.
+        max_timeout: Option<Duration>, kind::DURATION;
+        /// Whether the server is told the milliseconds that a call has left, as
+        /// `_meta["trunkline/timeoutMs"]`.
+        tell_deadline: bool = false, kind::FLAG;
+        /// Time from the start of the program until it is ready. Programs run by npx or uvx may
+        /// download first. A server with a `url` has `init_timeout` for each step instead.
+        start_timeout: Duration = "60s", kind::DURATION;
+        /// Calls to try again when an instance fails. `"never"`: only calls that the instance never
+        /// received. `"safe"`: also calls of tools annotated as read-only or idempotent, at most
+        /// one call in ten.
+        retry: Retry = "never", RETRY;
+        /// With `retry = "safe"`: deadline of one attempt. Unset: a third of the call's time.
+        attempt_timeout: Option<Duration>, kind::DURATION;
+        /// Whether a tool whose definition has changed is hidden and refused until
+        /// `trunkline pin approve`.
+        pin: bool = false, kind::FLAG;
+    }
+    with {
+        /// Program or URL.
+        transport: Transport,
+        /// Whether the operator has set `sharing`.
+        sharing_is_explicit: bool,
+    }
 }
 
-/// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A program of this machine, over its standard input and output.
+    /// A program on this machine, over its standard input and output.
     Stdio(Program),
     /// Streamable HTTP.
     Http(Upstream),
 }
 
-/// A program that speaks MCP over stdio.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Program {
-    /// As written, so that a bare name is still to be found on the PATH.
-    pub command: PathBuf,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Variables beyond the few that every child gets.
-    pub env: BTreeMap<String, Template>,
-    /// Its directory, if not one of its own.
-    pub cwd: Option<PathBuf>,
-    /// Who runs it, if not whoever runs the gateway.
-    pub user: Option<String>,
-    /// What it may use.
-    pub limits: ChildLimits,
-    /// What it may do, if not everything.
-    pub sandbox: Option<Sandbox>,
+section! {
+    /// A server that is a program on this machine and speaks MCP over stdio.
+    #[derive(Default)]
+    pub struct Program in "servers.NAME with a `command`" {
+        /// The program, started without a shell. `"trunkline"` is this program itself.
+        command: PathBuf, kind::COMMAND;
+        /// Arguments of the program.
+        args: Vec<String> = [], kind::ARGUMENTS;
+        /// Variables of the program. Of Trunkline's own it sees only PATH, HOME, USER, LANG,
+        /// LC_ALL, TZ and TMPDIR. `${NAME}` stands for a variable of Trunkline, `${file:/path}` for
+        /// the content of a file, `$${` for a plain `${`. `${secret:NAME}` stands for a secret that
+        /// each tenant stores; it needs `sharing = "tenant"`.
+        env: BTreeMap<String, Template> = {}, VARIABLES;
+        /// Directory to start the program in. Unset: a private one, removed when the program ends.
+        cwd: Option<PathBuf>, kind::TEXT;
+        /// User who runs the program. Unset: the user of Trunkline. Needs the right to change
+        /// users.
+        user: Option<String>, kind::TEXT;
+        /// Limits on the program's use of the machine.
+        limits: ChildLimits = {}, Kind::Section(&ChildLimits::SECTION);
+        /// Restrictions on the program's actions. Unset: none.
+        sandbox: Option<Sandbox>, Kind::Section(&Sandbox::SECTION);
+    }
 }
 
-/// What a child may use of the machine; what is absent is not limited.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChildLimits {
-    /// Open files.
-    pub files: Option<u64>,
-    /// The size of a file it writes, in bytes.
-    pub file_size: Option<u64>,
-    /// Its address space, in bytes.
-    pub memory: Option<u64>,
-    /// Processes of its user.
-    pub processes: Option<u64>,
+section! {
+    /// Limits of a program, enforced by the kernel. A limit that is unset does not apply.
+    #[derive(Default)]
+    pub struct ChildLimits in "servers.NAME.limits" {
+        /// Open files.
+        files: Option<u64>, Kind::Count(u32::MAX);
+        /// Size of a file that the program writes.
+        file_size: Option<u64>, kind::BYTES;
+        /// Address space.
+        memory: Option<u64>, kind::BYTES;
+        /// Processes of the program's user.
+        processes: Option<u64>, Kind::Count(u32::MAX);
+    }
 }
 
-/// What a child may do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sandbox {
-    /// Files and directories it may read and execute.
-    pub read: Vec<PathBuf>,
-    /// Those it may also write.
-    pub write: Vec<PathBuf>,
-    /// The TCP ports it may connect to; absent: any.
-    pub connect: Option<Vec<u16>>,
-    /// Whether system calls that no server needs are refused.
-    pub syscalls: bool,
-    /// Whether to start it all the same where the kernel cannot do that.
-    pub optional: bool,
+section! {
+    /// Restrictions enforced by the kernel (Landlock, seccomp). The program sees no paths but those
+    /// named here.
+    #[derive(Default)]
+    pub struct Sandbox in "servers.NAME.sandbox" {
+        /// Files and directories that the program may read and execute.
+        read: Vec<PathBuf> = [], kind::PATHS;
+        /// Files and directories that the program may also write.
+        write: Vec<PathBuf> = [], kind::PATHS;
+        /// TCP ports that the program may connect to. Unset: any.
+        connect: Option<Vec<u16>>, kind::PORTS;
+        /// Whether to refuse system calls that no server needs.
+        syscalls: bool = true, kind::FLAG;
+        /// Whether to start the program even if the kernel cannot enforce the sandbox. Otherwise
+        /// the server does not start then.
+        optional: bool = false, kind::FLAG;
+    }
 }
 
-/// An MCP server over Streamable HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// Its address.
-    pub url: Url,
-    /// Sent with every request.
-    pub headers: BTreeMap<String, Template>,
-    /// How long each step of the handshake may take.
-    pub init_timeout: Duration,
-    /// Other hosts that it may redirect to.
-    pub redirect_hosts: Vec<Host>,
+section! {
+    /// A server over Streamable HTTP.
+    pub struct Upstream in "servers.NAME with a `url`" {
+        /// Address of the server.
+        #[serde(deserialize_with = "url")]
+        url: Url, URL;
+        /// Headers of every request, such as `Authorization = "Bearer ${TOKEN}"`. Values may have
+        /// references as in `env`.
+        headers: BTreeMap<String, Template> = {}, HEADERS;
+        /// Time for each step of the handshake.
+        init_timeout: Duration = "5s", kind::DURATION;
+        /// Hosts other than that of the `url` that redirects may lead to. Redirects to any other
+        /// host are refused.
+        redirect_hosts: Vec<Host> = [], HOSTS;
+    }
 }
 
-/// Who shares a server's processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+section! {
+    /// Reasons to replace a healthy instance. The next one starts first; the old one ends after its
+    /// last call. If calls outlast `timeout` and `max_timeout`, up to four old ones may wait for
+    /// theirs. The instance of a session ends with its session, while that has no calls.
+    #[derive(Default)]
+    pub struct Recycle in "servers.NAME.recycle" {
+        /// Number of calls. Unset: no reason.
+        calls: Option<u64>, Kind::Count(u32::MAX);
+        /// Age, or up to a tenth less, so that not all instances go at once. Unset: no reason.
+        age: Option<Duration>, kind::DURATION;
+        /// Memory of a program and all that it started, looked at every 15 s. Unset: no reason.
+        memory: Option<u64>, kind::BYTES;
+    }
+}
+
+/// Callers that share an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// All callers.
     Shared,
-    /// The callers of a tenant.
     Tenant,
-    /// Nobody: each MCP session has its own.
     Session,
 }
 
-/// When to start a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+const SHARING: Kind = kind::of::<Sharing>("\"shared\", \"tenant\" or \"session\"");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Start {
     /// With the gateway.
     Eager,
@@ -146,45 +218,80 @@ pub enum Start {
     Lazy,
 }
 
-/// When a copy that is well is replaced all the same; what is absent is no reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recycle {
-    /// After so many calls.
-    pub calls: Option<u64>,
-    /// When it is so old.
-    pub age: Option<Duration>,
-    /// When it and all it started use so much memory, in bytes.
-    pub memory: Option<u64>,
-}
+const START: Kind = kind::of::<Start>("\"eager\" or \"lazy\"");
 
-/// Which calls are tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Calls that are tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Retry {
-    /// Those that the server never saw.
+    /// Calls that the server never received.
     Never,
-    /// Also those of tools that say they change nothing, or the same again.
+    /// Also calls of tools that are annotated as read-only or idempotent.
     Safe,
 }
 
+const RETRY: Kind = kind::of::<Retry>("\"never\" or \"safe\"");
+
+/// An address that the operator chose. Errors do not show it: its query may hold a key.
+const URL: Kind = Kind::Value(
+    "a URL with http or https, such as \"http://127.0.0.1:9000/mcp\", without a user name \
+     (credentials go into `headers`)",
+    |node, _| {
+        let url = node.text().and_then(|text| Url::parse(text).ok()).ok_or("it is none")?;
+        match url.scheme() {
+            "http" | "https" if url.username().is_empty() && url.password().is_none() => {
+                Ok(String::from(url).into())
+            }
+            "http" | "https" => Err("it has a user name or a password".to_owned()),
+            scheme => Err(format!("it begins with `{scheme}:`")),
+        }
+    },
+);
+
+const VARIABLES: Kind = Kind::Table {
+    check_name: |name| match name.is_empty() || name.contains(['=', '\0']) {
+        true => Err("is not a variable's name: it must not be empty or contain `=`".to_owned()),
+        false => Ok(()),
+    },
+    entry: &TEMPLATE,
+};
+
+const HEADERS: Kind = Kind::Table {
+    check_name: |name| match name.parse::<HeaderName>() {
+        Err(_) => Err("is not a header's name".to_owned()),
+        Ok(it) if RESERVED_HEADERS.contains(&it.as_str()) || it.as_str().starts_with("mcp-") => {
+            Err("is a header that the protocol sets itself".to_owned())
+        }
+        Ok(_) => Ok(()),
+    },
+    entry: &HEADER,
+};
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self::Stdio(Program::default())
+    }
+}
+
 impl Server {
-    /// A server of which nothing else is said.
+    /// Returns a server with all settings at their defaults.
     pub fn new(transport: Transport) -> Self {
-        let mut defaults = super::tree::parse_built_in(super::DEFAULTS);
-        let defaults = super::server_defaults(&mut defaults);
-        super::servers::with_defaults(transport, &defaults)
+        let nothing = Node::table(BTreeMap::new(), Place::BuiltIn);
+        let defaults = reader::read("servers", nothing, &Sources::default());
+        Self { transport, ..defaults.expect("every default is allowed") }
     }
 
-    /// How long a call may take that asks for no deadline of its own, at most.
+    /// Returns the longest time that a call may take whose caller names no deadline.
     pub fn usual_call(&self) -> Duration {
         self.timeout.max(self.max_timeout.unwrap_or_default())
     }
 
-    /// How long any call may take.
+    /// Returns the longest time that any call may take.
     pub fn longest_call(&self) -> Duration {
         self.usual_call().max(CALL_MAX)
     }
 
-    /// The names of the tenants' secrets it needs.
+    /// Returns the names of the tenants' secrets that the server needs.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let templates = match &self.transport {
             Transport::Stdio(program) => &program.env,

@@ -1,20 +1,23 @@
-//! A setting with holes for what only its tenant knows: `Bearer ${secret:TOKEN}`.
+//! A setting that a secret of the tenant completes: `Bearer ${secret:TOKEN}`.
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
 use super::Secret;
 
-/// What tenants have stored for a server, by name.
+/// Secrets that a tenant has stored for a server, by name.
 pub type Secrets = BTreeMap<String, Secret>;
 
 /// A text that is complete, except for a tenant's secrets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub struct Template {
     parts: Vec<Part>,
 }
 
-/// Part of a template.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum Part {
     Text(Secret),
     Secret(String),
@@ -30,12 +33,21 @@ impl Template {
         Self { parts }
     }
 
-    /// A text without holes.
+    /// Returns the form that serde reads, secrets included.
+    pub(super) fn to_json(&self) -> Json {
+        let part = |part: &Part| match part {
+            Part::Text(text) => json!({ "Text": text.expose() }),
+            Part::Secret(name) => json!({ "Secret": name }),
+        };
+        self.parts.iter().map(part).collect()
+    }
+
+    /// Makes a template that needs no secret.
     pub fn plain(text: &str) -> Self {
         Self::new(vec![Part::Text(Secret::new(text.to_owned()))])
     }
 
-    /// The names of the secrets it needs.
+    /// Returns the names of the secrets that it needs.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,
@@ -43,7 +55,7 @@ impl Template {
         })
     }
 
-    /// The whole text.
+    /// Returns the complete text.
     pub fn fill(&self, secrets: &Secrets) -> Result<Secret, MissingSecret> {
         let mut text = String::new();
         for part in &self.parts {

@@ -1,75 +1,78 @@
-//! `[tenants.*]`: what tenants of the file may do.
+//! `[tenants.*]`: tenants that only the file changes.
 
 use std::collections::BTreeMap;
 
 use super::error::ConfigError;
-use super::section::{Section, into_table};
+use super::kind::{self, Kind};
+use super::section::{Settings, section};
 use super::tree::Node;
-use super::values;
+use super::{Sources, reader};
 use crate::common::ids::TenantId;
-use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, WEIGHT_MAX};
+use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
 
-const TENANT_KEYS: &[&str] = &["rate", "burst", "max_in_flight", "weight", "servers", "limits"];
-const LIMIT_KEYS: &[&str] = &["rate", "burst", "max_in_flight"];
+section! {
+    /// Tenants may stand here or in the store (`trunkline tenant add`). Commands and the API cannot
+    /// change those here. Keys can be made for both (`trunkline key create acme`).
+    pub struct Tenant in "tenants.NAME" {
+        /// Calls that may begin, per s, min or h. Unset: no limit.
+        rate: Option<Rate>, kind::RATE;
+        /// Calls of the `rate` that may begin at once. Unset: as many as the rate names.
+        burst: Option<u32>, Kind::Count(BURST_MAX);
+        /// Calls that may be in flight.
+        max_in_flight: u32 = 256, Kind::Count(IN_FLIGHT_MAX);
+        /// Share of a busy server, relative to other tenants.
+        weight: u32 = 1, Kind::Count(WEIGHT_MAX);
+        /// Servers, or tools of servers, that the tenant may use. `*` stands for any characters.
+        servers: Grants = [], kind::PATTERNS;
+        /// Further limits by pattern, such as `limits."search/query" = { rate = "5/s" }`. One limit
+        /// counts all calls that its pattern covers.
+        limits: BTreeMap<Pattern, TenantLimit> = {}, LIMITS;
+    }
+}
 
-pub(super) fn tenants(node: Node) -> Result<BTreeMap<TenantId, Policy>, ConfigError> {
-    let (_, table) = into_table("tenants", node)?;
-    let mut tenants = BTreeMap::new();
-    for (name, node) in table {
+section! {
+    /// A further limit of a tenant, for the servers or tools that a pattern covers.
+    pub struct TenantLimit in "tenants.NAME.limits.PATTERN" {
+        /// Calls that may begin, per s, min or h. Unset: no limit.
+        rate: Option<Rate>, kind::RATE;
+        /// Calls of the `rate` that may begin at once. Unset: as many as the rate names.
+        burst: Option<u32>, Kind::Count(BURST_MAX);
+        /// Calls that may be in flight. Unset: no limit.
+        max_in_flight: Option<u32>, Kind::Count(IN_FLIGHT_MAX);
+    }
+}
+
+const LIMITS: Kind = Kind::Table {
+    check_name: |name| match Pattern::parse(name) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("has a wrong name: {error}")),
+    },
+    entry: &Kind::Section(&TenantLimit::SECTION),
+};
+
+pub(super) fn tenants(
+    node: Node,
+    sources: &Sources,
+) -> Result<BTreeMap<TenantId, Policy>, ConfigError> {
+    super::named("tenants", node, TenantId::parse, |path, node| {
         let place = node.place.clone();
-        let id = TenantId::parse(&name).map_err(|error| place.error(error.to_string()))?;
-        let path = format!("tenants.{name}");
-        let policy = policy(&path, node)?;
+        let policy = Policy::from(reader::read::<Tenant>(path, node, sources)?);
         policy.check().map_err(|error| place.error(format!("`{path}`: {error}")))?;
-        tenants.insert(id, policy);
-    }
-    Ok(tenants)
-}
-
-fn policy(path: &str, node: Node) -> Result<Policy, ConfigError> {
-    let mut tenant = Section::open(path, node, TENANT_KEYS)?;
-    let defaults = Policy::new();
-    let mut limit = limit(&mut tenant)?;
-    limit.max_in_flight = limit.max_in_flight.or(defaults.limit.max_in_flight);
-    let limits = match tenant.table("limits") {
-        Some(node) => scoped(&format!("{path}.limits"), node)?,
-        None => BTreeMap::new(),
-    };
-    Ok(Policy {
-        limit,
-        weight: tenant.optional("weight", up_to(WEIGHT_MAX))?.unwrap_or(defaults.weight),
-        servers: tenant.optional("servers", grants)?.unwrap_or_default(),
-        limits,
+        Ok(policy)
     })
 }
 
-fn scoped(path: &str, node: Node) -> Result<BTreeMap<Pattern, Limit>, ConfigError> {
-    let (_, table) = into_table(path, node)?;
-    let mut limits = BTreeMap::new();
-    for (name, node) in table {
-        let pattern = Pattern::parse(&name)
-            .map_err(|error| node.place.error(format!("`{path}`: {error}")))?;
-        let mut section = Section::open(&format!("{path}.{name}"), node, LIMIT_KEYS)?;
-        limits.insert(pattern, limit(&mut section)?);
+impl From<Tenant> for Policy {
+    fn from(tenant: Tenant) -> Self {
+        let Tenant { rate, burst, max_in_flight, weight, servers, limits } = tenant;
+        let limit = Limit { rate, burst, max_in_flight: Some(max_in_flight) };
+        let limits = limits.into_iter().map(|(pattern, limit)| (pattern, limit.into()));
+        Self { limit, weight, servers, limits: limits.collect() }
     }
-    Ok(limits)
 }
 
-fn limit(section: &mut Section) -> Result<Limit, ConfigError> {
-    Ok(Limit {
-        rate: section.optional("rate", values::rate)?,
-        burst: section.optional("burst", up_to(BURST_MAX))?,
-        max_in_flight: section.optional("max_in_flight", up_to(IN_FLIGHT_MAX))?,
-    })
-}
-
-fn up_to(max: u32) -> impl FnOnce(Node) -> Result<u32, String> {
-    move |node| values::count(node, max)
-}
-
-fn grants(node: Node) -> Result<Grants, String> {
-    let patterns = values::texts(node, "search/*")?;
-    let patterns = patterns.iter().map(|text| Pattern::parse(text));
-    let patterns = patterns.collect::<Result<_, _>>();
-    patterns.map(Grants::new).map_err(|error| format!("cannot be used: {error}"))
+impl From<TenantLimit> for Limit {
+    fn from(TenantLimit { rate, burst, max_in_flight }: TenantLimit) -> Self {
+        Self { rate, burst, max_in_flight }
+    }
 }

@@ -1,25 +1,25 @@
-//! Settings before they have types: a tree in which every value remembers where it stands. The TOML
-//! file, the JSON file and the environment all end up in one, so that one reader checks them all.
+//! Settings before they have types: a tree in which every value knows its place.
+//!
+//! The TOML file, the JSON file and the environment are merged into one tree, which `reader` reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Place};
 
-/// A table's entries.
 pub(super) type Table = BTreeMap<String, Node>;
 
-/// A value and its place. Cannot be printed, since it may be a secret.
+/// A value and its place. Has no `Debug`, since the value may be secret.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) value: Value,
     pub(super) place: Place,
 }
 
-/// The kinds of values that settings have.
 #[derive(Clone)]
 pub(super) enum Value {
     Text(String),
@@ -27,7 +27,7 @@ pub(super) enum Value {
     Flag(bool),
     List(Vec<Node>),
     Table(Table),
-    /// What no setting is, by name.
+    /// A kind of value that no setting has, by name.
     Other(&'static str),
 }
 
@@ -36,7 +36,10 @@ impl Node {
         Self { value, place }
     }
 
-    /// The text, if it is one.
+    pub(super) fn table(table: Table, place: Place) -> Self {
+        Self::new(Value::Table(table), place)
+    }
+
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -44,20 +47,23 @@ impl Node {
         }
     }
 
-    /// What to take for any other kind than text. All variables of the environment are texts; for a
-    /// setting that is none, theirs is read as TOML would read it.
-    pub(super) fn untexted(self) -> Self {
-        let (Value::Text(text), Place::Variable(_)) = (&self.value, &self.place) else {
-            return self;
-        };
-        let Ok(parsed) = DeValue::parse(text.trim()) else {
-            return self;
-        };
-        let place = self.place.clone();
-        Self::new(from_toml(parsed.into_inner(), &|_| place.clone()), place)
+    /// Returns the text, or an error such as "is a list" that does not show the value.
+    pub(super) fn text_or_kind(&self) -> Result<&str, String> {
+        self.text().ok_or_else(|| format!("is {}", self.value.kind()))
     }
 
-    /// The entries, if it is a table.
+    /// Reads a variable's text as TOML, for settings that are not texts. Leaves other nodes alone.
+    pub(super) fn untexted(self) -> Self {
+        match (&self.value, &self.place) {
+            (Value::Text(text), Place::Variable(_)) => match Value::parse(text.trim(), &self.place)
+            {
+                Some(value) => Self::new(value, self.place),
+                None => self,
+            },
+            _ => self,
+        }
+    }
+
     pub(super) fn table_mut(&mut self) -> Option<&mut Table> {
         if self.text().is_some() {
             *self = self.clone().untexted();
@@ -68,32 +74,68 @@ impl Node {
         }
     }
 
-    /// The kind, with an article.
-    pub(super) fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Text(_) => "a text",
-            Value::Integer(_) => "an integer",
-            Value::Flag(_) => "a boolean",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
-            Value::Other(kind) => kind,
+    /// Returns the entries of a node that must be a table.
+    pub(super) fn into_table(self, path: &str) -> Result<(Place, Table), ConfigError> {
+        let Self { value, place } = self.untexted();
+        match value {
+            Value::Table(table) => Ok((place, table)),
+            value => {
+                let kind = value.kind();
+                Err(place.error(format!("`{path}` must be a table, and it is {kind}")))
+            }
+        }
+    }
+
+    /// Returns the value, for errors about settings that are never secret.
+    pub(super) fn show(&self) -> String {
+        match &self.value {
+            Value::Text(text) => format!("{text:?}"),
+            Value::Integer(number) => number.to_string(),
+            other => other.kind().to_owned(),
         }
     }
 }
 
-/// Adds the defaults of what is not there.
-pub(super) fn fill(table: &mut Table, defaults: &Table) {
-    for (key, node) in defaults {
-        table.entry(key.clone()).or_insert_with(|| node.clone());
+impl Value {
+    /// Parses a TOML value. All its parts have the same place.
+    pub(super) fn parse(text: &str, place: &Place) -> Option<Self> {
+        let parsed = DeValue::parse(text).ok()?;
+        Some(from_toml(parsed.into_inner(), &|_| place.clone()))
+    }
+
+    /// Returns the value without the places of its parts.
+    pub(super) fn to_json(&self) -> Json {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Integer(number) => (*number).into(),
+            Self::Flag(flag) => (*flag).into(),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Table(table) => {
+                table.iter().map(|(key, node)| (key.clone(), node.value.to_json())).collect()
+            }
+            Self::Other(_) => Json::Null,
+        }
+    }
+
+    /// Returns the kind, with an article.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Integer(_) => "an integer",
+            Self::Flag(_) => "a boolean",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
+            Self::Other(kind) => kind,
+        }
     }
 }
 
-/// Reads a TOML file's text.
+/// Parses the text of a TOML file.
 pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
     let place = |offset| Place::in_file(path, text, offset);
     match DeTable::parse(text) {
         Ok(table) => Ok(table_from_toml(table.into_inner(), &place)),
-        // Only the message: the error's full text quotes the line, and that may hold a secret.
+        // Only the message: the full text of the error quotes the line, which may hold a secret.
         Err(error) => {
             let offset = error.span().map_or(text.len(), |span| span.start);
             Err(place(offset).error(format!("not valid TOML: {}", error.message())))
@@ -101,13 +143,13 @@ pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<Table, ConfigErr
     }
 }
 
-/// Reads the defaults that are part of the program.
-pub(super) fn parse_built_in(text: &str) -> Table {
-    let table = DeTable::parse(text).expect("the embedded defaults are valid TOML");
+/// Parses text that is part of the program.
+pub(super) fn built_in(text: &str) -> Table {
+    let table = DeTable::parse(text).expect("the embedded text is valid TOML");
     table_from_toml(table.into_inner(), &|_| Place::BuiltIn)
 }
 
-// An entry stands where its key does: a table's own span can begin elsewhere.
+// The place of an entry is that of its key: the span of a table can begin elsewhere.
 fn table_from_toml(table: DeTable<'_>, place: &dyn Fn(usize) -> Place) -> Table {
     let entry = |(key, value): (Spanned<_>, Spanned<_>)| {
         let at = place(key.span().start);
@@ -144,7 +186,8 @@ mod tests {
 
     #[test]
     fn every_value_knows_its_line() {
-        let text = "listen = \"x\"\n\n[servers.a]\nargs = [\n  \"one\",\n  2,\n]\n[servers.a.env]\nK = \"v\"\n";
+        let text = "listen = \"x\"\n\n[servers.a]\nargs = [\n  \"one\",\n  2,\n]\n\
+                    [servers.a.env]\nK = \"v\"\n";
         let mut root = parse_toml(&"t.toml".into(), text).unwrap();
         let line = |node: &Node| match &node.place {
             Place::File { line, .. } => *line,
@@ -174,10 +217,10 @@ mod tests {
     fn only_the_environments_texts_are_read_as_toml() {
         let variable = Place::Variable("X".into());
         let list = Node::new(Value::Text("[\"a\"]".into()), variable.clone()).untexted();
-        assert_eq!(list.kind(), "a list");
+        assert_eq!(list.value.kind(), "a list");
         let word = Node::new(Value::Text("word".into()), variable).untexted();
-        assert_eq!(word.kind(), "a text");
+        assert_eq!(word.value.kind(), "a text");
         let quoted = Node::new(Value::Text("4".into()), Place::Flag("--x")).untexted();
-        assert_eq!(quoted.kind(), "a text");
+        assert_eq!(quoted.value.kind(), "a text");
     }
 }

@@ -1,13 +1,13 @@
-//! Settings from the environment: `TRUNKLINE_SECTION__KEY`, laid over those of the files.
+//! Settings from the environment: `TRUNKLINE_SECTION__KEY` overrides the files.
 
 use super::error::{ConfigError, Place};
 use super::tree::{Node, Table, Value};
 
 const PREFIX: &str = "TRUNKLINE_";
-/// Tell commands where the gateway is, who calls, and where the file is.
+/// Options of commands: the address of the gateway, the caller's key, and the file.
 const NOT_SETTINGS: [&str; 3] = ["TRUNKLINE_URL", "TRUNKLINE_KEY", "TRUNKLINE_CONFIG"];
 
-/// Sets what the variables say.
+/// Puts the variables into the settings.
 pub(super) fn overlay(settings: &mut Table, env: &[(String, String)]) -> Result<(), ConfigError> {
     let mut variables: Vec<_> = env
         .iter()
@@ -24,8 +24,8 @@ pub(super) fn overlay(settings: &mut Table, env: &[(String, String)]) -> Result<
     Ok(())
 }
 
-/// Kubernetes gives every pod beside a service named `trunkline` variables such as
-/// TRUNKLINE_SERVICE_HOST and TRUNKLINE_PORT_8080_TCP. No setting has a name like these.
+/// Recognises variables that Kubernetes sets beside a service named `trunkline`, such as
+/// TRUNKLINE_SERVICE_HOST and TRUNKLINE_PORT_8080_TCP. No setting has such a name.
 fn is_service_link(name: &str) -> bool {
     let numbered_port = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     !name.contains("__")
@@ -35,14 +35,14 @@ fn is_service_link(name: &str) -> bool {
             || name.split_once("_PORT_").is_some_and(numbered_port))
 }
 
-/// `SERVERS__STD__MAX_IN_FLIGHT` as keys.
+/// Splits `SERVERS__STD__MAX_IN_FLIGHT` into keys.
 fn keys(settings: &Table, path: &str, place: &Place) -> Result<Vec<String>, ConfigError> {
     let mut keys: Vec<String> = path.splitn(4, "__").map(str::to_owned).collect();
     let is_server = keys.len() > 1 && keys[0].eq_ignore_ascii_case("servers");
     for depth in 0..keys.len() {
         match depth {
             1 if is_server => keys[1] = server_name(settings, &keys[1], place)?,
-            // The name of a child's variable, of a header, or of what a tenant's limit is for.
+            // The name of a variable, of a header, or the pattern of a tenant's limit.
             3 if !is_server || ["env", "headers"].contains(&keys[2].as_str()) => {}
             _ => keys[depth].make_ascii_lowercase(),
         }
@@ -50,7 +50,7 @@ fn keys(settings: &Table, path: &str, place: &Place) -> Result<Vec<String>, Conf
     Ok(keys)
 }
 
-/// The configured server that is meant, since variables can hold neither its case nor its hyphens.
+/// Returns the configured server that fits, since variables keep neither case nor hyphens.
 fn server_name(settings: &Table, segment: &str, place: &Place) -> Result<String, ConfigError> {
     let servers = match settings.get("servers").map(|node| &node.value) {
         Some(Value::Table(servers)) => servers.keys().collect(),
@@ -75,7 +75,7 @@ fn set(settings: &mut Table, keys: &[String], node: Node) -> Result<(), ConfigEr
     let (last, parents) = keys.split_last().expect("a split text has a part");
     let mut table = settings;
     for key in parents {
-        let empty = || Node::new(Value::Table(Table::new()), node.place.clone());
+        let empty = || Node::table(Table::new(), node.place.clone());
         let parent = table.entry(key.clone()).or_insert_with(empty);
         table = parent.table_mut().ok_or_else(|| {
             node.place.error(format!("`{key}` is not a table, so there is no `{}`", keys.join(".")))
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
 
     fn settings_with_servers(names: &[&str]) -> Table {
-        let empty = || Node::new(Value::Table(Table::new()), Place::BuiltIn);
+        let empty = || Node::table(Table::new(), Place::BuiltIn);
         let servers = names.iter().map(|name| ((*name).to_owned(), empty())).collect();
-        Table::from([("servers".to_owned(), Node::new(Value::Table(servers), Place::BuiltIn))])
+        Table::from([("servers".to_owned(), Node::table(servers, Place::BuiltIn))])
     }
 
     fn keys_of(names: &[&str], path: &str) -> Result<String, ConfigError> {

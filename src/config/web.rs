@@ -1,12 +1,14 @@
-//! Names as browsers send them: a site in `Origin`, and the gateway itself in `Host`. The same types are
-//! read from the configuration and from requests, so that both are compared alike.
+//! Names as browsers send them: a site in `Origin`, and the gateway itself in `Host`.
+//!
+//! Configuration and requests are read as the same types, so that both are compared alike.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::tree::Node;
-use super::values;
+use serde::{Deserialize, Deserializer, de};
 
-/// A host, and a port where one is named.
+use super::kind::{Kind, list_of};
+
+/// A host, perhaps with a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// In lower case; an IPv6 address without its brackets, in its usual spelling.
@@ -14,7 +16,7 @@ pub struct Host {
     port: Option<u16>,
 }
 
-/// The site a web page is from.
+/// The site that a web page is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebOrigin {
     /// In lower case.
@@ -41,18 +43,18 @@ impl Host {
         Some(Self { name, port })
     }
 
-    /// Whether it is a name that every machine has for itself.
+    /// Returns whether this is a name that every machine has for itself.
     pub fn is_loopback(&self) -> bool {
         let address = self.name.parse::<IpAddr>();
         self.name == "localhost"
             || address.is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
-    /// Whether `asked` is this host. Without a port all its ports are meant.
+    /// Returns whether `asked` is this host. A host without a port includes all its ports.
     pub fn includes(&self, asked: &Self) -> bool {
         let right_port = match (self.port, asked.port) {
             (None, _) => true,
-            // Clients leave out the ports that http and https imply, and which of them it was is not known here.
+            // Clients leave out the port that the scheme implies, and the scheme is unknown here.
             (Some(port), None) => port == 80 || port == 443,
             (Some(port), Some(asked)) => port == asked,
         };
@@ -76,7 +78,7 @@ impl WebOrigin {
         Some(Self { scheme, host })
     }
 
-    /// Whether the page is from this machine.
+    /// Returns whether the page is from this machine.
     pub fn is_loopback(&self) -> bool {
         self.host.is_loopback()
     }
@@ -87,37 +89,34 @@ fn plain_name(name: &str) -> Option<String> {
     (!name.is_empty() && name.bytes().all(is_plain)).then(|| name.to_ascii_lowercase())
 }
 
-/// Only digits: `parse` alone would take a sign.
+/// Parses digits only: `parse` alone would accept a sign.
 fn port(digits: &str) -> Option<u16> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// The setting `allowed_origins`.
-pub(super) fn origins(node: Node) -> Result<Vec<WebOrigin>, String> {
-    let parse = |text: String| {
-        WebOrigin::parse(&text)
+pub(super) const ORIGINS: Kind = list_of::<WebOrigin>(
+    "a list of origins, such as [\"https://app.example\"]: http or https, a host, perhaps a port, \
+     and nothing after it, no wildcard",
+);
+
+pub(super) const HOSTS: Kind = list_of::<Host>(
+    "a list of host names, each with or without a port, \
+     such as [\"gateway.example\", \"gateway.example:8443\"], no wildcard",
+);
+
+impl<'de> Deserialize<'de> for WebOrigin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?)
             .filter(|origin| origin.scheme == "http" || origin.scheme == "https")
-            .ok_or_else(|| {
-                format!(
-                    "must have origins only, such as \"https://app.example\" or \"http://app.example:3000\": \
-                     http or https, a host, perhaps a port, and nothing after it, no wildcard; one is {text:?}"
-                )
-            })
-    };
-    values::texts(node, "https://app.example")?.into_iter().map(parse).collect()
+            .ok_or_else(|| de::Error::custom("not an origin"))
+    }
 }
 
-/// The setting `allowed_hosts`.
-pub(super) fn hosts(node: Node) -> Result<Vec<Host>, String> {
-    let parse = |text: String| {
-        Host::parse(&text).ok_or_else(|| {
-            format!(
-                "must have host names only, each with or without a port, such as \"gateway.example\" or \
-                 \"gateway.example:8443\", no wildcard; one is {text:?}"
-            )
-        })
-    };
-    values::texts(node, "gateway.example")?.into_iter().map(parse).collect()
+impl<'de> Deserialize<'de> for Host {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom("not a host"))
+    }
 }
 
 #[cfg(test)]

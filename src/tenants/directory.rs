@@ -109,7 +109,7 @@ impl Directory {
         shared_limits: Option<Arc<Shared>>,
     ) -> Result<Self, StoreError> {
         let directory = Self {
-            secrets: TenantSecrets::open(store.clone(), &config.secret_keys).await?,
+            secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
             of_file: ArcSwap::from_pointee(OfFile::new(config)),
             shared_limits,

@@ -75,7 +75,7 @@ fn the_image_by_itself_lets_in_only_those_who_have_a_key() {
     let text = shipped("docker/image.toml");
     let config = loaded(&text, &[]);
     assert_eq!(config.auth.anonymous_tenant, None);
-    assert_eq!(config.store_url.expose(), "sqlite://trunkline.db");
+    assert_eq!(config.store.url.expose(), "sqlite://trunkline.db");
     assert_eq!(config.servers.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["std"]);
     let config = loaded(&text, &[("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local")]);
     assert_eq!(config.auth.anonymous_tenant.unwrap().as_str(), "local");
@@ -85,9 +85,9 @@ fn the_image_by_itself_lets_in_only_those_who_have_a_key() {
 fn replicas_have_in_common_what_they_need() {
     for (text, anonymous) in [(shipped("docker/trunkline.toml"), true), (of_config_map(), false)] {
         let config = loaded(&text, &[]);
-        assert!(config.store_url.expose().starts_with("postgres://trunkline:password@"));
-        assert!(config.shared_limits.is_some());
-        assert_eq!((config.session_keys.len(), config.secret_keys.len()), (1, 1));
+        assert!(config.store.url.expose().starts_with("postgres://trunkline:password@"));
+        assert!(config.limits.shared.is_some());
+        assert_eq!((config.session_keys.len(), config.secrets.keys.len()), (1, 1));
         assert!(config.auth.hash_key.is_some());
         assert_eq!(config.auth.anonymous_tenant.is_some(), anonymous);
         assert!(config.warnings.is_empty(), "{:?}", config.warnings);

@@ -63,6 +63,7 @@ fn what_is_unknown_or_wrong_names_the_variable() {
         ("TRUNKLINE_SERVERS__STD__MAX_IN_FLIGHT", "many", "1 to 10000"),
         ("TRUNKLINE_SERVERS__STD__MAX_IN_FLIGHT", "0", "1 to 10000"),
         ("TRUNKLINE_SERVERS__STD__ARGS", "std -v", "list of texts"),
+        ("TRUNKLINE_SERVERS__STD__ENV", "{ K = 1 }", "`servers.std.env.K` must be a text"),
         ("TRUNKLINE_SERVERS__STD__URL", "http://x", "both `url` and `command`"),
         ("TRUNKLINE_SERVERS__STDD__TIMEOUT", "5s", "`servers.stdd.command` is missing"),
     ];

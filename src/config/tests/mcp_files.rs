@@ -54,10 +54,12 @@ fn its_server_replaces_the_built_in_one_but_none_of_the_files() {
 #[test]
 fn servers_over_http_are_taken_over_by_whatever_name() {
     for server in [
-        r#"{"url": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
-        r#"{"type": "http", "serverUrl": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
-        r#"{"type": "streamable-http", "httpUrl": "http://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}"#,
+        r#""url": "http://x/mcp""#,
+        r#""type": "http", "serverUrl": "http://x/mcp""#,
+        r#""type": "streamable-http", "httpUrl": "http://x/mcp""#,
     ] {
+        let server =
+            format!(r#"{{{server}, "headers": {{"Authorization": "Bearer ${{TOKEN}}"}}}}"#);
         let setup = Setup::empty().mcp(&format!("{{\"mcpServers\": {{\"far\": {server}}}}}"));
         let config = setup.var("TOKEN", "t").load();
         let Transport::Http(far) = &config.servers["far"].transport else { panic!("a program") };
@@ -93,7 +95,8 @@ fn mistakes_are_shown_with_file_and_line() {
         ),
         (
             "{\"mcpServers\": {\"a\": {\"command\": \"x\",\n\"args\": [null]}}}",
-            "mcp.json:2: `servers.a.args` must be a list of texts, such as [\"--verbose\"], and item 1 is null",
+            "mcp.json:2: `servers.a.args` must be a list of texts, such as [\"--verbose\"], \
+             and item 1 is null",
         ),
         ("{\"mcpServers\": {\"a\": {\n\"disabled\": 1}}}", "mcp.json:2: `mcpServers.a.disabled` "),
     ];

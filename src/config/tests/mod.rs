@@ -4,13 +4,16 @@ mod difference;
 mod environment;
 mod files;
 mod mcp_files;
+mod mistakes;
 mod oauth;
 mod replicas;
 mod secrets;
 
 use std::fs;
+use std::time::Duration;
 
 use super::*;
+use crate::common::ids::ServerId;
 
 /// A directory with files in it, and the sources that read them.
 struct Setup {

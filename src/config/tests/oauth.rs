@@ -91,6 +91,9 @@ fn the_tenant_is_a_claim_or_inside_of_one() {
     }
     for bad in ["''", "'/'", "1", &format!("{:?}", "x".repeat(257))] {
         let error = with("tenant_claim", bad).error();
-        assert_has(&error, &["`auth.oauth.tenant_claim` must be the name of a claim", "/org/id"]);
+        assert_has(
+            &error,
+            &["`auth.oauth.tenant_claim` must be the name of a claim", "/org/id", "256"],
+        );
     }
 }

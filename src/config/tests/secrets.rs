@@ -19,7 +19,8 @@ fn references_are_read_when_the_configuration_is() {
 
 #[test]
 fn what_only_a_tenant_knows_is_left_open_until_it_is_known() {
-    let server = "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"<${TOKEN} ${secret:MINE}>\"\n";
+    let server = "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\n\
+                  env.A = \"<${TOKEN} ${secret:MINE}>\"\n";
     let error = Setup::toml(server).var("TOKEN", SECRET).error();
     assert_has(&error, &["server `a`", "secret `MINE`", "`[secrets]`"]);
 
@@ -53,16 +54,16 @@ fn session_keys_are_long_enough_and_not_too_many() {
     let short = Setup::toml("session_keys = [\"${KEY}\"]").var("KEY", &format!("{}\n", &key[1..]));
     assert_has(
         &short.error(),
-        &["trunkline.toml:1: `session_keys` (item 1) must have at least 32"],
+        &["trunkline.toml:1: `session_keys` must be a list of at most 8 texts of at least 32"],
     );
-    assert_has(&short.error(), &["openssl rand -base64 32", "it has 31"]);
+    assert_has(&short.error(), &["openssl rand -base64 32", "item 1 has 31"]);
     let missing = Setup::toml(&format!("session_keys = [{key:?}, \"${{GONE}}\"]"));
     assert_has(
         &missing.error(),
-        &["`session_keys` (item 2) refers to", "`GONE`, which is not set"],
+        &["`session_keys` must be", "item 2 refers to", "`GONE`, which is not set"],
     );
     let many = Setup::toml(&format!("session_keys = {:?}", [key; 9]));
-    assert_has(&many.error(), &["`session_keys` must be at most 8 keys, and they are 9"]);
+    assert_has(&many.error(), &["`session_keys` must be a list of at most 8 texts", "it has 9"]);
 }
 
 #[test]
@@ -70,10 +71,11 @@ fn keys_for_secrets_are_read_from_files_and_variables() {
     let key = "0123456789abcdef0123456789abcdef";
     let setup = Setup::toml("[secrets]\nkeys = [\"${file:key}\", \"${OLD}\"]").var("OLD", key);
     fs::write(setup.dir.path().join("key"), format!("{key}+\n")).unwrap();
-    let keys: Vec<_> = setup.load().secret_keys.iter().map(|key| key.expose().to_owned()).collect();
+    let keys: Vec<_> =
+        setup.load().secrets.keys.iter().map(|key| key.expose().to_owned()).collect();
     assert_eq!(keys, [&format!("{key}+"), key]);
     fs::write(setup.dir.path().join("key"), &key[1..]).unwrap();
-    assert_has(&setup.error(), &["`secrets.keys` (item 1) must have at least 32", "it has 31"]);
+    assert_has(&setup.error(), &["`secrets.keys` must be", "at least 32", "item 1 has 31"]);
 }
 
 #[test]
@@ -130,7 +132,8 @@ fn secrets_that_other_programs_can_read_are_warned_of() {
     let warnings = |of_a: &str, others: &str| {
         let keys = "[secrets]\nkeys = [\"0123456789abcdef0123456789abcdef\"]\n";
         let a = format!(
-            "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\nenv.A = \"${{secret:MINE}}\"\n{of_a}\n"
+            "[servers.a]\ncommand = \"x\"\nsharing = \"tenant\"\n\
+             env.A = \"${{secret:MINE}}\"\n{of_a}\n"
         );
         let std = "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n";
         Setup::toml(&format!("{keys}{a}{std}{others}")).load().warnings

@@ -1,0 +1,90 @@
+//! Reads sections of the merged tree: checks every value by its kind, then serde makes the struct.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use super::Sources;
+use super::error::{ConfigError, Place};
+use super::kind::{self, Kind};
+use super::section::{Section, Settings};
+use super::tree::{Node, Table, Value};
+
+/// Reads a section. `path` is empty at the top.
+pub(super) fn read<T: Settings + DeserializeOwned>(
+    path: &str,
+    node: Node,
+    sources: &Sources,
+) -> Result<T, ConfigError> {
+    let place = node.place.clone();
+    let checked = section(path, node, &T::SECTION, sources)?;
+    // Without serde's own words: they may repeat a secret.
+    let wrong = |_| place.error(format!("`{path}` has a value that its type cannot hold"));
+    serde_json::from_value(checked).map_err(wrong)
+}
+
+/// Refuses a table with other keys than these.
+pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Result<(), ConfigError> {
+    let Some((key, node)) = table.iter().find(|(key, _)| !keys.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let (path, keys) = (join(path, key), keys.join("`, `"));
+    Err(node.place.error(format!("unknown key `{path}`, expected one of `{keys}`")))
+}
+
+fn section(
+    path: &str,
+    node: Node,
+    section: &Section,
+    sources: &Sources,
+) -> Result<Json, ConfigError> {
+    let (place, mut table) = node.into_table(path)?;
+    refuse_unknown(path, &table, &section.keys().collect::<Vec<_>>())?;
+    let mut values = serde_json::Map::new();
+    for setting in section.settings {
+        let path = join(path, setting.key);
+        let node = match (table.remove(setting.key), setting.default) {
+            (Some(node), _) => node,
+            (None, Some(default)) => {
+                let value = Value::parse(default, &Place::BuiltIn);
+                Node::new(value.expect("defaults are TOML"), Place::BuiltIn)
+            }
+            (None, None) if setting.is_optional() => continue,
+            (None, None) => {
+                let allowed = setting.kind.allowed();
+                return Err(place.error(format!("`{path}` is missing: it must be {allowed}")));
+            }
+        };
+        values.insert(setting.key.to_owned(), value(&path, node, &setting.kind, sources)?);
+    }
+    Ok(values.into())
+}
+
+/// Checks a value by its kind.
+pub(super) fn value(
+    path: &str,
+    node: Node,
+    kind: &Kind,
+    sources: &Sources,
+) -> Result<Json, ConfigError> {
+    let place = node.place.clone();
+    let checked = match kind {
+        Kind::Value(_, read) => read(node, sources),
+        Kind::Count(max) => kind::count(&node, *max),
+        Kind::Section(of_table) => return section(path, node, of_table, sources),
+        Kind::Table { check_name, entry } => {
+            let read = |(name, node): (String, Node)| {
+                let path = join(path, &name);
+                let wrong = |problem| node.place.error(format!("`{path}` {problem}"));
+                check_name(&name).map_err(wrong)?;
+                Ok((name, value(&path, node, entry, sources)?))
+            };
+            let (_, table) = node.into_table(path)?;
+            return table.into_iter().map(read).collect();
+        }
+    };
+    checked.map_err(|what| place.error(format!("`{path}` must be {}, and {what}", kind.allowed())))
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}

@@ -1,0 +1,181 @@
+//! The settings outside of servers and tenants, and checks of the whole configuration.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+
+use super::error::{ConfigError, Place};
+use super::kind::{self, Kind};
+use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL};
+use super::section::section;
+use super::tree::{Node, Table};
+use super::web::{HOSTS, ORIGINS};
+use super::{
+    Host, OAuth, Origin, Secret, Server, Sources, WebOrigin, exposed, reader, servers, tenants,
+};
+use crate::common::ids::{ServerId, TenantId};
+use crate::common::policy::Policy;
+
+section! {
+    /// Settings at the top of the file, before the first table.
+    pub struct Config in "" {
+        /// Address at which callers are served.
+        listen: SocketAddr = "127.0.0.1:8080", kind::ADDRESS;
+        /// Address at which the pages for operators, such as `/metrics`, are served. Unset:
+        /// `listen`.
+        ops_listen: Option<SocketAddr>, kind::ADDRESS;
+        /// Origins whose web pages may call. Pages of this machine (localhost and loopback
+        /// addresses) always may; those of all other origins are refused.
+        allowed_origins: Vec<WebOrigin> = [], ORIGINS;
+        /// Names (`Host`) that the gateway may be called by, beside those of this machine. If
+        /// empty: no others where `listen` is a loopback address, all others elsewhere.
+        allowed_hosts: Vec<Host> = [], HOSTS;
+        /// Keys that seal the texts that MCP clients carry: tokens of legacy sessions, and state
+        /// that modern servers want back. The first key seals and all open, so put a new key before
+        /// the old one. Replicas need the same keys. If empty: a random key, and sealed texts end
+        /// with this process.
+        session_keys: Vec<Secret> = [], KEYS;
+        /// Time for the head of a request to arrive. Connections without a request are closed after
+        /// two minutes.
+        header_timeout: Duration = "10s", kind::DURATION;
+        /// After SIGTERM: time to report "not ready" while still serving, so that load balancers
+        /// notice.
+        drain_delay: Duration = "0s", kind::DELAY;
+        /// After `drain_delay`: time for calls in flight to end.
+        drain_timeout: Duration = "30s", kind::DURATION;
+        /// The largest request body.
+        max_body: usize = "1MiB", kind::SIZE;
+        /// The largest answer of a server.
+        max_response: usize = "16MiB", kind::SIZE;
+        /// Authentication of callers.
+        auth: Auth = {}, Kind::Section(&Auth::SECTION);
+        /// The database.
+        store: Store = {}, Kind::Section(&Store::SECTION);
+        /// Limits that all replicas share.
+        limits: SharedLimits = {}, Kind::Section(&SharedLimits::SECTION);
+        /// Connections between replicas. Unset: this gateway stands alone.
+        replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
+        /// Keys for the secrets of tenants.
+        secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
+        /// One table per tenant, by its id.
+        #[serde(skip)]
+        tenants: BTreeMap<TenantId, Policy> = {}, TABLES;
+        /// One table per server, by its id.
+        #[serde(skip)]
+        servers: BTreeMap<ServerId, Server> = {}, TABLES;
+    }
+    with {
+        origin: Origin,
+        /// Settings that are allowed, but probably not meant. To be logged.
+        warnings: Vec<String>,
+    }
+}
+
+/// Tables that are read apart from the others.
+const TABLES: Kind = kind::of::<IgnoredAny>("a table of tables");
+
+section! {
+    /// Callers send a key or a token as `Authorization: Bearer …`.
+    pub struct Auth in "auth" {
+        /// Tenant of callers without a key. Unset: every request needs a key. To listen beyond this
+        /// machine, a configuration file or the environment must name it.
+        anonymous_tenant: Option<TenantId>, kind::TENANT;
+        /// Key with which callers' keys are hashed before they are stored. If it is not in the
+        /// database, whoever can write to the database still cannot make keys. If it changes, no
+        /// key made before is valid. Unset: the store makes one of its own.
+        hash_key: Option<Secret>, KEY;
+        /// An identity provider whose tokens are accepted, too. Unset: none.
+        oauth: Option<OAuth>, Kind::Section(&OAuth::SECTION);
+    }
+}
+
+section! {
+    /// The database of tenants, keys, usage and the audit log.
+    pub struct Store in "store" {
+        /// A file in the working directory, or a PostgreSQL database, such as
+        /// `"postgres://trunkline:${DB_PASSWORD}@db.example/trunkline"`. Several replicas need
+        /// PostgreSQL.
+        url: Secret = "sqlite://trunkline.db", STORE_URL;
+    }
+}
+
+section! {
+    /// Limits that all replicas share.
+    pub struct SharedLimits in "limits" {
+        /// A Valkey or Redis server that holds the rates and in-flight counts of all replicas,
+        /// under keys and on a channel that begin with `trunkline:`. Unset: each replica has its
+        /// own.
+        shared: Option<Secret>, CACHE_URL;
+    }
+}
+
+section! {
+    /// Several gateways behind one load balancer reach each other here. All need the same
+    /// `session_keys` and the same store.
+    pub struct Replicas in "replicas" {
+        /// Address at which this replica listens for the others.
+        listen: SocketAddr, kind::ADDRESS;
+        /// Address at which others reach this replica. Unset: `listen`; if that is 0.0.0.0 or [::],
+        /// the first address of this machine's own name that is not a loopback one, with the port of
+        /// `listen`.
+        address: Option<SocketAddr>, kind::PEER_ADDRESS;
+    }
+}
+
+section! {
+    /// Encryption of the secrets that tenants store.
+    pub struct SecretKeys in "secrets" {
+        /// Keys that encrypt tenants' secrets in the store. The first key encrypts and all decrypt.
+        /// `trunkline secret rotate` encrypts all secrets with the first key again.
+        keys: Vec<Secret> = [], KEYS;
+    }
+}
+
+/// Reads and checks the merged settings.
+pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, ConfigError> {
+    let auth = settings.get_mut("auth").and_then(Node::table_mut);
+    let anonymous = auth.and_then(|auth| auth.get("anonymous_tenant"));
+    let is_open_by_default = anonymous.is_some_and(|node| node.place == Place::BuiltIn);
+    let servers = settings.remove("servers").map(|node| servers::servers(node, sources));
+    let tenants = settings.remove("tenants").map(|node| tenants::tenants(node, sources));
+    // An empty table is as good as none.
+    settings
+        .retain(|key, node| key != "replicas" || node.table_mut().is_none_or(|it| !it.is_empty()));
+    let replicas_place = settings.get("replicas").map(|node| node.place.clone());
+    let mut config: Config = reader::read("", Node::table(settings, Place::BuiltIn), sources)?;
+    config.servers = servers.transpose()?.unwrap_or_default();
+    config.tenants = tenants.transpose()?.unwrap_or_default();
+
+    let is_local = config.listen.ip().to_canonical().is_loopback();
+    if is_open_by_default && !is_local {
+        return Err(ConfigError::OpenByDefault { listen: config.listen });
+    }
+    if let Some(place) = replicas_place.filter(|_| config.session_keys.is_empty()) {
+        return Err(place.error(
+            "`replicas.listen` needs `session_keys`, by which replicas know each other: set \
+             `session_keys = [\"${file:/run/secrets/session-key}\"]`, the same in all of them",
+        ));
+    }
+    let needs_secret = |(id, server): (&ServerId, &Server)| {
+        Some((id.clone(), server.secrets().next()?.to_owned()))
+    };
+    if config.secrets.keys.is_empty()
+        && let Some((server, name)) = config.servers.iter().find_map(needs_secret)
+    {
+        return Err(ConfigError::NoSecretKeys { server, name });
+    }
+    if config.ops_listen.is_none() && !is_local {
+        config.warnings.push(
+            "`ops_listen` is not set: whoever reaches `listen` can read /metrics, \
+             with the names of all servers and tools"
+                .to_owned(),
+        );
+    }
+    if config.servers.is_empty() {
+        config.warnings.push("no servers are configured".to_owned());
+    }
+    config.warnings.extend(exposed::warnings(&config.servers, &sources.own_program));
+    Ok(config)
+}

@@ -1,0 +1,128 @@
+use super::*;
+
+#[test]
+fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
+    let server = "\n[servers.std]\ncommand = \"x\"\n";
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("listen = 8080", "1: `listen` ", &["such as \"127.0.0.1:8080\"", "8080"]),
+        ("listen = \"host:80\"", "1: `listen` ", &["\"host:80\"", "only localhost"]),
+        ("\nlisten", "2: not valid TOML", &["expected"]),
+        ("\nmax_bdy = 1", "2: unknown key `max_bdy`, ", &["one of `listen`", "`max_body`"]),
+        ("max_body = \"1 cup\"", "1: `max_body` ", &["\"1 cup\"", "KiB, MiB or GiB"]),
+        ("drain_timeout = \"0s\"", "1: `drain_timeout` ", &["longer than 0s"]),
+        (
+            "allowed_origins = \"x\"",
+            "1: `allowed_origins` ",
+            &["[\"https://app.example\"]", "a text"],
+        ),
+        ("allowed_origins = [\"*\"]", "1: `allowed_origins` ", &["no wildcard", "item 1 is \"*\""]),
+        ("allowed_origins = [\"https://a/b\"]", "1: `allowed_origins` ", &["nothing after it"]),
+        ("allowed_origins = [\"ftp://a\"]", "1: `allowed_origins` ", &["http or https", "ftp://a"]),
+        ("allowed_hosts = [1]", "1: `allowed_hosts` ", &["item 1 is 1"]),
+        ("allowed_hosts = [\"http://a\"]", "1: `allowed_hosts` ", &["item 1 is \"http://a\""]),
+        ("auth = 1", "1: `auth` must be a table", &["an integer"]),
+        ("[auth]\nkeys = 1", "2: unknown key `auth.keys`, ", &["`anonymous_tenant`"]),
+        ("[auth]\nanonymous_tenant = \"a b\"", "2: `auth.anonymous_tenant` ", &["\"a b\"", "A-Z"]),
+        ("[auth]\nhash_key = \"x\"", "2: `auth.hash_key` ", &["at least 32", "it has 1 character"]),
+        ("[store]\nurl = \"x:pw@y\"", "2: `store.url` ", &["\"sqlite://trunkline.db\" or"]),
+        ("[limits]\nshared = \"x\"", "2: `limits.shared` ", &["redis://127.0.0.1:6379"]),
+        ("[tenants.'a b']", "1: `a b` is not a valid tenant id", &["A-Z"]),
+        ("[tenants.a]\nrate = \"1/m\"", "2: `tenants.a.rate` ", &["\"1/m\"", "such as \"100/s\""]),
+        ("[tenants.a]\nrate = 5", "2: `tenants.a.rate` ", &["such as \"100/s\"", "it is 5"]),
+        ("[tenants.a]\nburst = 5", "1: `tenants.a`: `burst` ", &["there is no `rate`"]),
+        ("[tenants.a]\nweight = 101", "2: `tenants.a.weight` ", &["from 1 to 100", "101"]),
+        ("[tenants.a]\nservers = [\"a b\"]", "2: `tenants.a.servers` ", &["`search/query`"]),
+        (
+            "[tenants.a]\nlimits.\"a b\" = {}",
+            "2: `tenants.a.limits.a b` ",
+            &["`a b` is not a pattern"],
+        ),
+        ("[tenants.a]\nlimits.std = {}", "1: `tenants.a`: ", &["`std` limits nothing"]),
+        ("servers = []", "1: `servers` must be a table", &["a list"]),
+        ("[servers.'a b']\ncommand = \"x\"", "1: `a b` is not a valid server id", &["A-Z"]),
+        ("[servers.x]\nargs = []", "1: `servers.x.command` is missing", &["such as \"npx\""]),
+        (
+            "[servers.x]\ncommand = \"\"",
+            "2: `servers.x.command` must be the program",
+            &["it is \"\""],
+        ),
+        ("[servers.x]\nurl = \"x\"", "2: `servers.x.url` ", &["http or https", "it is none"]),
+        ("[servers.x]\nurl = \"ftp://x\"", "2: `servers.x.url` ", &["begins with `ftp:`"]),
+        ("[servers.x]\nurl = \"http://a:b@x\"", "2: `servers.x.url` ", &["into `headers`"]),
+        ("[servers.x]\nurl = \"http://x\"\ncommand = \"x\"", "2: `servers.x` ", &["give one"]),
+        ("[servers.x]\nurl = \"http://x\"\nargs = []", "3: `servers.x.args` ", &["has a `url`"]),
+        (
+            "[servers.x]\nurl = \"http://x\"\nheaders.Host = \"y\"",
+            "3: `servers.x.headers.Host` ",
+            &["sets itself"],
+        ),
+        (
+            "[servers.x]\ncommand = \"x\"\nenv.K = \"${secret:T}\"",
+            "1: `servers.x` ",
+            &["`T`", "sharing = \"tenant\""],
+        ),
+        (
+            "[servers.x]\ncommand = \"x\"\nexclusive = true\ninstances = 2",
+            "1: `servers.x` ",
+            &["`exclusive = true`", "`instances = 2`", "set `instances = 1`"],
+        ),
+        (
+            "[servers.x]\ncommand = \"x\"\nmax_timeout = \"5s\"",
+            "1: `servers.x` ",
+            &["`max_timeout` of 5s", "less than its `timeout` of 30s", "set `timeout`"],
+        ),
+    ];
+    for (text, start, parts) in cases {
+        let error = Setup::toml(text).error();
+        assert_has(&error, &[&format!("trunkline.toml:{start}")]);
+        assert_has(&error, parts);
+    }
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("max_inflight = 1", "unknown key `servers.std.max_inflight`", &["`max_in_flight`"]),
+        ("max_in_flight = 0", "`servers.std.max_in_flight` ", &["1 to 10000", "it is 0"]),
+        ("timeout = \"30 parsecs\"", "`servers.std.timeout` ", &["ms, s, min or h", "\"30s\""]),
+        ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
+        ("start = \"soon\"", "`servers.std.start` ", &["\"eager\" or \"lazy\""]),
+        ("instances = 0", "`servers.std.instances` ", &["from 1 to 64"]),
+        ("instances = 65", "`servers.std.instances` ", &["from 1 to 64", "it is 65"]),
+        ("sharing = \"all\"", "`servers.std.sharing` ", &["\"tenant\" or \"session\""]),
+        ("rate = 20", "`servers.std.rate` ", &["such as \"100/s\""]),
+        ("retry = true", "`servers.std.retry` ", &["\"never\" or \"safe\""]),
+        ("pin = 1", "`servers.std.pin` ", &["true or false"]),
+        ("recycle = { cals = 1 }", "unknown key `servers.std.recycle.cals`", &["`calls`"]),
+        ("limits = { files = 0 }", "`servers.std.limits.files` ", &["from 1"]),
+        ("sandbox = { connect = [0] }", "`servers.std.sandbox.connect` ", &["such as [443]"]),
+        ("max_sessions = 0", "`servers.std.max_sessions` ", &["1 to 10000", "it is 0"]),
+        ("idle_timeout = \"0s\"", "`servers.std.idle_timeout` ", &["longer than 0s"]),
+        ("args = \"x\"", "`servers.std.args` ", &["list of texts", "a text"]),
+        ("args = [\"x\", 2]", "`servers.std.args` ", &["item 2 is an integer"]),
+        ("cwd = 1", "`servers.std.cwd` ", &["must be a text"]),
+        ("env = { K = 1 }", "`servers.std.env.K` ", &["must be a text", "an integer"]),
+        ("env = { '' = \"x\" }", "`servers.std.env.` ", &["not a variable's name"]),
+        ("headers = {}", "`servers.std.headers` is for servers that have a `url`", &[]),
+        ("init_timeout = \"5s\"", "`servers.std.init_timeout` is for servers", &[]),
+    ];
+    for (line, start, parts) in cases {
+        let error = Setup::toml(&format!("{server}{line}")).error();
+        assert!(!error.contains('\n'), "{error}");
+        assert_has(&error, &[&format!("trunkline.toml:4: {start}")]);
+        assert_has(&error, parts);
+    }
+}
+
+#[test]
+fn beyond_this_machine_callers_without_a_key_must_be_asked_for() {
+    let error = Setup::empty().listen("0.0.0.0:8080").error();
+    assert_has(&error, &["[auth]", "anonymous_tenant = \"local\"", "0.0.0.0:8080"]);
+    assert_has(&error, &["TRUNKLINE_AUTH__ANONYMOUS_TENANT=local"]);
+    assert!(!error.contains('\n') && !error.contains("  "), "{error}");
+
+    Setup::empty().listen("[::1]:8080").load();
+    Setup::empty().listen("[::ffff:127.0.0.1]:8080").load();
+    Setup::toml("[servers.a]\ncommand = \"cat\"\n").listen("0.0.0.0:8080").load();
+    Setup::toml("[auth]\nanonymous_tenant = \"local\"").listen("0.0.0.0:8080").load();
+    let setup = Setup::empty().listen("0.0.0.0:8080");
+    setup.var("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local").load();
+    let setup = Setup::empty().listen("0.0.0.0:8080");
+    setup.var("TRUNKLINE_AUTH", "{ anonymous_tenant = \"local\" }").load();
+}
