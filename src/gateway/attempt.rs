@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::retry::Attempts;
 use super::{Call, CallError, Reply};
 use crate::backend::Backend;
-use crate::backend::connection::in_flight::{Answer, Patience};
+use crate::backend::connection::{Answer, CallPermits, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::Tool;
-use crate::backend::queue::InLine;
+use crate::backend::queue::QueueEntry;
 use crate::common::ids::TenantId;
 use crate::common::offload::aside_if_long;
 use crate::protocol::mcp::requests::CallMeta;
@@ -45,47 +45,47 @@ impl Sending<'_> {
     /// Waits for a slot, and has one copy of the server answer.
     pub(super) async fn attempt(
         &self,
-        in_line: InLine<'_>,
+        in_line: QueueEntry<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<Sent, CallError> {
         let Self { server, tool, call, .. } = self;
         let estimate = tool.map_or(TYPICAL, Tool::typical);
         // Who waits in line keeps its place: only what a copy takes is an attempt's time.
-        let mut permit = tokio::select! {
+        let slot = tokio::select! {
             biased;
-            permit = in_line.slot(estimate, call.deadline) => permit?,
+            slot = in_line.acquire(estimate, call.deadline) => slot?,
             // There may be a long line before it still, or a pause.
             refusal = server.refuses() => return Err(refusal.into()),
         };
-        let lease = server.place(attempts.avoid, call.deadline).await?;
+        let instance = server.place(attempts.avoid, call.deadline).await?;
         let deadline = attempts.deadline();
-        let ready = lease.copy().ready.clone();
-        attempts.avoid = Some(lease.copy().number);
+        let ready = instance.copy().ready.clone();
+        attempts.avoid = Some(instance.copy().number);
         if server.config().pin {
             // This copy may have changed it by now, whatever the others have.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));
             call.must_not_be_held(own.map(|tool| &**tool).or(*tool))?;
         }
-        let measured = server.measure(&lease, tool.map_or("", Tool::name));
-        permit.carry((lease, self.admission.clone()));
+        let measured = server.measure(&instance, tool.map_or("", Tool::name));
+        let permits = CallPermits { instance, tenant: self.admission.clone(), slot };
 
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         server.metrics().queue_seconds.observe(queue.as_secs_f64());
-        let mut ticket =
-            ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
-        // Before the frame is sent: what the server says first must be heard too.
-        if let Some(listener) = &call.listener {
-            ticket.listen(listener.clone());
-        }
-        if let Some(until) = call.deadline_max {
-            ticket.be_patient(Patience { step: server.timeout(), until });
-        }
+        let step = server.timeout();
+        let mut in_flight = ready.connection.register(NewCall {
+            tenant: self.tenant.clone(),
+            call: call.id,
+            deadline,
+            deadline_extension: call.deadline_max.map(|until| DeadlineExtension { step, until }),
+            listener: call.listener.clone(),
+            permits: Some(permits),
+        })?;
         let meta = self.meta(deadline);
         let headers = call.headers(&ready, *tool)?;
-        let frame = call.frame(ticket.id(), &ready, *tool, &meta);
-        ticket.send_with(frame, headers)?;
-        let answer = ticket.answer().await?;
+        let frame = call.frame(in_flight.id(), &ready, *tool, &meta);
+        in_flight.send_with(frame, headers)?;
+        let answer = in_flight.answer().await?;
         measured.answered();
         let backend = sent.elapsed();
         if let Some(tool) = tool {

@@ -238,9 +238,9 @@ async fn at_server(
     let _visit = server.visit();
     let _in_flight = record.at_server(server);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let line_up = || server.queue().line_up(tenant, policy.weight, call.size);
+    let line_up = || server.queue().enqueue(tenant, policy.weight, call.size);
     let mut in_line = line_up();
-    let ready = in_line.first(server.ready(call.deadline)).await??;
+    let ready = in_line.wait_for(server.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
     match (&tool, &call.ask) {
         (Some(tool), _) => record.at_tool(tool),

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{CallError, Caller};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::Listener;
+use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::instance::tools::Tool;
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -29,7 +29,7 @@ pub struct Call {
     /// How much memory it takes while it waits, about.
     pub size: usize,
     /// Who hears what the server says meanwhile.
-    pub listener: Option<Listener>,
+    pub listener: Option<NotificationListener>,
     /// When it came in.
     pub arrived: Instant,
     /// When its answer is no longer of use.
