@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::common::ids::{CallId, TenantId};
 
-/// Identifies a call on one connection. The in-flight table and the caller each keep a copy, and the
+/// Identifies a call on one connection. The in-flight table and the caller each keep one, and the
 /// two are compared before an answer is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallIdentity {
@@ -81,7 +81,6 @@ pub struct Delivery {
     pub outcome: Result<Answer, RequestError>,
 }
 
-/// What became of an outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Completion {
     Delivered,
@@ -98,7 +97,6 @@ pub enum WriteState {
     NotWritten,
     /// The server may have received it.
     Written,
-    /// It was completed already.
     Completed,
 }
 

@@ -8,9 +8,9 @@ use crate::tenants::limits::Admission;
 
 /// The permits of one attempt at a call.
 ///
-/// The in-flight table owns them from the registration on, not the caller. A caller that hangs up
-/// thus gives nothing back: the permits are dropped when the server answers, when the grace period
-/// of the abandoned call ends, or when the connection is closed.
+/// From the registration on the in-flight table owns them, not the caller. So a caller that hangs
+/// up gives nothing back. The permits are dropped when the server answers, when the grace period of
+/// an abandoned call ends, or when the connection is closed.
 ///
 /// Fields are dropped in the order of their declaration. The slot comes last, because dropping it
 /// wakes the next call in the queue, and that call needs what the other two give back.

@@ -15,9 +15,9 @@
 //!
 //! `close` fails all calls that somebody waits for, and refuses new ones.
 //!
-//! A call holds its permits as long as it is in the table. A caller that sends and hangs up thus
-//! cannot pile up work on the server: an abandoned call stays until the server answers or the grace
-//! period ends. Nor can it pile up frames: an unwanted call stays until the writer reaches its frame.
+//! A call holds its permits as long as it is in the table, so a caller that sends and hangs up
+//! cannot pile up work. An abandoned call stays until the server answers or the grace period ends.
+//! An unwanted call stays until the writer reaches its frame.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -40,11 +40,11 @@ use crate::protocol::mcp::LogLevel;
 
 #[derive(Default)]
 pub struct InFlightCalls {
-    table: Mutex<Table>,
+    table: Mutex<InFlightTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct InFlightTable {
     calls: HashMap<u64, InFlightCall>,
     /// The ends of grace periods and the ids of abandoned calls, earliest first.
     abandoned: VecDeque<(Instant, u64)>,
@@ -91,7 +91,7 @@ impl InFlightCalls {
         if let Some(reason) = &table.closed {
             return Err(RequestError::Closed { reason: reason.clone(), written: false });
         }
-        let Table { calls, tenants, .. } = &mut *table;
+        let InFlightTable { calls, tenants, .. } = &mut *table;
         let Entry::Vacant(entry) = calls.entry(id) else {
             // Cannot happen with ids that never repeat.
             return Err(RequestError::IdentityMismatch);
@@ -111,7 +111,7 @@ impl InFlightCalls {
     /// Passes a notification about call `id` to its listener.
     pub fn notify(&self, id: u64, notification: CallNotification) {
         let mut table = self.table.lock();
-        let Table { calls, overdue, .. } = &mut *table;
+        let InFlightTable { calls, overdue, .. } = &mut *table;
         let Some(call) = calls.get_mut(&id) else { return };
         if matches!(notification, CallNotification::Progress(_)) {
             if let Some(DeadlineExtension { step, until }) = call.deadline_extension {
@@ -126,9 +126,9 @@ impl InFlightCalls {
         }
     }
 
-    /// Passes on a log message that names no call; returns whether a caller got it. Such a message
-    /// may even be about a call that has ended. So it is passed on only if the server can be working
-    /// on a single call, and no other tenant has called since the server was started.
+    /// Passes on a log message that names no call; returns whether a caller got it. It may even be
+    /// about a call that has ended. So all calls of the connection must have been of one tenant, and
+    /// the server must not be working on more than one.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());
@@ -147,9 +147,9 @@ impl InFlightCalls {
         }
     }
 
-    /// Marks the calls of a batch of frames as written, and drops the frames that must not be
-    /// written: their caller has gone or their deadline has passed. Returns the number of the last
-    /// claimed call: the server may be working on any call before it.
+    /// Marks the calls of a batch of frames as written. Drops frames whose caller has gone or whose
+    /// deadline has passed. Returns the number of the last claimed call: the server may be working
+    /// on any call up to it.
     pub fn claim<T>(
         &self,
         batch: &mut Vec<T>,
@@ -306,7 +306,7 @@ impl InFlightCalls {
     }
 }
 
-impl Table {
+impl InFlightTable {
     /// Marks call `id` as written; returns whether its frame may be written.
     fn claim(&mut self, id: u64, now: Instant, unwanted: &mut Vec<InFlightCall>) -> bool {
         let Entry::Occupied(mut entry) = self.calls.entry(id) else { return false };
@@ -334,8 +334,8 @@ impl Table {
         })
     }
 
-    /// Drops the entries of completed calls from `abandoned` once they outnumber the others, so that
-    /// the list stays within a constant factor of the table.
+    /// Drops the entries of completed calls from `abandoned` once they outnumber the others, so
+    /// that the list stays within a constant factor of the table.
     fn prune_abandoned(&mut self) {
         if self.abandoned.len() > 2 * self.calls.len() + 64 {
             self.abandoned.retain(|(_, id)| self.calls.contains_key(id));

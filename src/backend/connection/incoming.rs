@@ -19,8 +19,8 @@ use crate::protocol::mcp::{Era, LogLevel, method};
 const ID_LEN_MAX: usize = 1024;
 const METHOD_LEN_MAX: usize = 128;
 
-/// Parts up to this size are copied out of the read buffer, so that a slow caller with a small answer
-/// does not keep a large buffer alive. Larger parts share the buffer.
+/// Parts up to this size are copied out of the read buffer; larger ones share it. So a slow caller
+/// with a small answer does not keep a large buffer alive.
 const COPY_LEN_MAX: usize = 8 * 1024;
 
 /// The answers that a stream may bring.
@@ -80,7 +80,8 @@ fn take_now(connection: &Arc<Connection>, line: &Bytes, expected: ExpectedAnswer
             take_request(connection, line, id, &method, params);
             MessageKind::Other
         }
-        // No real method is called so. Copied into another message, the name might add members to it.
+        // No real method is called so. Copied into another message, the name might add members to
+        // it.
         Ok(Message::Notification { method, .. }) if !is_plain(&method) => {
             connection.metrics.garbage_lines.inc();
             MessageKind::Garbage
@@ -118,8 +119,8 @@ fn is_plain(method: &str) -> bool {
         && method.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }
 
-/// Takes a request of the server to its client. On a shared connection it is refused at once: it
-/// cannot be brought to the caller it is meant for, and unanswered it would block that caller's call.
+/// Takes a request of the server to its client. On a shared connection it is refused at once, since
+/// it does not say which caller it is meant for. Unanswered it would block that caller's call.
 fn take_request(
     connection: &Arc<Connection>,
     line: &Bytes,

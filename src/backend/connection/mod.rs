@@ -47,8 +47,8 @@ use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
 
-/// Frames that belong to no call: mostly answers to the server's own requests. However many a server
-/// makes, they take no room that calls and their cancellations need.
+/// Frames that belong to no call: mostly answers to the server's own requests. However many a
+/// server makes, they take no room that calls and their cancellations need.
 const MESSAGES_MAX: usize = 256;
 
 pub struct ConnectionOptions {
@@ -105,8 +105,8 @@ pub(crate) enum Outgoing {
 }
 
 impl Connection {
-    /// Starts the writer and the reader. The connection lives until [`Connection::close`] or the end
-    /// of either stream.
+    /// Starts the writer and the reader. The connection lives until [`Connection::close`] or the
+    /// end of either stream.
     pub fn open(
         input: impl AsyncWrite + Unpin + Send + 'static,
         output: impl AsyncRead + Unpin + Send + 'static,
@@ -151,8 +151,8 @@ impl Connection {
         (connection, frames)
     }
 
-    /// Registers a call and gives it an id. The call is in the table before its frame can be queued,
-    /// so no answer can come too early.
+    /// Registers a call and gives it an id. The call is in the table before its frame can be
+    /// queued, so no answer can come too early.
     pub fn register(self: &Arc<Self>, call: NewCall) -> Result<CallHandle, RequestError> {
         if let Some(error) = self.retired() {
             return Err(error.clone());
@@ -188,8 +188,8 @@ impl Connection {
         call.answer().await
     }
 
-    /// Sends a frame that expects no answer. If too many wait already, the frame is dropped: a server
-    /// that does not read would not read this one either.
+    /// Sends a frame that expects no answer. If too many wait already, the frame is dropped: a
+    /// server that does not read would not read this one either.
     pub fn notify(&self, frame: Frame) {
         if let Ok(_permit) = self.message_permits.clone().try_acquire_owned() {
             let _ = self.outgoing.try_send(Outgoing::Message { frame, _permit });

@@ -1,4 +1,4 @@
-//! Overdue calls as evidence that a server is stuck. A stuck server may still answer pings, or print.
+//! Overdue calls as evidence that a server is stuck. A stuck server may still answer pings.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ struct Overdue {
     evidence: StuckEvidence,
 }
 
-/// The time at which a call was given to the writer, and its number among the calls so given: many
-/// are written at the same time.
+/// The time at which the writer claimed a call, and its number in the order of claims: many are
+/// claimed at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(super) number: u64,
@@ -81,10 +81,12 @@ impl OverdueCalls {
 }
 
 impl Overdue {
-    /// Returns whether a live call is a reason to give the server more time. The server may be
-    /// working on a call that came before the overdue ones. And overdue calls of one tenant alone
-    /// are no proof against a server that may be working for another tenant; but only for
-    /// `2 * usual`, or a steady stream of calls would protect a stuck server for ever.
+    /// Returns whether a live call is a reason to give the server more time.
+    ///
+    /// The server may be working on a call that came before the overdue ones. And overdue calls of
+    /// one tenant alone prove nothing against a server that may be working for another tenant. This
+    /// second excuse ends after `2 * usual`: no stream of calls may protect a stuck server for
+    /// ever.
     fn is_excused_by(&self, written: Written, tenant: &TenantId, usual: Duration) -> bool {
         let is_other_tenant = self.tenant.as_ref().is_some_and(|overdue| overdue != tenant);
         written.number < self.number

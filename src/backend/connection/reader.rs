@@ -119,8 +119,8 @@ fn fail_overlong(connection: &Connection, whose: Whose) -> Result<(), CloseReaso
     Ok(())
 }
 
-/// Counts lines that are not messages. A few are common, since programs print where they should not;
-/// a flood is not.
+/// Counts lines that are not messages. A few are common, since programs print where they should
+/// not; a flood is not.
 pub(crate) struct GarbageCounter {
     since: Instant,
     lines: usize,

@@ -1,7 +1,7 @@
 //! The ids of requests to a server.
 //!
-//! The gateway issues them and never takes a caller's. Callers' ids collide all the time, since many
-//! clients start at 1, and a collision delivers one caller's answer to another. The ids are
+//! The gateway issues them and never takes a caller's. Callers' ids collide all the time, since
+//! many clients start at 1, and a collision delivers one caller's answer to another. The ids are
 //! unguessable, since some servers can be made to echo an id found in a tool's arguments. And they
 //! fit in 53 bits, which is all that some languages' numbers hold.
 //!

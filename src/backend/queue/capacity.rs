@@ -1,7 +1,7 @@
 //! The bounds on waiting calls, and the eviction of calls beyond them.
 //!
-//! The bounds are for all tenants together. The tenant with most is evicted in favour of tenants with
-//! less, so a quiet tenant is never refused because another one fills the queue.
+//! The bounds are for all tenants together. The tenant with most is evicted in favour of tenants
+//! with less, so a quiet tenant is never refused because another one fills the queue.
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ pub const WAITING_MAX: usize = 4096;
 pub const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl RoundRobin {
-    /// Makes room for one more call of a tenant, with so many bytes, by evicting the newest calls of
-    /// the tenants that have most. Returns how many of the evicted calls wanted a slot. Evicts none
-    /// and returns `None` if that would not make enough room.
+    /// Makes room for one more call of a tenant, with so many bytes, by evicting the newest calls
+    /// of the tenants that have most. Returns how many of the evicted calls wanted a slot. Evicts
+    /// none and returns `None` if that would not make enough room.
     pub(super) fn ensure_capacity(&mut self, number: u32, bytes: usize) -> Option<u64> {
         let (calls_then, bytes_then) = match self.tenants.get(&number) {
             Some(queue) => (queue.len() + 1, queue.bytes + bytes),

@@ -64,8 +64,8 @@ impl QueueInner {
         self.note_contention(backlog);
     }
 
-    /// Gives free slots to waiting calls. Returns when to try again, if calls wait only for the gate
-    /// or for the end of a pause.
+    /// Gives free slots to waiting calls. Returns when to try again, if calls wait only for the
+    /// gate or for the end of a pause.
     fn give_slots(&self, backlog: &mut Backlog) -> Option<Instant> {
         if backlog.round_robin.is_empty() {
             return None;

@@ -29,8 +29,8 @@ pub(super) struct Share {
     uses: AtomicU64,
     /// The tick in which it last asked for a slot, or used one that others wanted.
     last_used: AtomicU32,
-    /// The time used, in nanoseconds of a slot per unit of its weight. Changed under the lock of the
-    /// backlog.
+    /// The time used, in nanoseconds of a slot per unit of its weight. Changed under the lock of
+    /// the backlog.
     pub(super) account: AtomicU64,
 }
 

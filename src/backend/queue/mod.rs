@@ -21,7 +21,8 @@
 //! slots is a reserve for tenants that hold none. A backend is shared as long as two tenants hold
 //! slots, wait for slots or have asked for slots lately.
 //!
-//! The time that a tenant uses is charged only while somebody waits: what nobody else wants is free.
+//! The time that a tenant uses is charged only while somebody waits: what nobody else wants is
+//! free.
 
 mod capacity;
 mod dispatch;
@@ -60,8 +61,8 @@ struct QueueInner {
     gate: Option<Arc<RateGate>>,
     shares: FairShares,
     backlog: Mutex<Backlog>,
-    /// The total time during which somebody waited, in nanoseconds. Updated when the last call stops
-    /// waiting.
+    /// The total time during which somebody waited, in nanoseconds. Updated when the last call
+    /// stops waiting.
     contended: AtomicU64,
     /// The runtime of the waiting calls. A permit may be dropped outside of it.
     runtime: OnceLock<Handle>,
@@ -114,9 +115,10 @@ impl Queue {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Changes the number of slots. Waiting calls get new slots at once; slots that are taken and too
-    /// many disappear when they come back. `left_free` of the slots are not given out for now, but
-    /// tenants that hold none may still use the whole reserve: they need not wait for others' calls.
+    /// Changes the number of slots. Waiting calls get new slots at once; slots that are taken and
+    /// too many disappear when they come back. `left_free` of the slots are not given out for now.
+    /// Tenants that hold none may still use the whole reserve: they need not wait for others'
+    /// calls.
     pub fn set_slots(&self, slots: usize, left_free: usize) {
         self.inner.update(|_| self.inner.slots.resize(slots, left_free));
     }
@@ -200,7 +202,7 @@ impl<'a> QueueEntry<'a> {
             return None;
         };
         if inner.gate.as_ref().is_some_and(|gate| gate.try_pass().is_err()) {
-            // The call waits now. That serves whoever came meanwhile and found no slot.
+            // The call waits now. That also serves calls that came meanwhile and found no slot.
             self.share.remove_slot();
             inner.slots.release(slot);
             return None;

@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 use crate::common::policy::Rate;
 
-/// One part in so many of the rate may begin at once, so that timers, which are late by a millisecond
-/// or two, do not slow it down. No window of one period admits more than 105 % of the rate.
+/// A burst is this fraction of the rate: enough that timers, which are late by a millisecond or
+/// two, do not slow calls down. No window of one period admits more than 105 % of the rate.
 const BURST_PART: u32 = 20;
 
-/// A rate limit by GCRA: each call moves the time at which the next is due by one interval, and may
-/// come earlier than due by the length of a burst.
+/// A rate limit by GCRA. Each call moves the time at which the next one is due by one interval. A
+/// call may come earlier than due by the length of a burst.
 #[derive(Debug)]
 pub struct RateGate {
     created: Instant,

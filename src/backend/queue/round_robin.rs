@@ -1,13 +1,14 @@
 //! The waiting calls, and which tenant is next. Plain data: no clock, no lock.
 //!
-//! Tenants are served by deficit round robin, measured in time of a slot. In each round a tenant may
-//! use one quantum per unit of its weight. A call is charged its estimate when it gets a slot, and
-//! the difference to its real duration when it ends. So a tenant with slow calls gets as much of the
-//! backend as a tenant with quick ones, not as many calls.
+//! Tenants are served by deficit round robin, measured in time of a slot. In each round a tenant
+//! may use one quantum per unit of its weight. A call is charged its estimate when it gets a slot,
+//! and the difference to its real duration when it ends. So a tenant with slow calls gets as much
+//! of the backend as a tenant with quick ones, not as many calls.
 //!
-//! Rounds in which nobody would be served are skipped. A tenant's account is the time it has used per
-//! unit of its weight; its round is the account divided by the quantum. The tenant in the earliest
-//! round is next, so one that has used more than its part waits until the others have caught up.
+//! Rounds in which nobody would be served are skipped. A tenant's account is the time it has used
+//! per unit of its weight; its round is the account divided by the quantum. The tenant in the
+//! earliest round is next, so one that has used more than its part waits until the others have
+//! caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map};
 use std::sync::Arc;

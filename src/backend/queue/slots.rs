@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The free slots of both kinds, the waiting calls, and the pause are one number, so that all are
-/// seen at once and nobody takes a slot past waiting calls.
+/// The free slots of both kinds, the waiting calls and the pause are one number. All are seen at
+/// once, so nobody takes a slot past waiting calls.
 #[derive(Debug)]
 pub(super) struct Slots {
     state: AtomicU64,
@@ -42,8 +42,8 @@ impl Slots {
         new
     }
 
-    /// Changes the number of slots, under the lock of the backlog. Slots that are taken and too many
-    /// disappear when they come back.
+    /// Changes the number of slots, under the lock of the backlog. Slots that are taken and too
+    /// many disappear when they come back.
     pub(super) fn resize(&self, slots: usize, left_free: usize) {
         let size = (slots as u64).min(SIZE_MAX) as u32;
         self.left_free.store(left_free.min(size as usize) as u32, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Slots {
 
     fn choose(&self, state: u64, held: u32, others_active: impl Fn() -> bool) -> Option<SlotKind> {
         let free = self.free_in(state);
-        // The usual case: the tenant may have it whoever else is there.
+        // The usual case: the tenant may have it, shared or not.
         if free.open && held < self.limit() {
             return Some(SlotKind::Open);
         }
@@ -100,7 +100,8 @@ impl Slots {
 
     fn taken_in(&self, state: u64) -> u32 {
         let (open, reserved) = (state & MASK, (state >> BITS) & MASK);
-        // During a resize this may be wrong for a moment: a call waits that need not, or vice versa.
+        // During a resize this may be wrong for a moment: a call waits that need not, or vice
+        // versa.
         (u64::from(self.size()) + 2 * NONE).saturating_sub(open + reserved) as u32
     }
 
@@ -162,8 +163,8 @@ impl Slots {
     }
 }
 
-/// Returns how many of so many slots are reserved for tenants that hold none. A single slot cannot be
-/// reserved.
+/// Returns how many of so many slots are reserved for tenants that hold none. A single slot cannot
+/// be reserved.
 pub fn reserved_of(size: u32) -> u32 {
     if size < 2 { 0 } else { (size / 4).max(1) }
 }

@@ -163,7 +163,9 @@ async fn late_unknown_and_duplicate_answers_are_dropped_and_counted() {
     let (connection, mut peer) = connect(4096);
     let first = call(&connection, "first", in_secs(30));
     let request = peer.receive().await;
-    peer.write("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":{}}\n").await;
+    for id in [json!(1), json!("x")] {
+        peer.answer(&id, json!({})).await;
+    }
     peer.answer(&request["id"], json!(1)).await;
     peer.answer(&request["id"], json!(2)).await;
     assert_eq!(first.await.unwrap(), result(&json!(1)));

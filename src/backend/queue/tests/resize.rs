@@ -24,7 +24,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..=SIZE_MAX, 0..=SIZE_MAX).prop_map(|(size, free)| Step::Resize(size, free.min(size))),
+        2 => (0..=SIZE_MAX, 0..=SIZE_MAX)
+            .prop_map(|(size, free)| Step::Resize(size, free.min(size))),
         1 => (0..=SIZE_MAX).prop_map(|size| Step::Resize(size, 0)),
         6 => (0..NAMES.len()).prop_map(Step::Call),
         4 => any::<usize>().prop_map(Step::Release),

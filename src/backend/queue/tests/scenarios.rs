@@ -12,7 +12,7 @@ use super::*;
 
 const SLOTS: usize = 16;
 const QUIET_TENANTS: usize = 99;
-/// The same for all calls, since the gateway knows nothing of them beforehand.
+/// One estimate for all calls, since the gateway knows nothing of them beforehand.
 const ESTIMATE: Duration = Duration::from_millis(5);
 /// The longest that a call waits.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -120,7 +120,8 @@ async fn disturbed<D: AnyQueue>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisan
     Arc::try_unwrap(quiet).ok().unwrap().into_inner()
 }
 
-/// Calls whether or not there are answers. A slot is held though nobody waits for the answer any more.
+/// Calls whether or not there are answers. A slot is held though nobody waits for the answer any
+/// more.
 async fn disturb<D: AnyQueue>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex<Vec<Instant>>>) {
     let (tenant, mut due) = (tenant("nuisance"), interval(nuisance.every));
     let mut calls = JoinSet::new();
@@ -141,14 +142,15 @@ async fn disturb<D: AnyQueue>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex
 /// A hundred times its part of the backend, which is 16 calls of 10 ms in a second.
 const FLOOD: Nuisance =
     Nuisance { every: Duration::from_micros(625), takes: MS.saturating_mul(10) };
-/// The same of calls that are ten times slower.
+/// A flood of calls that are ten times slower.
 const SLOW_FLOOD: Nuisance = Nuisance { takes: MS.saturating_mul(100), ..FLOOD };
 /// All it can get, for as long as it can.
 const HANG: Nuisance = Nuisance { every: MS, takes: SECOND.saturating_mul(30) };
 /// Calls that are given up at once and never answered keep their slots until the end of grace.
 const CANCELLED: Nuisance = Nuisance { every: MS, takes: SECOND.saturating_mul(5) };
 
-/// Returns whether none is refused, and none waits for more than the call that is just being served.
+/// Returns whether none is refused, and none waits for more than the call that is just being
+/// served.
 fn is_undisturbed(quiet: &Quiet, longest_wait: Duration) -> bool {
     let Quiet { calls, refused, longest_wait: longest, overtaken_by } = quiet;
     println!("{calls} calls, {refused} refused, waited {longest:?}, overtaken by {overtaken_by}");

@@ -17,8 +17,8 @@ pub(super) struct Watch {
     served: AtomicUsize,
 }
 
-/// Makes calls that hold their slot for a moment. Some stop waiting at once, some after a moment, some
-/// wait for something else first.
+/// Makes calls that hold their slot for a moment. Some stop waiting at once, some after a moment,
+/// some wait for something else first.
 pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit: u32) {
     let mut random = StdRng::seed_from_u64(n as u64);
     let number = n % TENANTS;

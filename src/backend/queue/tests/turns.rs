@@ -5,8 +5,8 @@ use tokio::time::sleep;
 
 use super::*;
 
-/// Has these calls wait one by one for a single slot. Returns the order in which they are served, by
-/// the first letters of their tenants.
+/// Has these calls wait one by one for a single slot. Returns the order in which they are served,
+/// by the first letters of their tenants.
 async fn order_of(queue: &Arc<Queue>, calls: impl Iterator<Item = &'static str>) -> String {
     let first = acquire(queue, "first").await.unwrap();
     let order = Arc::new(Mutex::new(String::new()));
