@@ -1,4 +1,4 @@
-//! The shared connection from end to end, against a server within the process.
+//! The cost of a call on a shared connection, with the server in the same process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use trunkline::backend::changes::audience::Audience;
-use trunkline::backend::connection::in_flight::Answer;
 use trunkline::backend::connection::request_ids::RequestIds;
-use trunkline::backend::connection::{Connection, Options};
-use trunkline::common::ids::{CallId, ServerId, TenantId};
+use trunkline::backend::connection::{Answer, Connection, ConnectionOptions, NewCall};
+use trunkline::common::ids::{ServerId, TenantId};
 use trunkline::protocol::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
 use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
@@ -26,7 +25,7 @@ fn connect() -> Arc<Connection> {
     let (ours, theirs) = duplex(PIPE_LEN);
     tokio::spawn(echo(theirs));
     let (output, input) = split(ours);
-    let options = Options {
+    let options = ConnectionOptions {
         generation: 1,
         max_in_flight: 64,
         line_len_max: 1024 * 1024,
@@ -39,7 +38,7 @@ fn connect() -> Arc<Connection> {
     Connection::open(input, output, options)
 }
 
-/// A server that gives the params back, all answers to one read in one write.
+/// Plays a server that returns the params. All answers to one read go into one write.
 async fn echo(mut stream: DuplexStream) {
     let mut lines = LineSplitter::new(1024 * 1024);
     let mut answers = Vec::new();
@@ -76,20 +75,20 @@ impl Caller {
 
     async fn call(&self) {
         let deadline = Instant::now() + TIMEOUT;
-        let ticket = self.connection.register(self.tenant.clone(), CallId::new(), deadline, None);
-        let mut ticket = ticket.expect("it is open");
+        let call = NewCall { tenant: self.tenant.clone(), ..NewCall::gateway(deadline) };
+        let mut call = self.connection.register(call).expect("it is open");
         let frame = self.dialect.tools_call(
-            ticket.id(),
+            call.id(),
             "\"echo\"",
             &self.arguments,
             "",
             &CallMeta::default(),
         );
-        ticket.send(frame).expect("there is room");
-        assert!(matches!(ticket.answer().await, Ok(Answer::Result(_))));
+        call.send(frame).expect("there is room");
+        assert!(matches!(call.answer().await, Ok(Answer::Result(_))));
     }
 
-    /// So many calls, shared out among `callers` tasks; how long they took.
+    /// Divides so many calls among `callers` tasks; returns how long they took.
     async fn call_many(self: Arc<Self>, calls: u64, callers: u64) -> Duration {
         let begin = Instant::now();
         let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Measures the cost of the fair queue for one call.
+//! The cost of the queue for a call.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use trunkline::backend::queue::{Permit, Queue};
+use trunkline::backend::queue::{Queue, RateGate, SlotPermit};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::Rate;
 
@@ -20,8 +20,8 @@ fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a name")
 }
 
-async fn enter(queue: &Queue, tenant: &TenantId, deadline: Instant) -> Permit {
-    queue.line_up(tenant, 1, 100).slot(ESTIMATE, deadline).await.expect("a slot")
+async fn acquire(queue: &Queue, tenant: &TenantId, deadline: Instant) -> SlotPermit {
+    queue.enqueue(tenant, 1, 100).acquire(ESTIMATE, deadline).await.expect("a slot")
 }
 
 fn alone(criterion: &mut Criterion) {
@@ -36,7 +36,7 @@ fn alone(criterion: &mut Criterion) {
             bencher.iter_custom(|calls| runtime.block_on(one_by_one(tenants, calls, None)));
         });
     }
-    // So many are never asked here.
+    // More than are made here.
     let rate = "1000000/s".parse().expect("a rate");
     group.bench_function("nobody waits, with a rate", |bencher| {
         bencher.iter_custom(|calls| runtime.block_on(one_by_one(1, calls, Some(rate))));
@@ -44,7 +44,7 @@ fn alone(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The alternative to compare with: two counters and a semaphore.
+/// The simplest bounded queue, to compare: two counters and a semaphore.
 async fn semaphore(calls: u64) -> Duration {
     let slots = Arc::new(Semaphore::new(64));
     let (waiting, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -61,16 +61,16 @@ async fn semaphore(calls: u64) -> Duration {
 }
 
 async fn one_by_one(tenants: usize, calls: u64, rate: Option<Rate>) -> Duration {
-    let queue = Queue::with_rate(64, rate);
+    let queue = Queue::with_gate(64, rate.map(|rate| Arc::new(RateGate::new(rate))));
     let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
     let begin = Instant::now();
     for tenant in tenants.iter().cycle().take(calls as usize) {
-        drop(black_box(enter(&queue, tenant, begin + TIMEOUT).await));
+        drop(black_box(acquire(&queue, tenant, begin + TIMEOUT).await));
     }
     begin.elapsed()
 }
 
-/// One slot, for which so many tenants wait: each gets it, gives it back, and waits again.
+/// Measures one slot with so many waiting tenants: each takes it, releases it, and waits again.
 fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     for tenants in [2, 1000] {
@@ -94,7 +94,7 @@ async fn take_turns(tenants: usize, calls: u64) -> Duration {
         tasks.spawn(async move {
             let tenant = tenant(&format!("t{n}"));
             for _ in 0..calls.div_ceil(tenants as u64) {
-                let permit = enter(&queue, &tenant, deadline).await;
+                let permit = acquire(&queue, &tenant, deadline).await;
                 tokio::task::yield_now().await;
                 drop(permit);
             }

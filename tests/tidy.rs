@@ -60,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["backend", "common", "config", "protocol", "registry", "store", "telemetry", "tenants"],
     ),
     ("registry", &["backend", "common", "config", "tenants"]),
-    ("backend", &["common", "config", "pins", "protocol", "telemetry"]),
+    ("backend", &["common", "config", "pins", "protocol", "telemetry", "tenants"]),
     ("tenants", &["common", "config", "store", "telemetry"]),
     ("cluster", &["common", "config", "store"]),
     ("store", &["common", "config", "pins"]),

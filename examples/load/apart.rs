@@ -48,7 +48,7 @@ fn calls(queue: &Queue, meter: &Meter) -> Result<()> {
     runtime.block_on(async {
         let deadline = Instant::now() + TIMEOUT;
         for _ in 0..CALLS {
-            let slot = queue.line_up(&tenant, 1, 100).slot(ESTIMATE, deadline).await;
+            let slot = queue.enqueue(&tenant, 1, 100).acquire(ESTIMATE, deadline).await;
             drop(black_box(slot.map_err(|_| anyhow!("no slot is free"))?));
             meter.add(&server, black_box("echo"), once);
         }

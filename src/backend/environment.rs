@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::CANCEL_GRACE;
 use super::connection::request_ids::{IdSource, RequestIds};
 use super::instance::pins::Pins;
-use super::queue::Gate;
+use super::queue::RateGate;
 use super::supervise::restart_policy::Budget;
 use crate::common::ids::ServerId;
 use crate::common::policy::Rate;
@@ -27,7 +27,7 @@ const STARTS: RangeInclusive<usize> = 1..=8;
 const OWN_STARTS_MAX: usize = 4;
 
 /// By the server's name: its rate, and what keeps it, as long as there is a backend that needs it.
-type Gates = HashMap<ServerId, (Rate, Weak<Gate>)>;
+type Gates = HashMap<ServerId, (Rate, Weak<RateGate>)>;
 
 /// What all backends of one gateway share.
 #[derive(Clone)]
@@ -65,14 +65,14 @@ impl Environment {
 
     /// What keeps a server's rate, if it has one: the same for all backends of that name and rate that there are, be they
     /// of several tenants or the old one and the new.
-    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<Gate>> {
+    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<RateGate>> {
         let rate = rate?;
         let mut gates = self.gates.lock();
         let known = gates.get(server).filter(|(known, _)| *known == rate);
         if let Some(gate) = known.and_then(|(_, gate)| gate.upgrade()) {
             return Some(gate);
         }
-        let gate = Arc::new(Gate::new(rate));
+        let gate = Arc::new(RateGate::new(rate));
         gates.insert(server.clone(), (rate, Arc::downgrade(&gate)));
         Some(gate)
     }

@@ -346,7 +346,7 @@ impl Backend {
     fn resize(&self) {
         let slots = self.pool.slots();
         if slots > 0 {
-            self.queue.set_slots_but(slots, self.pool.slots_left_free());
+            self.queue.set_slots(slots, self.pool.slots_left_free());
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::changes::Changes;
 use super::changes::audience::{Audience, Client, Question};
 use super::connection::request_ids::RequestIds;
-use super::connection::{Connection, Options};
+use super::connection::{Connection, ConnectionOptions};
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
 use crate::config;
@@ -42,15 +42,15 @@ pub struct Peer {
 pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
     let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
-    let options = Options { audience, ..options() };
+    let options = ConnectionOptions { audience, ..options() };
     let (input_end, output_end) = split(theirs);
     let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
     (Connection::open(input, output, options), peer)
 }
 
 /// What a connection is told where a test does not care.
-pub(super) fn options() -> Options {
-    Options {
+pub(super) fn options() -> ConnectionOptions {
+    ConnectionOptions {
         generation: 1,
         max_in_flight: 64,
         line_len_max: LINE_LEN_MAX,

@@ -44,7 +44,7 @@ async fn who_waits_in_line_is_told_when_it_comes_to_be_in_quarantine_and_not_bef
     server.enter(0, State::Ready(ready), Some(&Load::new(8, false)));
     let came = Instant::now();
     server.queue.pause_until(came + 10 * SECOND);
-    let in_line = server.queue.line_up(&tenant, 1, 0).slot(SECOND, came + 60 * SECOND);
+    let in_line = server.queue.enqueue(&tenant, 1, 0).acquire(SECOND, came + 60 * SECOND);
     let after_a_while = async {
         for state in [
             State::Starting,

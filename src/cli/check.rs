@@ -13,7 +13,7 @@ use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::changes::audience::Audience;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::{Launch, Run};
 use crate::backend::instance::start_error::StartError;
 use crate::backend::stdio::sandbox::{Kernel, Plan, PlanError, plan};
@@ -83,7 +83,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let outcome = match run {
                 Ok(run) => {
                     let found = Found::of(&run);
-                    run.stop(&End::Stopped).await;
+                    run.stop(&CloseReason::Stopped).await;
                     Ok(found)
                 }
                 Err(error) => Err(error),

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::retry::Attempts;
 use super::{Call, CallError, Reply};
 use crate::backend::Backend;
-use crate::backend::connection::in_flight::{Answer, Patience};
+use crate::backend::connection::{Answer, DeadlineExtension};
 use crate::backend::instance::tools::Tool;
-use crate::backend::queue::InLine;
+use crate::backend::queue::QueueEntry;
 use crate::common::ids::TenantId;
 use crate::common::offload::aside_if_long;
 use crate::protocol::mcp::requests::CallMeta;
@@ -44,15 +44,15 @@ impl Attempt<'_> {
     /// Waits for a slot, sends the call to the least busy instance, and waits for the answer.
     pub(super) async fn run(
         &self,
-        entry: InLine<'_>,
+        entry: QueueEntry<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<AttemptAnswer, CallError> {
         let Self { backend, tool, call, .. } = self;
         let estimate = tool.map_or(TYPICAL_TIME, Tool::typical);
         // The wait in the queue does not count as the attempt's time.
-        let mut permit = tokio::select! {
+        let slot = tokio::select! {
             biased;
-            permit = entry.slot(estimate, call.deadline) => permit?,
+            slot = entry.acquire(estimate, call.deadline) => slot?,
             // The backlog may be long: do not wait for the turn if all instances are down.
             refusal = backend.refuses() => return Err(refusal.into()),
         };
@@ -66,20 +66,20 @@ impl Attempt<'_> {
             call.refuse_if_held(own.map(|tool| &**tool).or(*tool))?;
         }
         let measured = backend.measure(&instance, tool.map_or("", Tool::name));
-        permit.carry((instance, self.admission.clone()));
+        let permits = CallPermits { instance, tenant: self.admission.clone(), slot };
 
         let sent = Instant::now();
         let queue = sent.duration_since(call.arrived);
         backend.metrics().queue_seconds.observe(queue.as_secs_f64());
-        let mut handle =
-            ready.connection.register(self.tenant.clone(), call.id, deadline, Some(permit))?;
-        // Before the frame is sent, so that the first notification is not lost.
-        if let Some(listener) = &call.listener {
-            handle.listen(listener.clone());
-        }
-        if let Some(until) = call.deadline_max {
-            handle.be_patient(Patience { step: backend.timeout(), until });
-        }
+        let step = backend.timeout();
+        let mut handle = ready.connection.register(NewCall {
+            tenant: self.tenant.clone(),
+            call: call.id,
+            deadline,
+            deadline_extension: call.deadline_max.map(|until| DeadlineExtension { step, until }),
+            listener: call.listener.clone(),
+            permits: Some(permits),
+        })?;
         let meta = self.meta(deadline);
         let headers = call.headers(&ready, *tool)?;
         let frame = call.frame(handle.id(), &ready, *tool, &meta);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{CallError, Caller};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::Listener;
+use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::instance::tools::Tool;
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -26,7 +26,7 @@ pub struct Call {
     /// The memory that the call takes while it waits, in bytes, roughly.
     pub size: usize,
     /// Receives notifications that the server sends about this call.
-    pub listener: Option<Listener>,
+    pub listener: Option<NotificationListener>,
     pub arrived: Instant,
     pub deadline: Instant,
     /// The latest time to which progress may move the deadline.

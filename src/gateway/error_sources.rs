@@ -3,7 +3,7 @@
 use super::error::RETRY_SOON;
 use super::{CallError, Executed};
 use crate::backend::NotReady;
-use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
 use crate::registry::NoProcess;
 use crate::tenants::limits::Refusal;
@@ -60,36 +60,36 @@ impl From<QueueError> for CallError {
     }
 }
 
-impl From<Failure> for CallError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestError> for CallError {
+    fn from(failure: RequestError) -> Self {
         match failure {
-            Failure::Ended { end: End::Stopped, written: false } => Self::ShuttingDown,
-            Failure::Ended { end: End::Exited(reason), written } => {
+            RequestError::Closed { reason: CloseReason::Stopped, written: false } => Self::ShuttingDown,
+            RequestError::Closed { reason: CloseReason::Exited(reason), written } => {
                 Self::BackendExited { reason, executed: Executed::if_written(written) }
             }
-            Failure::Ended { end: End::Stopped, written } => Self::BackendExited {
+            RequestError::Closed { reason: CloseReason::Stopped, written } => Self::BackendExited {
                 reason: "the gateway stopped it".to_owned(),
                 executed: Executed::if_written(written),
             },
-            Failure::Ended { end: End::Protocol(reason), written } => {
+            RequestError::Closed { reason: CloseReason::Protocol(reason), written } => {
                 Self::BackendProtocol { reason, executed: Executed::if_written(written) }
             }
-            Failure::Expired { written } => {
+            RequestError::Expired { written } => {
                 Self::DeadlineExceeded { executed: Executed::if_written(written) }
             }
-            Failure::TooLarge => Self::BackendTooLarge,
-            Failure::Busy => Self::ServerUnavailable {
+            RequestError::TooLarge => Self::BackendTooLarge,
+            RequestError::Busy => Self::ServerUnavailable {
                 reason: "the server does not read its input".to_owned(),
                 retry_after: RETRY_SOON,
             },
-            Failure::Mixup => Self::protocol("the answer belonged to another call"),
-            Failure::Http { status, retry_after } => Self::BackendHttp {
+            RequestError::IdentityMismatch => Self::protocol("the answer belonged to another call"),
+            RequestError::Http { status, retry_after } => Self::BackendHttp {
                 status,
                 executed: Executed::by_status(status, retry_after),
                 retry_after,
             },
-            Failure::Unsendable(reason) => Self::InvalidRequest(reason),
-            Failure::Unreached { reason, .. } => {
+            RequestError::Unsendable(reason) => Self::InvalidRequest(reason),
+            RequestError::Unreached { reason, .. } => {
                 Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
             }
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
-        let error = CallError::from(Failure::Busy);
+        let error = CallError::from(RequestError::Busy);
         assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
         assert!(error.is_retryable());
     }

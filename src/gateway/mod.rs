@@ -200,9 +200,9 @@ async fn call_backend(
     let _in_use = backend.visit();
     let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let enqueue = || backend.queue().line_up(tenant, policy.weight, call.size);
+    let enqueue = || backend.queue().enqueue(tenant, policy.weight, call.size);
     let mut entry = enqueue();
-    let ready = entry.first(backend.ready(call.deadline)).await??;
+    let ready = entry.wait_for(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
     match (&tool, &call.operation) {
         (Some(tool), _) => accounting.at_tool(tool),

@@ -43,7 +43,7 @@ pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Ta
             tally.fault(format!("server {id} counts {} calls in flight", metrics.in_flight.get()));
         }
         let slots_taken = || match server.state() {
-            State::Ready(ready) => ready.connection.in_flight(),
+            State::Ready(ready) => ready.connection.in_flight_len(),
             _ => 0,
         };
         if !comes_true(by, || slots_taken() == 0).await {
@@ -52,8 +52,8 @@ pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Ta
         let mut permits = vec![];
         // One for each of so many tenants: no tenant may have them all.
         for tenant in 0..max_in_flight as usize {
-            let place = server.queue().line_up(&worker::tenant_id(tenant), 1, 0);
-            permits.push(place.slot(Duration::ZERO, by).await);
+            let place = server.queue().enqueue(&worker::tenant_id(tenant), 1, 0);
+            permits.push(place.acquire(Duration::ZERO, by).await);
         }
         let missing = permits.iter().filter(|permit| permit.is_err()).count();
         if missing != 0 {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use trunkline::backend::connection::in_flight::Owner;
+use trunkline::backend::connection::CallIdentity;
 use trunkline::backend::connection::request_ids::IdSource;
 use trunkline::common::ids::TenantId;
 
@@ -20,7 +20,7 @@ pub fn ids() -> Arc<dyn IdSource> {
 }
 
 impl IdSource for CallersIds {
-    fn issue(&self, owner: &Owner) -> u64 {
+    fn issue(&self, owner: &CallIdentity) -> u64 {
         let mut last = self.last.lock();
         let id = last.entry(owner.tenant.clone()).or_default();
         *id += 1;

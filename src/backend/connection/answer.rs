@@ -1,4 +1,4 @@
-//! What becomes of a call on a connection, and whose it is.
+//! The identity and the outcome of a call on a connection.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,37 +8,35 @@ use tokio::time::Instant;
 
 use crate::common::ids::{CallId, TenantId};
 
-/// Whose a call is. Kept both with the slot and with the waiter, and compared when they meet again.
+/// Identifies a call on one connection. The in-flight table and the caller each keep one, and the
+/// two are compared before an answer is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Who pays.
+pub struct CallIdentity {
     pub tenant: TenantId,
-    /// Which call of theirs.
     pub call: CallId,
-    /// Which run of the server.
+    /// The generation of the instance.
     pub generation: u64,
 }
 
-impl Owner {
-    /// The gateway's own requests.
+impl CallIdentity {
+    /// Makes the identity of a request of the gateway itself.
     pub fn gateway(generation: u64) -> Self {
         Self { tenant: TenantId::gateway(), call: CallId::new(), generation }
     }
 }
 
-/// Why a connection ended, in words that may be shown to callers.
+/// Why a connection was closed, in words that callers may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The process ended, or closed its output.
+pub enum CloseReason {
+    /// The process exited, or closed its output.
     Exited(String),
     /// The server broke the protocol beyond repair.
     Protocol(String),
-    /// The gateway stopped it.
+    /// The gateway stopped the server.
     Stopped,
 }
 
-impl End {
-    /// In words that callers may see.
+impl CloseReason {
     pub fn reason(&self) -> &str {
         match self {
             Self::Exited(reason) | Self::Protocol(reason) => reason,
@@ -47,99 +45,64 @@ impl End {
     }
 }
 
-/// What a server said.
+/// The answer of a server: the `result` or the `error` member of its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The `result` member.
     Result(Bytes),
-    /// The `error` member.
     Error(Bytes),
 }
 
-/// Why a request got no answer.
+/// Why a request got no answer. `written` says whether the server may have received the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The connection ended.
-    Ended {
-        /// Why.
-        end: End,
-        /// Whether the server may have seen the request.
-        written: bool,
-    },
+pub enum RequestError {
+    /// The connection was closed.
+    Closed { reason: CloseReason, written: bool },
     /// The deadline passed.
-    Expired {
-        /// Whether the server may have seen the request.
-        written: bool,
-    },
+    Expired { written: bool },
     /// The answer was over the size limit.
     TooLarge,
     /// Too many frames wait to be written.
     Busy,
     /// The answer belonged to another call. It was withheld and the connection closed.
-    Mixup,
+    IdentityMismatch,
     /// The server answered with an HTTP status instead.
-    Http {
-        /// Which.
-        status: u16,
-        /// When to come back, if it said.
-        retry_after: Option<Duration>,
-    },
-    /// It could not be sent as it is, for this reason.
+    Http { status: u16, retry_after: Option<Duration> },
+    /// The request cannot be expressed on this transport, for this reason.
     Unsendable(String),
-    /// The server was not reached, or knew at once that it could not take the call.
-    Unreached {
-        /// In words that may be shown to callers.
-        reason: Cow<'static, str>,
-        /// The whole story, for the operator.
-        detail: String,
-    },
+    /// The server was not reached, or knew at once that it could not take the call. Callers see
+    /// `reason`, the operator sees `detail`.
+    Unreached { reason: Cow<'static, str>, detail: String },
 }
 
-/// What a waiter receives: the outcome, and whose it is by the slot's own record.
+/// An outcome on its way to the caller, with the identity that the in-flight table has for it.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Whose outcome this is.
-    pub owner: Owner,
-    /// The outcome.
-    pub outcome: Result<Answer, Failure>,
+    pub identity: CallIdentity,
+    pub outcome: Result<Answer, RequestError>,
 }
 
-/// Why a call could not be registered.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The connection has ended.
-    Closed(End),
-    /// The id is in use. Cannot happen with ids that never repeat.
-    IdInUse,
-}
-
-/// What became of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Handed to its waiter.
     Delivered,
-    /// Nobody waits any more.
+    /// The caller has gone.
     Late,
-    /// No slot has this id.
-    NoSlot,
+    /// No in-flight call has this id.
+    NotInFlight,
 }
 
-/// How far a call had come.
+/// How far a call had come when it was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Its frame was still queued and will not be written.
+pub enum WriteState {
+    /// Its frame will not be written.
     NotWritten,
-    /// The server may have seen it.
+    /// The server may have received it.
     Written,
-    /// It was over already.
-    Done,
+    Completed,
 }
 
-/// How progress moves the deadline of a call.
+/// Lets progress extend the deadline of a call: by `step` from each notification on, up to `until`.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// From each word of progress on, so much time.
+pub struct DeadlineExtension {
     pub step: Duration,
-    /// But never beyond this.
     pub until: Instant,
 }

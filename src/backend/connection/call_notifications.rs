@@ -1,4 +1,5 @@
-//! What a server says while it works on a call: its progress, and log lines that can be no other tenant's.
+//! Notifications of a server about one call: its progress, and log messages that can be about no
+//! other tenant's call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +9,14 @@ use tokio::sync::mpsc;
 
 use crate::protocol::mcp::LogLevel;
 
-/// Messages of one call that may wait to be read, in number and in bytes. Beyond this they are dropped: whoever
-/// does not read progress in time has no use for it.
+/// Notifications of one call that may wait to be read, in number and in bytes. Further ones are
+/// dropped: a caller that does not read progress in time has no use for it.
 pub const WAITING_MAX: usize = 64;
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// One message. Its `params` are as the server wrote them, the gateway's token included.
+/// One notification. Its `params` are as the server wrote them, the gateway's token included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum CallNotification {
     /// `notifications/progress`
     Progress(Bytes),
     /// `notifications/message`
@@ -26,72 +27,71 @@ pub enum Event {
     Message(Bytes),
 }
 
-/// Who wants to hear, and what.
+/// The sending side.
 #[derive(Clone, Debug)]
-pub struct Listener {
-    events: mpsc::Sender<Event>,
+pub struct NotificationListener {
+    sender: mpsc::Sender<CallNotification>,
     waiting_bytes: Arc<AtomicUsize>,
-    /// Log lines at least this grave; none without.
+    /// The lowest level of log messages that the caller wants; none if `None`.
     log_level: Option<LogLevel>,
 }
 
-/// Where a listener's messages arrive, in the order the server wrote them. All that came before the answer are
-/// there when the answer is.
+/// The receiving side, in the order in which the server wrote the notifications. When the answer
+/// arrives, all notifications from before it have arrived.
 #[derive(Debug)]
-pub struct Events {
-    events: mpsc::Receiver<Event>,
+pub struct CallNotifications {
+    receiver: mpsc::Receiver<CallNotification>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
-impl Listener {
-    /// A listener, and its messages.
-    pub fn new(log_level: Option<LogLevel>) -> (Self, Events) {
-        let (sender, events) = mpsc::channel(WAITING_MAX);
-        let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let listener = Self { events: sender, waiting_bytes: waiting_bytes.clone(), log_level };
-        (listener, Events { events, waiting_bytes })
+impl NotificationListener {
+    pub fn new(log_level: Option<LogLevel>) -> (Self, CallNotifications) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let waiting_bytes = Arc::<AtomicUsize>::default();
+        let listener = Self { sender, waiting_bytes: waiting_bytes.clone(), log_level };
+        (listener, CallNotifications { receiver, waiting_bytes })
     }
 
-    /// Never waits: the reader of a connection must not depend on any one caller. Tells whether there was room.
-    pub fn hear(&self, event: Event) -> bool {
-        let len = event.len();
+    /// Sends without waiting, because the reader of a connection must not depend on any one caller.
+    /// Returns whether there was room.
+    pub fn send(&self, notification: CallNotification) -> bool {
+        let len = notification.len();
         let waiting = self.waiting_bytes.fetch_add(len, Ordering::AcqRel);
-        // A single one may be as large as it likes: answers may, too.
-        let heard = (waiting == 0 || waiting + len <= WAITING_BYTES_MAX)
-            && self.events.try_send(event).is_ok();
-        if !heard {
+        // A single one may be of any size, as answers may.
+        let is_sent = (waiting == 0 || waiting + len <= WAITING_BYTES_MAX)
+            && self.sender.try_send(notification).is_ok();
+        if !is_sent {
             self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
         }
-        heard
+        is_sent
     }
 
-    /// Whether it asked for log lines of this gravity.
-    pub(crate) fn wants(&self, level: LogLevel) -> bool {
+    pub(super) fn wants(&self, level: LogLevel) -> bool {
         self.log_level.is_some_and(|lowest| level >= lowest)
     }
 }
 
-impl Events {
-    /// The next message; `None` when nobody is left who could send one. Safe to give up.
-    pub async fn recv(&mut self) -> Option<Event> {
-        let event = self.events.recv().await;
-        self.taken(event)
+impl CallNotifications {
+    /// Waits for the next notification; `None` when no listener is left. Cancel safe.
+    pub async fn recv(&mut self) -> Option<CallNotification> {
+        let notification = self.receiver.recv().await;
+        self.release(notification)
     }
 
-    /// The next message, if it is there already.
-    pub fn try_recv(&mut self) -> Option<Event> {
-        let event = self.events.try_recv().ok();
-        self.taken(event)
+    /// Returns the next notification that has arrived.
+    pub fn try_recv(&mut self) -> Option<CallNotification> {
+        let notification = self.receiver.try_recv().ok();
+        self.release(notification)
     }
 
-    fn taken(&self, event: Option<Event>) -> Option<Event> {
-        let len = event.as_ref().map_or(0, Event::len);
+    fn release(&self, notification: Option<CallNotification>) -> Option<CallNotification> {
+        let len = notification.as_ref().map_or(0, CallNotification::len);
         self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
-        event
+        notification
     }
 }
 
-impl Event {
+impl CallNotification {
     fn len(&self) -> usize {
         let (Self::Progress(bytes)
         | Self::Log(bytes)
@@ -106,15 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_in_number_and_in_bytes() {
-        let (listener, mut events) = Listener::new(None);
-        let small = || Event::Progress(Bytes::from_static(b"{}"));
-        assert_eq!((0..1000).filter(|_| listener.hear(small())).count(), WAITING_MAX);
-        while events.try_recv().is_some() {}
-        let large = || Event::Progress(Bytes::from(vec![b' '; WAITING_BYTES_MAX / 4 * 3]));
-        assert!(listener.hear(large()));
-        assert!(!listener.hear(large()));
-        assert!(events.try_recv().is_some());
-        assert!(listener.hear(large()));
+    fn waiting_notifications_are_bounded_in_number_and_in_bytes() {
+        let (listener, mut notifications) = NotificationListener::new(None);
+        let progress = CallNotification::Progress;
+        let small = || progress(Bytes::from_static(b"{}"));
+        assert_eq!((0..1000).filter(|_| listener.send(small())).count(), WAITING_MAX);
+        while notifications.try_recv().is_some() {}
+        let large = || progress(Bytes::from(vec![b' '; WAITING_BYTES_MAX / 4 * 3]));
+        assert!(listener.send(large()));
+        assert!(!listener.send(large()));
+        assert!(notifications.try_recv().is_some());
+        assert!(listener.send(large()));
     }
 }

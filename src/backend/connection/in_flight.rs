@@ -1,18 +1,23 @@
-//! The calls of one connection that wait for an answer. Plain data behind one short lock: no channel to
-//! poll, no await.
+//! The in-flight calls of one connection: registered under an id and not yet completed. Plain data
+//! behind one short lock; nothing here awaits.
 //!
 //! ```text
-//!            insert          claim (the writer takes the frame)
-//!  (nothing) ──────▶ Queued ─────────────▶ Written ──complete──▶ (answered)
-//!                      │                     │
-//!                      │ abandon             │ abandon
-//!                      ▼                     ▼
-//!              Unwanted ──claim──▶ (removed) Abandoned ──complete or expire──▶ (removed)
+//!                  claim: the writer takes the frame       complete
+//!   insert ──▶ Queued ─────────────────────────▶ Written ──────────▶ answered
+//!                │                                  │
+//!                │ abandon                          │ abandon
+//!                ▼                                  ▼
+//!             Unwanted                          Abandoned
+//!                │ claim                            │ complete, or expire after the grace period
+//!                ▼                                  ▼
+//!             removed, never written             removed
 //! ```
 //!
-//! An abandoned call keeps its slot on the server until the server is done with it, or a grace period
-//! ends: a caller that sends and hangs up cannot pile up work. Nor can it pile up frames that nobody reads: one that is not written yet
-//! keeps its slot until the writer has come to its frame.
+//! `close` fails all calls that somebody waits for, and refuses new ones.
+//!
+//! A call holds its permits as long as it is in the table, so a caller that sends and hangs up
+//! cannot pile up work. An abandoned call stays until the server answers or the grace period ends.
+//! An unwanted call stays until the writer reaches its frame.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -23,366 +28,334 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-pub use super::answer::{
-    Answer, Completion, Delivery, End, Failure, Owner, Patience, Progress, Refused,
+use super::answer::{
+    Answer, CallIdentity, CloseReason, Completion, DeadlineExtension, Delivery, RequestError,
+    WriteState,
 };
-use super::call_notifications::{Event, Listener};
-use super::overdue::{Answering, Doubt, Written};
-use crate::backend::queue::Permit;
+use super::call_notifications::{CallNotification, NotificationListener};
+use super::call_permits::CallPermits;
+use super::overdue::{OverdueCalls, StuckEvidence, Written};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
 
-/// The map itself.
-#[derive(Debug, Default)]
-pub struct Pending {
-    table: Mutex<Table>,
+#[derive(Default)]
+pub struct InFlightCalls {
+    table: Mutex<InFlightTable>,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    slots: HashMap<u64, Slot>,
-    /// Abandoned calls, the earliest end of grace first.
+#[derive(Default)]
+struct InFlightTable {
+    calls: HashMap<u64, InFlightCall>,
+    /// The ends of grace periods and the ids of abandoned calls, earliest first.
     abandoned: VecDeque<(Instant, u64)>,
-    /// Whose calls there have been.
-    callers: Callers,
-    /// Calls whose grace ended without an answer: for all that is known, the server is still at them.
+    tenants: TenantsSeen,
+    /// Calls whose grace period ended without an answer. The server may still work on them.
     unanswered: usize,
-    answering: Answering,
-    /// How many calls were given to the writer.
+    overdue: OverdueCalls,
+    /// The number of calls that the writer has claimed.
     written: u64,
-    /// Under the same lock as the slots: a call is either registered in time to be failed by `close`,
+    /// Under the same lock as the calls: a call is either inserted in time for `close` to fail it,
     /// or refused.
-    closed: Option<End>,
+    closed: Option<CloseReason>,
 }
 
-/// Whose calls a connection has carried.
-#[derive(Debug, Default)]
-enum Callers {
+/// The tenants that have called since the connection was opened.
+#[derive(Default)]
+enum TenantsSeen {
     #[default]
     None,
     One(TenantId),
-    Many,
+    Several,
 }
 
-#[derive(Debug)]
-struct Slot {
-    owner: Owner,
-    deadline: Instant,
-    /// How progress moves the deadline, if it does.
-    patience: Option<Patience>,
-    /// When it was given to the writer, if it was.
-    written: Option<Written>,
-    /// Whether the writer has thrown its frame away instead.
-    is_discarded: bool,
-    /// `None` once abandoned.
-    waiter: Option<oneshot::Sender<Delivery>>,
-    /// Who hears what the server says meanwhile.
-    listener: Option<Listener>,
-    /// Freed with the slot; `None` for the gateway's own requests.
-    permit: Option<Permit>,
+/// One entry of the table. `written` and `waiter` together are its state in the diagram.
+pub(super) struct InFlightCall {
+    pub(super) identity: CallIdentity,
+    pub(super) deadline: Instant,
+    pub(super) deadline_extension: Option<DeadlineExtension>,
+    /// Set when the writer has claimed the frame.
+    pub(super) written: Option<Written>,
+    /// Whether the writer has dropped the frame, because the deadline had passed.
+    pub(super) is_discarded: bool,
+    /// `None` once the caller has gone.
+    pub(super) waiter: Option<oneshot::Sender<Delivery>>,
+    pub(super) listener: Option<NotificationListener>,
+    /// `None` for requests of the gateway itself.
+    pub(super) permits: Option<CallPermits>,
 }
 
-impl Pending {
-    /// Makes a slot. From here on the call gets exactly one delivery, unless it is abandoned.
-    pub fn insert(
-        &self,
-        id: u64,
-        owner: Owner,
-        deadline: Instant,
-        permit: Option<Permit>,
-        waiter: oneshot::Sender<Delivery>,
-    ) -> Result<(), Refused> {
+impl InFlightCalls {
+    /// Adds a call. From here on its waiter gets exactly one delivery, unless it is abandoned.
+    pub(super) fn insert(&self, id: u64, call: InFlightCall) -> Result<(), RequestError> {
         let mut table = self.table.lock();
-        if let Some(end) = &table.closed {
-            return Err(Refused::Closed(end.clone()));
+        if let Some(reason) = &table.closed {
+            return Err(RequestError::Closed { reason: reason.clone(), written: false });
         }
-        if table.slots.contains_key(&id) {
-            return Err(Refused::IdInUse);
+        let InFlightTable { calls, tenants, .. } = &mut *table;
+        let Entry::Vacant(entry) = calls.entry(id) else {
+            // Cannot happen with ids that never repeat.
+            return Err(RequestError::IdentityMismatch);
+        };
+        if call.permits.is_some() {
+            tenants.add(&call.identity.tenant);
         }
-        if permit.is_some() {
-            table.callers.add(&owner.tenant);
-        }
-        let waiter = Some(waiter);
-        let (patience, listener) = (None, None);
-        let (written, is_discarded) = (None, false);
-        let slot =
-            Slot { owner, deadline, patience, written, is_discarded, waiter, listener, permit };
-        table.slots.insert(id, slot);
+        entry.insert(call);
         Ok(())
     }
 
-    /// From now on `listener` hears what the server says about call `id`.
-    pub fn listen(&self, id: u64, listener: Listener) {
-        if let Some(slot) = self.table.lock().slots.get_mut(&id) {
-            slot.listener = Some(listener);
-        }
-    }
-
-    /// From now on progress moves the deadline of call `id`.
-    pub fn be_patient(&self, id: u64, patience: Patience) {
-        if let Some(slot) = self.table.lock().slots.get_mut(&id) {
-            slot.patience = Some(patience);
-        }
-    }
-
-    /// When the answer to call `id` is no longer of use, as far as is known now.
+    /// Returns the deadline of call `id`, which progress may have extended.
     pub fn deadline(&self, id: u64) -> Option<Instant> {
-        self.table.lock().slots.get(&id).map(|slot| slot.deadline)
+        self.table.lock().calls.get(&id).map(|call| call.deadline)
     }
 
-    /// Passes on what the server says about call `id`. Nobody hears of a call that is over.
-    pub fn hear(&self, id: u64, event: Event) {
+    /// Passes a notification about call `id` to its listener.
+    pub fn notify(&self, id: u64, notification: CallNotification) {
         let mut table = self.table.lock();
-        let Table { slots, answering, .. } = &mut *table;
-        let Some(slot) = slots.get_mut(&id) else { return };
-        if matches!(event, Event::Progress(_)) {
-            if let Some(Patience { step, until }) = slot.patience {
-                slot.deadline = slot.deadline.max((Instant::now() + step).min(until));
+        let InFlightTable { calls, overdue, .. } = &mut *table;
+        let Some(call) = calls.get_mut(&id) else { return };
+        if matches!(notification, CallNotification::Progress(_)) {
+            if let Some(DeadlineExtension { step, until }) = call.deadline_extension {
+                call.deadline = call.deadline.max((Instant::now() + step).min(until));
             }
-            if slot.permit.is_some() && slot.waiter.is_some() {
-                answering.note_sign();
+            if call.permits.is_some() && call.waiter.is_some() {
+                overdue.note_sign();
             }
         }
-        if let Some(listener) = &slot.listener {
-            listener.hear(event);
+        if let Some(listener) = &call.listener {
+            listener.send(notification);
         }
     }
 
-    /// Passes on a log line. It does not say which call it belongs to, not even whether that call is over. So
-    /// it is heard only where a single call can be worked on, and no other tenant has called since the
-    /// server was started.
+    /// Passes on a log message that names no call; returns whether a caller got it. It may even be
+    /// about a call that has ended. So all calls of the connection must have been of one tenant, and
+    /// the server must not be working on more than one.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
-        let mut calls = table.slots.values().filter(|slot| slot.permit.is_some());
-        match (&table.callers, calls.next(), calls.next()) {
-            (Callers::One(_), Some(slot), None)
-                if slot.written.is_some() && table.unanswered == 0 =>
-            {
-                let listener = slot.listener.as_ref().filter(|listener| listener.wants(level));
-                listener.is_some_and(|listener| listener.hear(Event::Log(params)))
+        let mut calls = table.calls.values().filter(|call| call.permits.is_some());
+        match (&table.tenants, calls.next(), calls.next()) {
+            (TenantsSeen::One(_), Some(call), None) => {
+                call.written.is_some() && table.unanswered == 0 && call.log(level, params)
             }
             _ => false,
         }
     }
 
-    /// Passes on a log line that came with the answer to call `id`, and so is about it.
-    pub fn log_of(&self, id: u64, level: LogLevel, params: Bytes) -> bool {
-        let table = self.table.lock();
-        let listener = table.slots.get(&id).and_then(|slot| slot.listener.as_ref());
-        listener.is_some_and(|it| it.wants(level) && it.hear(Event::Log(params)))
+    /// Passes on a log message that came with the answer to call `id`, and so is about that call.
+    pub fn log_of(&self, id: u64, level: LogLevel, params: Bytes) {
+        if let Some(call) = self.table.lock().calls.get(&id) {
+            call.log(level, params);
+        }
     }
 
-    /// Asks for a batch of frames whether each may still be written, and marks those that may. Dropped
-    /// are those whose caller has gone or whose deadline has passed. Gives the number of the last call among them: the server may be at
-    /// any that came before it.
+    /// Marks the calls of a batch of frames as written. Drops frames whose caller has gone or whose
+    /// deadline has passed. Returns the number of the last claimed call: the server may be working
+    /// on any call up to it.
     pub fn claim<T>(
         &self,
         batch: &mut Vec<T>,
         id: impl Fn(&T) -> Option<u64>,
         now: Instant,
     ) -> u64 {
-        // Dropped after the lock is given back: their permits go to the next in line.
+        // Dropped after the lock is released: their permits wake calls in the queue.
         let mut unwanted = vec![];
         let mut table = self.table.lock();
-        let Table { slots, written, .. } = &mut *table;
-        batch.retain(|frame| {
-            let Some(id) = id(frame) else { return true };
-            let Entry::Occupied(mut slot) = slots.entry(id) else { return false };
-            if slot.get().waiter.is_none() && slot.get().written.is_none() {
-                unwanted.push(slot.remove());
-                return false;
-            }
-            if slot.get().deadline <= now {
-                slot.get_mut().is_discarded = true;
-                return false;
-            }
-            *written += 1;
-            slot.get_mut().written = Some(Written { number: *written, at: now });
-            true
-        });
-        *written
+        batch.retain(|frame| id(frame).is_none_or(|id| table.claim(id, now, &mut unwanted)));
+        table.written
     }
 
-    /// Takes back that these were written: the server has not got a single byte of them.
+    /// Claims a single call; returns whether its frame may be written.
+    pub fn claim_one(&self, id: u64, now: Instant) -> bool {
+        let mut unwanted = vec![];
+        let mut table = self.table.lock();
+        table.claim(id, now, &mut unwanted)
+    }
+
+    /// Undoes [`InFlightCalls::claim`] for calls of which the server has not got a single byte.
     pub fn unclaim(&self, ids: impl Iterator<Item = u64>) {
         let mut table = self.table.lock();
         for id in ids {
-            if let Some(slot) = table.slots.get_mut(&id) {
-                slot.written = None;
+            if let Some(call) = table.calls.get_mut(&id) {
+                call.written = None;
             }
         }
     }
 
-    /// Asks the same of a single request as [`Pending::claim`] does of many.
-    pub fn claim_one(&self, id: u64, now: Instant) -> bool {
-        let mut single = vec![id];
-        self.claim(&mut single, |id| Some(*id), now);
-        !single.is_empty()
-    }
-
-    /// Hands an outcome to whoever waits for `id`.
-    pub fn complete(&self, id: u64, outcome: Result<Answer, Failure>) -> Completion {
-        let slot = {
-            let mut table = self.table.lock();
-            let slot = table.slots.remove(&id);
-            if slot.as_ref().is_some_and(|slot| slot.permit.is_some()) {
-                table.answering.note_sign();
-            }
-            slot
-        };
-        let Some(slot) = slot else { return Completion::NoSlot };
-        match slot.waiter.map(|waiter| waiter.send(Delivery { owner: slot.owner, outcome })) {
+    /// Removes call `id` and delivers its outcome to the caller.
+    pub fn complete(&self, id: u64, outcome: Result<Answer, RequestError>) -> Completion {
+        let mut table = self.table.lock();
+        let Some(call) = table.calls.remove(&id) else { return Completion::NotInFlight };
+        if call.permits.is_some() {
+            table.overdue.note_sign();
+        }
+        drop(table);
+        let delivery = Delivery { identity: call.identity, outcome };
+        match call.waiter.map(|waiter| waiter.send(delivery)) {
             Some(Ok(())) => Completion::Delivered,
             Some(Err(_)) | None => Completion::Late,
         }
     }
 
-    /// An answer has come to a call that has no slot any more.
-    pub fn answered_late(&self) {
+    /// Notes an answer to a call whose grace period had ended.
+    pub fn note_late_answer(&self) {
         let mut table = self.table.lock();
         table.unanswered = table.unanswered.saturating_sub(1);
-        table.answering.note_sign();
+        table.overdue.note_sign();
     }
 
-    /// The caller no longer waits. Tells how far the call had come; if it was written, its slot stays
-    /// until the answer or until `grace_end`; if its frame `is_queued`, until the writer has come to that.
-    pub fn abandon(&self, id: u64, is_queued: bool, grace_end: Instant) -> Progress {
+    /// Abandons a call, because its caller has gone. A written call stays until the answer or
+    /// `grace_end`; a call whose frame `is_queued` stays until the writer reaches the frame.
+    pub fn abandon(&self, id: u64, is_queued: bool, grace_end: Instant) -> WriteState {
         let mut table = self.table.lock();
-        let Some(slot) = table.slots.get_mut(&id) else { return Progress::Done };
-        slot.waiter = None;
-        slot.listener = None;
-        if slot.written.is_none() {
-            if !is_queued || slot.is_discarded {
-                let slot = table.slots.remove(&id);
-                // Its permit goes to the next in line, which takes its time.
-                drop(table);
-                drop(slot);
-            }
-            return Progress::NotWritten;
+        let Some(call) = table.calls.get_mut(&id) else { return WriteState::Completed };
+        call.waiter = None;
+        call.listener = None;
+        if call.written.is_some() {
+            table.abandoned.push_back((grace_end, id));
+            table.prune_abandoned();
+            return WriteState::Written;
         }
-        table.abandoned.push_back((grace_end, id));
-        table.forget_answered();
-        Progress::Written
+        if !is_queued || call.is_discarded {
+            let call = table.calls.remove(&id);
+            // In this order: its permits wake calls in the queue.
+            drop(table);
+            drop(call);
+        }
+        WriteState::NotWritten
     }
 
-    /// Frees the slots of abandoned calls whose grace has ended; tells whether a call is overdue by that, and when the next
-    /// one's ends.
+    /// Removes abandoned calls whose grace period has ended. Returns whether this made a call
+    /// overdue, and when the next grace period ends.
     pub fn expire(&self, now: Instant) -> (bool, Option<Instant>) {
-        // Dropped after the lock is given back: their permits go to the next in line.
+        // Dropped after the lock is released: their permits wake calls in the queue.
         let mut expired = vec![];
         let mut table = self.table.lock();
         let mut is_overdue = false;
         while let Some(&(grace_end, id)) = table.abandoned.front() {
-            if grace_end > now && table.slots.contains_key(&id) {
+            if grace_end > now && table.calls.contains_key(&id) {
                 return (is_overdue, Some(grace_end));
             }
             table.abandoned.pop_front();
-            let Some(slot) = table.slots.remove(&id) else { continue };
-            if slot.permit.is_some() {
+            let Some(call) = table.calls.remove(&id) else { continue };
+            if call.permits.is_some() {
                 table.unanswered += 1;
+                // A call that was abandoned before its deadline says nothing about the server.
+                if let Some(written) = call.written
+                    && call.deadline <= now
+                {
+                    is_overdue = true;
+                    table.overdue.add(written, &call.identity.tenant, now);
+                }
             }
-            if let (Some(_), Some(written)) = (&slot.permit, slot.written)
-                && slot.deadline <= now
-            {
-                is_overdue = true;
-                table.answering.note_overdue(written, &slot.owner.tenant, now);
-            }
-            expired.push(slot);
+            expired.push(call);
         }
         (is_overdue, None)
     }
 
-    /// What speaks against the server, if it has left calls unanswered and there is none that it is to be left its time for.
-    /// `usual` is what calls usually may take.
-    pub(crate) fn doubt(&self, usual: Duration) -> Option<Doubt> {
+    /// Returns evidence that the server is stuck: calls are overdue and no live call excuses it.
+    /// Calls usually take up to `usual`.
+    pub(crate) fn stuck_evidence(&self, usual: Duration) -> Option<StuckEvidence> {
         let table = self.table.lock();
-        let overdue = table.answering.overdue()?;
-        let is_excused = table
-            .live(usual)
-            .any(|(written, tenant)| overdue.is_excused_by(written, tenant, usual));
-        (!is_excused).then(|| overdue.doubt())
+        table.overdue.evidence(table.live(usual), usual)
     }
 
-    /// Whether the server may be at a call that somebody waits for, for at most `usual` so far, and that came before the call
-    /// with this number. Many servers do one after the other.
+    /// Returns whether the server may be working on a live call before the one with this number.
+    /// Many servers work on one call after the other.
     pub fn is_busy_before(&self, number: u64, usual: Duration) -> bool {
         self.table.lock().live(usual).any(|(written, _)| written.number < number)
     }
 
-    /// When the server last showed that it works on calls, if it has.
-    pub fn sign(&self) -> Option<Instant> {
-        self.table.lock().answering.sign()
+    /// Returns when the server last showed that it works on calls.
+    pub fn last_sign(&self) -> Option<Instant> {
+        self.table.lock().overdue.last_sign
     }
 
-    /// Ends everything: all waiters are told why, and later ones are refused with the same reason. The
-    /// first reason stays.
-    pub fn close(&self, end: &End) {
-        let slots = {
-            let mut table = self.table.lock();
-            if table.closed.is_some() {
-                return;
-            }
-            table.closed = Some(end.clone());
-            table.abandoned.clear();
-            std::mem::take(&mut table.slots)
-        };
-        for slot in slots.into_values() {
-            let outcome = Err(Failure::Ended { end: end.clone(), written: slot.written.is_some() });
-            if let Some(waiter) = slot.waiter {
-                let _ = waiter.send(Delivery { owner: slot.owner, outcome });
+    /// Fails all calls with `reason`, and refuses later ones with it. The first reason stays.
+    pub fn close(&self, reason: &CloseReason) {
+        let mut table = self.table.lock();
+        if table.closed.is_some() {
+            return;
+        }
+        table.closed = Some(reason.clone());
+        table.abandoned.clear();
+        let calls = std::mem::take(&mut table.calls);
+        drop(table);
+        for call in calls.into_values() {
+            let written = call.written.is_some();
+            let outcome = Err(RequestError::Closed { reason: reason.clone(), written });
+            if let Some(waiter) = call.waiter {
+                let _ = waiter.send(Delivery { identity: call.identity, outcome });
             }
         }
     }
 
-    /// Why the connection ended, if it has.
-    pub fn end(&self) -> Option<End> {
+    pub fn close_reason(&self) -> Option<CloseReason> {
         self.table.lock().closed.clone()
     }
 
-    /// Whether the server has nothing to do. What the gateway itself listens to is answered when it ends, if ever.
+    /// Returns whether the server has nothing to do. Subscriptions of the gateway itself do not
+    /// count: they are answered when they end, if ever.
     pub fn is_idle(&self) -> bool {
-        let is_listened_to = |slot: &Slot| slot.permit.is_none() && slot.listener.is_some();
-        self.table.lock().slots.values().all(is_listened_to)
+        let is_subscription =
+            |call: &InFlightCall| call.permits.is_none() && call.listener.is_some();
+        self.table.lock().calls.values().all(is_subscription)
     }
 
-    /// How many slots are taken, abandoned ones included.
+    /// Returns the number of calls, abandoned ones included.
     pub fn len(&self) -> usize {
-        self.table.lock().slots.len()
-    }
-
-    /// Whether no slot is taken.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.table.lock().calls.len()
     }
 }
 
-impl Callers {
-    fn add(&mut self, tenant: &TenantId) {
-        match self {
-            Self::None => *self = Self::One(tenant.clone()),
-            Self::One(known) if known == tenant => {}
-            Self::One(_) => *self = Self::Many,
-            Self::Many => {}
+impl InFlightTable {
+    /// Marks call `id` as written; returns whether its frame may be written.
+    fn claim(&mut self, id: u64, now: Instant, unwanted: &mut Vec<InFlightCall>) -> bool {
+        let Entry::Occupied(mut entry) = self.calls.entry(id) else { return false };
+        let call = entry.get_mut();
+        if call.waiter.is_none() && call.written.is_none() {
+            unwanted.push(entry.remove());
+            return false;
+        }
+        if call.deadline <= now {
+            call.is_discarded = true;
+            return false;
+        }
+        self.written += 1;
+        call.written = Some(Written { number: self.written, at: now });
+        true
+    }
+
+    /// Iterates over the live calls: written less than `usual` ago, and somebody waits for them.
+    fn live(&self, usual: Duration) -> impl Iterator<Item = (Written, &TenantId)> {
+        let now = Instant::now();
+        self.calls.values().filter_map(move |call| {
+            let is_live = call.permits.is_some() && call.waiter.is_some() && call.deadline > now;
+            let written = call.written.filter(|written| now.duration_since(written.at) < usual)?;
+            is_live.then_some((written, &call.identity.tenant))
+        })
+    }
+
+    /// Drops the entries of completed calls from `abandoned` once they outnumber the others, so
+    /// that the list stays within a constant factor of the table.
+    fn prune_abandoned(&mut self) {
+        if self.abandoned.len() > 2 * self.calls.len() + 64 {
+            self.abandoned.retain(|(_, id)| self.calls.contains_key(id));
         }
     }
 }
 
-impl Table {
-    /// The calls that somebody waits for, for at most `usual` so far: when they were written, and whose they are.
-    fn live(&self, usual: Duration) -> impl Iterator<Item = (Written, &TenantId)> {
-        let now = Instant::now();
-        self.slots.values().filter_map(move |slot| {
-            let is_live = slot.permit.is_some() && slot.waiter.is_some() && slot.deadline > now;
-            let written = slot.written.filter(|it| now.duration_since(it.at) < usual)?;
-            is_live.then_some((written, &slot.owner.tenant))
-        })
+impl InFlightCall {
+    fn log(&self, level: LogLevel, params: Bytes) -> bool {
+        let listener = self.listener.as_ref().filter(|listener| listener.wants(level));
+        listener.is_some_and(|listener| listener.send(CallNotification::Log(params)))
     }
+}
 
-    /// Keeps the list of abandoned calls within a constant of the slots, however fast callers come and
-    /// go: entries answered since then are dropped once they outnumber the rest.
-    fn forget_answered(&mut self) {
-        if self.abandoned.len() > 2 * self.slots.len() + 64 {
-            self.abandoned.retain(|(_, id)| self.slots.contains_key(id));
+impl TenantsSeen {
+    fn add(&mut self, tenant: &TenantId) {
+        match self {
+            Self::None => *self = Self::One(tenant.clone()),
+            Self::One(known) if known != tenant => *self = Self::Several,
+            Self::One(_) | Self::Several => {}
         }
     }
 }

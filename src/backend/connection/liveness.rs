@@ -1,4 +1,5 @@
-//! Signs of life of one connection, noted by its tasks and looked at by [`crate::backend::supervise::health`].
+//! Signs of life of one connection, noted by its tasks and read by
+//! [`crate::backend::supervise::health`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,69 +7,69 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Times are kept in milliseconds since the beginning, in atomics: they are written often and read seldom.
+/// Times are atomics, in milliseconds since `opened`: they are written often and read seldom.
 #[derive(Debug)]
-pub struct Pulse {
-    began: Instant,
-    /// When something was last heard.
-    heard: AtomicU64,
-    /// Since when a write has been waiting for the server to read, and one; 0 if none does.
-    writing: AtomicU64,
+pub struct Liveness {
+    opened: Instant,
+    last_output: AtomicU64,
+    /// Since when a write has waited for the server to read, plus one; 0 if no write waits.
+    write_blocked: AtomicU64,
     /// The number of the last call of that write.
-    writing_number: AtomicU64,
-    /// Told when a call is past its deadline and grace.
+    write_number: AtomicU64,
     overdue: Notify,
 }
 
-impl Default for Pulse {
+impl Default for Liveness {
     fn default() -> Self {
-        let (heard, writing, writing_number) = Default::default();
-        Self { began: Instant::now(), heard, writing, writing_number, overdue: Notify::new() }
+        let (last_output, write_blocked, write_number) = Default::default();
+        let (opened, overdue) = (Instant::now(), Notify::new());
+        Self { opened, last_output, write_blocked, write_number, overdue }
     }
 }
 
-impl Pulse {
-    /// Something came from the server.
-    pub(crate) fn note_heard(&self) {
-        self.heard.store(self.now(), Ordering::Relaxed);
+impl Liveness {
+    /// Notes output of the server.
+    pub(crate) fn note_output(&self) {
+        self.last_output.store(self.now(), Ordering::Relaxed);
     }
 
-    /// A write begins, of calls up to this number.
-    pub(crate) fn note_writing(&self, now: Instant, number: u64) {
-        self.writing_number.store(number, Ordering::Relaxed);
-        self.writing.store(self.millis(now) + 1, Ordering::Relaxed);
+    /// Notes that a write begins, of calls up to this number.
+    pub(crate) fn note_write_begun(&self, now: Instant, number: u64) {
+        self.write_number.store(number, Ordering::Relaxed);
+        self.write_blocked.store(self.millis(now) + 1, Ordering::Relaxed);
     }
 
-    /// The server has read a part of what is being written.
-    pub(crate) fn note_read(&self) {
-        self.writing.store(self.now() + 1, Ordering::Relaxed);
+    /// Notes that the server has read a part of the current write.
+    pub(crate) fn note_write_progress(&self) {
+        self.write_blocked.store(self.now() + 1, Ordering::Relaxed);
     }
 
-    /// The write is done.
-    pub(crate) fn note_written(&self) {
-        self.writing.store(0, Ordering::Relaxed);
+    pub(crate) fn note_write_done(&self) {
+        self.write_blocked.store(0, Ordering::Relaxed);
     }
 
-    /// A call is past its deadline and grace.
+    /// Notes that a call is overdue.
     pub(crate) fn note_overdue(&self) {
         self.overdue.notify_one();
     }
 
-    /// Done when one has not, since this was last asked.
+    /// Waits until a call is overdue. An earlier overdue call ends the wait at once, if nobody
+    /// waited then.
     pub(crate) async fn overdue(&self) {
         self.overdue.notified().await;
     }
 
-    /// How long nothing has been heard.
+    /// Returns how long the server has been silent.
     pub fn silent_for(&self) -> Duration {
-        Duration::from_millis(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)))
+        Duration::from_millis(self.now().saturating_sub(self.last_output.load(Ordering::Relaxed)))
     }
 
-    /// Since when the server has not read what is being written, if something is; and the number of the last call of that.
+    /// Returns since when the server has not read the current write, and the number of its last
+    /// call.
     pub fn blocked_since(&self) -> Option<(Instant, u64)> {
-        let since = self.writing.load(Ordering::Relaxed).checked_sub(1)?;
-        let number = self.writing_number.load(Ordering::Relaxed);
-        Some((self.began + Duration::from_millis(since), number))
+        let since = self.write_blocked.load(Ordering::Relaxed).checked_sub(1)?;
+        let number = self.write_number.load(Ordering::Relaxed);
+        Some((self.opened + Duration::from_millis(since), number))
     }
 
     fn now(&self) -> u64 {
@@ -76,6 +77,6 @@ impl Pulse {
     }
 
     fn millis(&self, time: Instant) -> u64 {
-        time.duration_since(self.began).as_millis() as u64
+        time.duration_since(self.opened).as_millis() as u64
     }
 }

@@ -1,131 +1,116 @@
-//! One run of a server, shared by all its callers: what goes out waits in one short queue, and each answer
-//! finds its call by the id that was issued for it.
+//! The connection to one instance, shared by all its callers. Outgoing frames wait in one short
+//! queue, and each answer finds its call by the id that the gateway issued for it.
 //!
-//! Over pipes one task writes and another reads. They never wait for each other, so a server that does not
-//! read cannot keep its answers from being read, and neither ever waits for a caller. Over HTTP
-//! ([`super::http`]) every request has a task of its own.
+//! ```text
+//!   CallHandle ── send ──▶ queue ──▶ writer task ──▶ stdin  ┐
+//!       ▲                                                   │ server
+//!       └── in-flight calls ◀── reader task ◀────── stdout  ┘
+//! ```
+//!
+//! The writer and the reader never wait for each other, so a server that does not read cannot keep
+//! its answers from being read. Neither ever waits for a caller. Over HTTP ([`super::http`]) every
+//! request has a task of its own.
 
-pub(crate) mod answer;
-pub(crate) mod call_handle;
+mod answer;
+mod call_handle;
 pub mod call_notifications;
-pub mod in_flight;
+mod call_permits;
+mod in_flight;
+pub(crate) mod incoming;
 pub(crate) mod liveness;
 pub(crate) mod overdue;
 pub(crate) mod reader;
 pub mod request_ids;
-pub(crate) mod retirement;
+mod retirement;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub use self::call_handle::Ticket;
-use self::in_flight::{Answer, End, Failure, Owner, Pending, Progress, Refused};
-use self::liveness::Pulse;
+use self::answer::WriteState;
+pub use self::answer::{Answer, CallIdentity, CloseReason, DeadlineExtension, RequestError};
+pub use self::call_handle::{CallHandle, NewCall};
+pub use self::call_permits::CallPermits;
+use self::in_flight::{InFlightCall, InFlightCalls};
+use self::liveness::Liveness;
 use self::request_ids::IdSource;
-use self::retirement::Wishes;
-use super::changes::Changes;
+use self::retirement::Retirement;
 use super::changes::audience::{Audience, Client};
 use super::changes::mailbox::Lists;
-use super::queue::Permit;
 use super::stdio::writer;
-use crate::common::ids::{CallId, TenantId};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
 
-/// Frames beyond those of the calls in flight: mostly answers to the server's own requests. However many it makes, they
-/// take no room that calls and their cancellations need.
+/// Frames that belong to no call: mostly answers to the server's own requests. However many a
+/// server makes, they take no room that calls and their cancellations need.
 const MESSAGES_MAX: usize = 256;
 
-/// What a connection needs to know.
-pub struct Options {
-    /// Which run of the server this is.
+pub struct ConnectionOptions {
+    /// The generation of the instance.
     pub generation: u64,
-    /// Calls at once; bounds the frames that wait to be written.
+    /// Bounds the frames that wait to be written.
     pub max_in_flight: usize,
     /// The longest line that is kept.
     pub line_len_max: usize,
-    /// How long an abandoned call keeps its slot.
+    /// How long an abandoned call keeps its permits.
     pub grace: Duration,
-    /// Where ids come from.
     pub ids: Arc<dyn IdSource>,
-    /// Who hears what the server says beyond its answers.
     pub audience: Audience,
-    /// Where the end of the server's process is told, if it has one.
+    /// Reports the exit of the server's process, if it has one.
     pub exit: Option<watch::Receiver<Option<String>>>,
-    /// What is counted.
     pub metrics: ServerMetrics,
 }
 
-/// The shared end that callers hold.
 pub struct Connection {
     generation: u64,
-    grace: Duration,
+    pub(super) grace: Duration,
     ids: Arc<dyn IdSource>,
-    pending: Pending,
+    pub(super) in_flight: InFlightCalls,
     outgoing: mpsc::Sender<Outgoing>,
-    /// What there may be of messages on their way.
-    room_for_messages: Arc<Semaphore>,
-    /// The version that the handshake has settled on.
+    message_permits: Arc<Semaphore>,
     version: OnceLock<ProtocolVersion>,
-    /// The lists of which the server tells unasked.
-    lists: OnceLock<Lists>,
-    /// Whether arguments are repeated in headers where a tool asks for that.
+    /// The lists whose changes the server announces.
+    announced_lists: OnceLock<Lists>,
     has_headers: bool,
-    /// Wakes the sweeper when the first call is abandoned.
+    /// Wakes the sweeper when a call is abandoned.
     abandoned: Notify,
-    /// Told when the server's tools have changed.
     tools_changed: Notify,
-    audience: Audience,
+    pub(super) audience: Audience,
     closed: CancellationToken,
-    /// The same for those who only look, which every call does: the token would make them take a lock.
+    /// Mirrors `closed` for every call's check, which would take a lock in the token.
     is_closed: AtomicBool,
-    pulse: Pulse,
-    /// What it asks of whoever keeps it.
-    pub(super) wishes: Wishes,
-    metrics: ServerMetrics,
+    pub(super) liveness: Liveness,
+    retirement: Retirement,
+    pub(super) metrics: ServerMetrics,
 }
 
-/// What is on its way to the server.
+/// A frame on its way to the server.
 pub(crate) enum Outgoing {
-    /// A call.
     Request {
-        /// The one in the frame.
         id: u64,
-        /// The message.
         frame: Frame,
-        /// Its arguments, where headers repeat them.
+        /// The arguments that headers repeat.
         headers: Vec<(String, String)>,
     },
-    /// Something that expects no answer.
-    Message {
-        /// The message.
-        frame: Frame,
-        /// What it takes of the room for messages.
-        _room: OwnedSemaphorePermit,
-    },
-    /// The call `id` is no longer wanted.
-    Cancel {
-        /// Of a request that was sent.
-        id: u64,
-        /// Why, in words for the server.
-        reason: &'static str,
-    },
+    /// A message that expects no answer.
+    Message { frame: Frame, _permit: OwnedSemaphorePermit },
+    /// Cancels the request `id`, for a reason in words for the server.
+    Cancel { id: u64, reason: &'static str },
 }
 
 impl Connection {
-    /// Starts talking: `input` is what the server reads, `output` what it writes. The connection lives
-    /// until [`Connection::close`] or the end of either stream; then [`Connection::closed`] is done.
+    /// Starts the writer and the reader. The connection lives until [`Connection::close`] or the
+    /// end of either stream.
     pub fn open(
         input: impl AsyncWrite + Unpin + Send + 'static,
         output: impl AsyncRead + Unpin + Send + 'static,
-        options: Options,
+        options: ConnectionOptions,
     ) -> Arc<Self> {
         let (line_len_max, exit) = (options.line_len_max, options.exit.clone());
         let (connection, frames) = Self::new(options, false);
@@ -134,216 +119,181 @@ impl Connection {
         connection
     }
 
-    /// A connection, and what goes out through it. Whoever takes that brings the answers to
-    /// [`reader::take_message`].
+    /// Makes a connection without a writer and a reader: the caller sends the frames, and passes
+    /// what comes back to [`incoming::take_message`]. With `has_headers`, headers repeat arguments
+    /// where a tool asks for that.
     pub(super) fn new(
-        options: Options,
+        options: ConnectionOptions,
         has_headers: bool,
     ) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
-        let frames_max = 2 * options.max_in_flight + MESSAGES_MAX;
-        let (outgoing, frames) = mpsc::channel(frames_max);
+        // Room for the frame and the cancellation of each call.
+        let (outgoing, frames) = mpsc::channel(2 * options.max_in_flight + MESSAGES_MAX);
         let connection = Arc::new(Self {
             generation: options.generation,
             grace: options.grace,
             ids: options.ids,
-            pending: Pending::default(),
+            in_flight: InFlightCalls::default(),
             outgoing,
-            room_for_messages: Arc::new(Semaphore::new(MESSAGES_MAX)),
+            message_permits: Arc::new(Semaphore::new(MESSAGES_MAX)),
             version: OnceLock::new(),
-            lists: OnceLock::new(),
+            announced_lists: OnceLock::new(),
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
             audience: options.audience,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
-            pulse: Pulse::default(),
-            wishes: Wishes::default(),
+            liveness: Liveness::default(),
+            retirement: Retirement::default(),
             metrics: options.metrics,
         });
         tokio::spawn(connection.clone().sweep());
         (connection, frames)
     }
 
-    /// Registers a call and gives it an id. Its slot exists before its frame is queued, so that no
-    /// answer can come too early, and goes with the ticket.
-    pub fn register(
-        self: &Arc<Self>,
-        tenant: TenantId,
-        call: CallId,
-        deadline: Instant,
-        permit: Option<Permit>,
-    ) -> Result<Ticket, Failure> {
-        if let Some(failure) = self.retired() {
-            return Err(failure.clone());
+    /// Registers a call and gives it an id. The call is in the table before its frame can be
+    /// queued, so no answer can come too early.
+    pub fn register(self: &Arc<Self>, call: NewCall) -> Result<CallHandle, RequestError> {
+        if let Some(error) = self.retired() {
+            return Err(error.clone());
         }
-        let owner = Owner { tenant, call, generation: self.generation };
-        let id = self.ids.issue(&owner);
+        let NewCall { tenant, call, deadline, deadline_extension, listener, permits } = call;
+        let identity = CallIdentity { tenant, call, generation: self.generation };
+        let id = self.ids.issue(&identity);
         let (waiter, answer) = oneshot::channel();
-        match self.pending.insert(id, owner.clone(), deadline, permit, waiter) {
-            Ok(()) => Ok(Ticket::new(self.clone(), id, owner, deadline, answer)),
-            Err(Refused::Closed(end)) => Err(Failure::Ended { end, written: false }),
-            Err(Refused::IdInUse) => Err(Failure::Mixup),
-        }
+        let call = InFlightCall {
+            identity: identity.clone(),
+            deadline,
+            deadline_extension,
+            written: None,
+            is_discarded: false,
+            waiter: Some(waiter),
+            listener,
+            permits,
+        };
+        self.in_flight.insert(id, call)?;
+        Ok(CallHandle::new(self.clone(), id, identity, deadline, answer))
     }
 
-    /// A request of the gateway's own. Given up, it is only forgotten: a server that has not answered its
-    /// handshake must not be sent a cancellation.
+    /// Sends a request of the gateway itself. If it is abandoned, no cancellation is sent: a server
+    /// that has not answered its handshake must not get one.
     pub async fn request(
         self: &Arc<Self>,
         deadline: Instant,
         frame: impl FnOnce(u64) -> Frame,
-    ) -> Result<Answer, Failure> {
-        let mut ticket = self.register(TenantId::gateway(), CallId::new(), deadline, None)?;
-        ticket.forget_on_drop();
-        let frame = frame(ticket.id());
-        ticket.send(frame)?;
-        ticket.answer().await
+    ) -> Result<Answer, RequestError> {
+        let mut call = self.register(NewCall::gateway(deadline))?;
+        call.forget_on_drop();
+        call.send(frame(call.id()))?;
+        call.answer().await
     }
 
-    /// Sends a frame that expects no answer. If too many wait already it is not sent: whoever does not
-    /// read would not read this either.
+    /// Sends a frame that expects no answer. If too many wait already, the frame is dropped: a
+    /// server that does not read would not read this one either.
     pub fn notify(&self, frame: Frame) {
-        if let Ok(_room) = self.room_for_messages.clone().try_acquire_owned() {
-            let _ = self.outgoing.try_send(Outgoing::Message { frame, _room });
+        if let Ok(_permit) = self.message_permits.clone().try_acquire_owned() {
+            let _ = self.outgoing.try_send(Outgoing::Message { frame, _permit });
         }
     }
 
-    /// Ends the connection: all calls fail with `end`, the server's input is closed.
-    pub fn close(&self, end: &End) {
-        self.pending.close(end);
+    /// Fails all calls with `reason` and closes the server's input.
+    pub fn close(&self, reason: &CloseReason) {
+        self.in_flight.close(reason);
         self.is_closed.store(true, Ordering::Release);
         self.closed.cancel();
     }
 
-    /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Why the connection has ended, if it has.
-    pub fn end(&self) -> Option<End> {
-        self.pending.end()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.in_flight.close_reason()
     }
 
-    /// Done when the connection has ended; tells why.
-    pub async fn closed(&self) -> End {
+    /// Returns the number of in-flight calls, abandoned ones included.
+    pub fn in_flight_len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Waits until the connection is closed.
+    pub async fn closed(&self) -> CloseReason {
         self.closed.cancelled().await;
-        self.pending.end().unwrap_or(End::Stopped)
+        self.close_reason().unwrap_or(CloseReason::Stopped)
     }
 
-    /// Whether arguments are repeated in headers, where a tool asks for that ([`Ticket::send_with`]).
+    /// Returns whether headers repeat arguments ([`CallHandle::send_with`]).
     pub fn has_headers(&self) -> bool {
         self.has_headers
     }
 
-    /// The version that the handshake has settled on.
+    /// Returns the protocol version, once the handshake has settled on one.
     pub(super) fn version(&self) -> Option<ProtocolVersion> {
         self.version.get().copied()
     }
 
-    /// From here on both sides speak `version`.
-    pub(super) fn settle(&self, version: ProtocolVersion) {
+    pub(super) fn set_version(&self, version: ProtocolVersion) {
         let _ = self.version.set(version);
     }
 
-    /// From here on the server tells of these lists unasked.
-    pub(super) fn expect(&self, lists: Lists) {
-        let _ = self.lists.set(lists);
+    pub(super) fn set_announced_lists(&self, lists: Lists) {
+        let _ = self.announced_lists.set(lists);
     }
 
-    /// What it would have told of is no longer known: it may have, to nobody.
-    pub(super) fn note_missed(&self) {
-        let lists = self.lists.get().copied().unwrap_or_default();
+    /// Treats as changed whatever the server may have announced while nobody listened.
+    pub(super) fn note_missed_changes(&self) {
+        let lists = self.announced_lists.get().copied().unwrap_or_default();
         if lists.tools {
             self.note_tools_changed();
         }
-        self.changes().lists_may_have_changed(lists);
-        self.changes().resources_may_have_changed();
-    }
-
-    /// Done when the server has said that its tools have changed, since this was last asked.
-    pub async fn tools_changed(&self) {
-        self.tools_changed.notified().await;
-    }
-
-    /// Slots taken, abandoned calls included.
-    pub fn in_flight(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Its signs of life.
-    pub fn pulse(&self) -> &Pulse {
-        &self.pulse
-    }
-
-    pub(super) fn token(&self) -> &CancellationToken {
-        &self.closed
-    }
-
-    pub(super) fn pending(&self) -> &Pending {
-        &self.pending
-    }
-
-    pub(super) fn ids(&self) -> &dyn IdSource {
-        &*self.ids
-    }
-
-    pub(super) fn metrics(&self) -> &ServerMetrics {
-        &self.metrics
-    }
-
-    pub(super) fn changes(&self) -> &Changes {
-        &self.audience.changes
-    }
-
-    pub(super) fn client(&self) -> Option<&dyn Client> {
-        self.audience.client.as_deref()
+        self.audience.changes.lists_may_have_changed(lists);
+        self.audience.changes.resources_may_have_changed();
     }
 
     pub(super) fn note_tools_changed(&self) {
         self.tools_changed.notify_one();
     }
 
-    pub(super) fn grace(&self) -> Duration {
-        self.grace
+    /// Waits until the server's tools have changed. An earlier change ends the wait at once, if
+    /// nobody waited then.
+    pub async fn tools_changed(&self) {
+        self.tools_changed.notified().await;
     }
 
-    /// Queues a call. If too many wait already it is not sent.
-    pub(super) fn send(&self, outgoing: Outgoing) -> Result<(), Failure> {
-        match self.outgoing.try_send(outgoing) {
-            Ok(()) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                let end = self.pending.end().unwrap_or(End::Stopped);
-                Err(Failure::Ended { end, written: false })
+    /// Returns the client that has this connection to itself.
+    pub(super) fn client(&self) -> Option<&dyn Client> {
+        self.audience.client.as_deref()
+    }
+
+    fn send(&self, outgoing: Outgoing) -> Result<(), RequestError> {
+        self.outgoing.try_send(outgoing).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => RequestError::Busy,
+            mpsc::error::TrySendError::Closed(_) => {
+                let reason = self.close_reason().unwrap_or(CloseReason::Stopped);
+                RequestError::Closed { reason, written: false }
             }
-        }
+        })
     }
 
-    pub(super) fn abandon(
-        &self,
-        id: u64,
-        is_queued: bool,
-        cancel: Option<&'static str>,
-    ) -> Progress {
-        let progress = self.pending.abandon(id, is_queued, Instant::now() + self.grace);
-        if progress == Progress::Written {
+    /// Abandons a call; if it was written, tells the server to `cancel` it for this reason.
+    fn abandon(&self, id: u64, is_queued: bool, cancel: Option<&'static str>) -> WriteState {
+        let state = self.in_flight.abandon(id, is_queued, Instant::now() + self.grace);
+        if state == WriteState::Written {
             if let Some(reason) = cancel {
                 self.metrics.cancelled.inc();
                 let _ = self.outgoing.try_send(Outgoing::Cancel { id, reason });
             }
             self.abandoned.notify_one();
         }
-        progress
+        state
     }
 
-    /// Frees the slots of abandoned calls that the server never answers.
+    /// Removes abandoned calls whose grace period has ended without an answer.
     async fn sweep(self: Arc<Self>) {
         loop {
-            let (is_overdue, next) = self.pending.expire(Instant::now());
+            let (is_overdue, next) = self.in_flight.expire(Instant::now());
             if is_overdue {
-                self.pulse.note_overdue();
+                self.liveness.note_overdue();
             }
             let wait = async {
                 match next {
@@ -356,19 +306,6 @@ impl Connection {
                 () = self.closed.cancelled() => return,
             }
         }
-    }
-}
-
-/// Bodies up to this size are copied out of the read buffer, so that a slow caller holding a small answer
-/// does not keep a large buffer alive; larger ones share it.
-const COPY_LEN_MAX: usize = 8 * 1024;
-
-/// `part` of `line` as bytes of its own.
-pub(super) fn detach(line: &Bytes, part: &str) -> Bytes {
-    if part.len() <= COPY_LEN_MAX {
-        Bytes::copy_from_slice(part.as_bytes())
-    } else {
-        line.slice_ref(part.as_bytes())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a server answers calls at all. One that is wedged may still answer pings, or print.
+//! Overdue calls as evidence that a server is stuck. A stuck server may still answer pings.
 
 use std::time::Duration;
 
@@ -6,93 +6,90 @@ use tokio::time::Instant;
 
 use crate::common::ids::TenantId;
 
-/// What is known of it, under the lock of the calls that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Answering {
-    /// When it last gave a sign that it works on calls: an answer, or progress that somebody hears.
-    sign: Option<Instant>,
-    /// What it has left unanswered since then.
+/// The calls that a server has left unanswered past their deadline and grace period. A call whose
+/// caller hung up is not among them: the server was told to cancel it and need not answer.
+#[derive(Default)]
+pub(super) struct OverdueCalls {
+    /// When the server last showed that it works on calls: by an answer, or by progress on a call
+    /// that somebody waits for.
+    pub(super) last_sign: Option<Instant>,
+    /// The overdue calls since then.
     overdue: Option<Overdue>,
 }
 
-/// When a call was given to the server, and before which others.
+struct Overdue {
+    /// The number of the first overdue call.
+    number: u64,
+    /// The tenant of the overdue calls; `None` for several tenants.
+    tenant: Option<TenantId>,
+    evidence: StuckEvidence,
+}
+
+/// The time at which the writer claimed a call, and its number in the order of claims: many are
+/// claimed at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Many are written at the same time.
-    pub(crate) number: u64,
-    pub(crate) at: Instant,
+    pub(super) number: u64,
+    pub(super) at: Instant,
 }
 
-/// Calls that are past their deadline and grace. That somebody hung up says nothing about the server: it is told, and then has
-/// nothing to answer.
-#[derive(Debug)]
-pub(crate) struct Overdue {
-    first: Written,
-    /// Since when it is known.
-    noted: Instant,
-    /// Whose they are; `None` if several tenants'.
-    tenant: Option<TenantId>,
-    /// Whether a call that was written later than that is overdue, too.
-    is_confirmed: bool,
-}
-
-/// What speaks against a server.
+/// Evidence that a server is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Doubt {
-    /// When the first call was written that it has left unanswered.
+pub(crate) struct StuckEvidence {
+    /// When the first overdue call was written.
     pub(crate) written: Instant,
-    /// Since when that is known.
+    /// When it became overdue.
     pub(crate) noted: Instant,
-    /// Whether it has left another one unanswered, from beginning to end, since then. A server that is told that a call is no
-    /// longer wanted need not answer it, so one alone proves nothing.
+    /// Whether a call that was written after `noted` is overdue, too. A server need not answer a
+    /// call that was cancelled, so a single overdue call proves nothing.
     pub(crate) is_confirmed: bool,
 }
 
-impl Answering {
-    /// It works on calls.
-    pub(crate) fn note_sign(&mut self) {
-        self.sign = Some(Instant::now());
+impl OverdueCalls {
+    /// Notes a sign that the server works on calls.
+    pub(super) fn note_sign(&mut self) {
+        self.last_sign = Some(Instant::now());
         self.overdue = None;
     }
 
-    /// When it last showed that it does.
-    pub(crate) fn sign(&self) -> Option<Instant> {
-        self.sign
+    pub(super) fn add(&mut self, written: Written, tenant: &TenantId, now: Instant) {
+        match &mut self.overdue {
+            Some(overdue) => {
+                overdue.tenant.take_if(|known| known != tenant);
+                overdue.evidence.is_confirmed |= written.at > overdue.evidence.noted;
+            }
+            None => {
+                let evidence =
+                    StuckEvidence { written: written.at, noted: now, is_confirmed: false };
+                let tenant = Some(tenant.clone());
+                self.overdue = Some(Overdue { number: written.number, tenant, evidence });
+            }
+        }
     }
 
-    /// A call is overdue.
-    pub(crate) fn note_overdue(&mut self, written: Written, tenant: &TenantId, now: Instant) {
-        let Some(overdue) = &mut self.overdue else {
-            let tenant = Some(tenant.clone());
-            let overdue = Overdue { first: written, noted: now, tenant, is_confirmed: false };
-            self.overdue = Some(overdue);
-            return;
-        };
-        overdue.tenant.take_if(|known| known != tenant);
-        overdue.is_confirmed |= written.at > overdue.noted;
-    }
-
-    pub(crate) fn overdue(&self) -> Option<&Overdue> {
-        self.overdue.as_ref()
+    /// Returns the evidence, unless one of the `live` calls excuses the server.
+    pub(super) fn evidence<'a>(
+        &self,
+        mut live: impl Iterator<Item = (Written, &'a TenantId)>,
+        usual: Duration,
+    ) -> Option<StuckEvidence> {
+        let overdue = self.overdue.as_ref()?;
+        let is_excused =
+            live.any(|(written, tenant)| overdue.is_excused_by(written, tenant, usual));
+        (!is_excused).then_some(overdue.evidence)
     }
 }
 
 impl Overdue {
-    /// Whether the server is to be left its time for a call that somebody waits for: it may be at one that came earlier, and one
-    /// tenant's calls alone are no proof against those of another. `usual` is what calls usually may take. No patience, and no
-    /// row of calls, is to keep a server in its place that hangs.
-    pub(crate) fn is_excused_by(
-        &self,
-        written: Written,
-        tenant: &TenantId,
-        usual: Duration,
-    ) -> bool {
-        let is_another = self.tenant.as_ref().is_some_and(|mine| mine != tenant);
-        written.number < self.first.number || (is_another && self.noted.elapsed() < 2 * usual)
-    }
-
-    pub(crate) fn doubt(&self) -> Doubt {
-        let Self { first, noted, is_confirmed, .. } = *self;
-        Doubt { written: first.at, noted, is_confirmed }
+    /// Returns whether a live call is a reason to give the server more time.
+    ///
+    /// The server may be working on a call that came before the overdue ones. And overdue calls of
+    /// one tenant alone prove nothing against a server that may be working for another tenant. This
+    /// second excuse ends after `2 * usual`: no stream of calls may protect a stuck server for
+    /// ever.
+    fn is_excused_by(&self, written: Written, tenant: &TenantId, usual: Duration) -> bool {
+        let is_other_tenant = self.tenant.as_ref().is_some_and(|overdue| overdue != tenant);
+        written.number < self.number
+            || (is_other_tenant && self.evidence.noted.elapsed() < 2 * usual)
     }
 }

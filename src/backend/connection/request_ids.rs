@@ -1,38 +1,35 @@
-//! The ids that requests to a server carry.
+//! The ids of requests to a server.
 //!
-//! They are issued here, never taken from a caller: callers' ids collide all the time (many clients
-//! start at 1), and colliding ids deliver one caller's answer to another. They are also unguessable,
-//! since some servers can be talked into echoing an id found in a tool's arguments. And they fit in 53
-//! bits, since that is all some languages' numbers hold.
+//! The gateway issues them and never takes a caller's. Callers' ids collide all the time, since
+//! many clients start at 1, and a collision delivers one caller's answer to another. The ids are
+//! unguessable, since some servers can be made to echo an id found in a tool's arguments. And they
+//! fit in 53 bits, which is all that some languages' numbers hold.
 //!
-//! A keyed permutation of a counter gives all three: it never repeats, and its inverse tells an id that
-//! was issued once from one that was made up.
+//! A keyed permutation of a counter gives all three. It never repeats, and its inverse tells issued
+//! ids from made-up ones.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
-use super::in_flight::Owner;
+use super::answer::CallIdentity;
 
 /// Half of the 52 bits of an id.
 const HALF_BITS: u32 = 26;
 const HALF_MASK: u64 = (1 << HALF_BITS) - 1;
-/// More than the four that make a pseudorandom permutation out of a pseudorandom function.
+/// Four rounds make a pseudorandom permutation out of a pseudorandom function; these are more.
 const ROUNDS: u64 = 6;
 
-/// Where a connection gets its ids from.
+/// Issues the ids of a connection.
 ///
-/// There is one implementation. It is a trait so that the identity test can plant the bug of using
-/// callers' ids, and show that it would notice.
+/// A trait with one implementation: the identity test replaces it by one that uses callers' ids, to
+/// show that it would notice that bug.
 pub trait IdSource: Send + Sync {
-    /// The id for the next request.
-    fn issue(&self, owner: &Owner) -> u64;
-    /// Whether this source has issued `id`.
+    fn issue(&self, identity: &CallIdentity) -> u64;
     fn was_issued(&self, id: u64) -> bool;
 }
 
-/// The ids of one connection.
 #[derive(Debug)]
 pub struct RequestIds {
     issued: AtomicU64,
@@ -40,12 +37,12 @@ pub struct RequestIds {
 }
 
 impl RequestIds {
-    /// A source with a secret of its own.
+    /// Makes a source with a random key.
     pub fn new() -> Self {
         Self { issued: AtomicU64::new(0), keys: (rand::random(), rand::random()) }
     }
 
-    /// A Feistel network: whatever `mix` is, each round can be undone.
+    /// Applies a Feistel network: each round can be undone, whatever `mix` is.
     fn permute(&self, count: u64) -> u64 {
         let (mut left, mut right) = (count >> HALF_BITS & HALF_MASK, count & HALF_MASK);
         for round in 0..ROUNDS {
@@ -76,7 +73,7 @@ impl Default for RequestIds {
 }
 
 impl IdSource for RequestIds {
-    fn issue(&self, _owner: &Owner) -> u64 {
+    fn issue(&self, _: &CallIdentity) -> u64 {
         self.permute(self.issued.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -94,8 +91,8 @@ mod tests {
     #[test]
     fn ids_never_repeat_and_fit_in_53_bits() {
         let ids = RequestIds::new();
-        let owner = Owner::gateway(1);
-        let seen: HashSet<u64> = (0..100_000).map(|_| ids.issue(&owner)).collect();
+        let identity = CallIdentity::gateway(1);
+        let seen: HashSet<u64> = (0..100_000).map(|_| ids.issue(&identity)).collect();
         assert_eq!(seen.len(), 100_000);
         assert!(seen.iter().all(|id| id >> 53 == 0));
     }
@@ -103,21 +100,21 @@ mod tests {
     #[test]
     fn only_issued_ids_are_known() {
         let ids = RequestIds::new();
-        let owner = Owner::gateway(1);
-        let issued: Vec<u64> = (0..1000).map(|_| ids.issue(&owner)).collect();
+        let identity = CallIdentity::gateway(1);
+        let issued: Vec<u64> = (0..1000).map(|_| ids.issue(&identity)).collect();
         assert!(issued.iter().all(|id| ids.was_issued(*id)));
-        // 1,000 of 2^52 are known: a guess that hits one is not to be expected.
+        // 1,000 of 2^52 ids are issued: a random guess is not expected to hit one.
         assert!((0..1000).all(|_| !ids.was_issued(rand::random::<u64>() >> 12)));
         assert!(!ids.was_issued(issued[0] | 1 << 60));
     }
 
     #[test]
     fn two_connections_do_not_share_ids() {
-        let owner = Owner::gateway(1);
+        let identity = CallIdentity::gateway(1);
         let (one, other) = (RequestIds::new(), RequestIds::new());
         assert_ne!(
-            (0..4).map(|_| one.issue(&owner)).collect::<Vec<_>>(),
-            (0..4).map(|_| other.issue(&owner)).collect::<Vec<_>>()
+            (0..4).map(|_| one.issue(&identity)).collect::<Vec<_>>(),
+            (0..4).map(|_| other.issue(&identity)).collect::<Vec<_>>()
         );
     }
 

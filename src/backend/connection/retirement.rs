@@ -1,4 +1,4 @@
-//! What a connection asks of whoever keeps it: to be replaced, or to be left alone for a while.
+//! Requests of a connection to its supervisor: to be replaced, or to get no calls for a while.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -8,49 +8,47 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Connection;
-use super::in_flight::Failure;
+use super::answer::RequestError;
 
-/// What is asked so far.
 #[derive(Default)]
-pub(crate) struct Wishes {
-    /// Why another connection should take its place, once one should.
-    retired: OnceLock<Failure>,
+pub(super) struct Retirement {
+    /// The error of calls that come after the retirement.
+    error: OnceLock<RequestError>,
     wants_replacement: CancellationToken,
-    /// Until when the server asked to be left alone.
     paused_until: watch::Sender<Option<Instant>>,
 }
 
 impl Connection {
-    /// From now on no call is taken: another connection should take this one's place. Calls that are under
-    /// way go on.
+    /// Refuses new calls from now on, and asks for a replacement. In-flight calls go on.
     pub fn retire(&self, reason: impl Into<Cow<'static, str>>, detail: String) {
-        let reason = reason.into();
-        let _ = self.wishes.retired.set(Failure::Unreached { reason, detail });
-        self.wishes.wants_replacement.cancel();
+        let error = RequestError::Unreached { reason: reason.into(), detail };
+        let _ = self.retirement.error.set(error);
+        self.retirement.wants_replacement.cancel();
     }
 
-    /// Cancelled when another connection should take this one's place.
+    /// Returns a token that is cancelled when the connection should be replaced.
     pub fn wants_replacement(&self) -> &CancellationToken {
-        &self.wishes.wants_replacement
+        &self.retirement.wants_replacement
     }
 
-    /// Why, if it should.
-    pub fn retired(&self) -> Option<&Failure> {
-        self.wishes.retired.get()
+    /// Returns the error of new calls, once the connection is retired.
+    pub fn retired(&self) -> Option<&RequestError> {
+        self.retirement.error.get()
     }
 
-    /// The server wants to be left alone until then.
+    /// Notes that the server wants no calls until then. A pause is never shortened.
     pub fn pause(&self, until: Instant) {
-        self.wishes.paused_until.send_if_modified(|known| {
-            let is_later = known.is_none_or(|known| known < until);
-            *known = if is_later { Some(until) } else { *known };
+        self.retirement.paused_until.send_if_modified(|known| {
+            let is_later = *known < Some(until);
+            if is_later {
+                *known = Some(until);
+            }
             is_later
         });
     }
 
-    /// Until when the server wants to be left alone, as far as it has said.
     pub fn paused_until(&self) -> watch::Receiver<Option<Instant>> {
-        self.wishes.paused_until.subscribe()
+        self.retirement.paused_until.subscribe()
     }
 }
 
@@ -62,13 +60,13 @@ mod tests {
     use serde_json::json;
 
     use crate::backend::changes::audience::Audience;
-    use crate::backend::connection::in_flight::Answer;
+    use crate::backend::connection::Answer;
     use crate::backend::testing::{PIPE_LEN, connect};
     use crate::common::ids::ServerId;
     use crate::protocol::mcp::requests::discover;
 
     #[tokio::test(start_paused = true)]
-    async fn a_retired_connection_ends_its_calls_and_takes_no_others() {
+    async fn a_retired_connection_completes_its_calls_and_takes_no_others() {
         let audience = Audience::new(ServerId::parse("test").unwrap(), None);
         let (connection, mut peer) = connect(PIPE_LEN, audience);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -80,7 +78,7 @@ mod tests {
         connection.retire("it is gone", "second".to_owned());
         assert!(connection.wants_replacement().is_cancelled() && !connection.is_closed());
         let refused =
-            Failure::Unreached { reason: "it is gone".into(), detail: "first".to_owned() };
+            RequestError::Unreached { reason: "it is gone".into(), detail: "first".to_owned() };
         assert_eq!(connection.request(deadline, discover).await, Err(refused));
         peer.answer(&request["id"], json!({})).await;
         assert_eq!(call.await.unwrap(), Ok(Answer::Result("{}".into())));

@@ -15,8 +15,8 @@ use super::head::{Head, SESSION};
 use super::refusal::refused;
 use super::sse::SseDecoder;
 use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
-use crate::backend::connection::in_flight::{End, Failure};
-use crate::backend::connection::reader::{Answers, Taken};
+use crate::backend::connection::{CloseReason, RequestError};
+use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::method;
 
@@ -46,14 +46,14 @@ pub(super) async fn run(
     tokio::select! {
         outcome = converse(&link, id, frame, &params) => {
             if let Err(failure) = outcome {
-                if failure == Failure::TooLarge {
-                    connection.metrics().too_long_lines.inc();
+                if failure == RequestError::TooLarge {
+                    connection.metrics.too_long_lines.inc();
                 }
-                connection.pending().complete(id, Err(failure));
+                connection.in_flight.complete(id, Err(failure));
             }
         }
         () = given_up(&link, id, &cancelled) => {}
-        () = connection.token().cancelled() => {}
+        _ = connection.closed() => {}
     }
     id
 }
@@ -61,7 +61,7 @@ pub(super) async fn run(
 /// Done when nobody is interested in the answer any more. A modern server learns of that by the end of the
 /// stream. A legacy one has been told, and may still answer.
 async fn given_up(link: &Link, id: u64, cancelled: &CancellationToken) {
-    let (connection, grace) = (&link.connection, link.connection.grace());
+    let (connection, grace) = (&link.connection, link.connection.grace);
     let told = async {
         cancelled.cancelled().await;
         if !link.is_modern() {
@@ -69,7 +69,7 @@ async fn given_up(link: &Link, id: u64, cancelled: &CancellationToken) {
         }
     };
     let forgotten = async {
-        while let Some(deadline) = connection.pending().deadline(id) {
+        while let Some(deadline) = connection.in_flight.deadline(id) {
             sleep_until((deadline + grace).max(Instant::now() + LOOK_AGAIN)).await;
         }
     };
@@ -84,7 +84,7 @@ async fn converse(
     id: u64,
     frame: Frame,
     params: &[(String, String)],
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let head = Head::of(&frame);
     let headers = head.headers(link, params)?;
     match exchange(link, id, frame, &head, &headers).await {
@@ -101,7 +101,7 @@ async fn exchange(
     frame: Frame,
     head: &Head,
     headers: &HeaderMap,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let mut response = link.post(headers, frame).await.map_err(|error| unsent(link, error))?;
     if !response.status().is_success() {
         return refused(link, id, response, &head.method, headers.contains_key(SESSION)).await;
@@ -112,8 +112,8 @@ async fn exchange(
     let answered = match kind_of(&response) {
         Kind::Json => {
             let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
-            match take(link, body, Answers::To(id)).await {
-                Taken::Answer => Ok(()),
+            match take(link, body, ExpectedAnswers::To(id)).await {
+                MessageKind::Answer => Ok(()),
                 _ => Err(senseless("it answered with something else than an answer")),
             }
         }
@@ -127,10 +127,10 @@ async fn exchange(
 }
 
 /// Reads a stream until the answer. A legacy server may end it and go on where it is asked to.
-async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), Failure> {
+async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), RequestError> {
     let mut decoder = SseDecoder::new(link.message_len_max);
     loop {
-        let ended = read_events(link, &mut response, &mut decoder, Answers::To(id)).await;
+        let ended = read_events(link, &mut response, &mut decoder, ExpectedAnswers::To(id)).await;
         let Some(last_id) = decoder.last_id().filter(|_| !link.is_modern()).map(str::to_owned)
         else {
             return finish(ended, response).await;
@@ -151,7 +151,7 @@ async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), Fail
     }
 }
 
-async fn finish(ended: Ended, response: Response) -> Result<(), Failure> {
+async fn finish(ended: Ended, response: Response) -> Result<(), RequestError> {
     if ended == Ended::Answered {
         drain(response).await;
         return Ok(());
@@ -160,9 +160,9 @@ async fn finish(ended: Ended, response: Response) -> Result<(), Failure> {
 }
 
 /// The server may have done what it was asked; nobody will know.
-fn cut_off(ended: Ended) -> Failure {
+fn cut_off(ended: Ended) -> RequestError {
     match ended {
-        Ended::TooLarge => Failure::TooLarge,
+        Ended::TooLarge => RequestError::TooLarge,
         Ended::Flood => senseless("it floods its answer with what is no message"),
         Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
         Ended::Broken(error) => {
@@ -172,27 +172,27 @@ fn cut_off(ended: Ended) -> Failure {
     }
 }
 
-fn senseless(what: &str) -> Failure {
-    Failure::Ended { end: End::Protocol(what.to_owned()), written: true }
+fn senseless(what: &str) -> RequestError {
+    RequestError::Closed { reason: CloseReason::Protocol(what.to_owned()), written: true }
 }
 
-fn exited(how: &str) -> Failure {
-    Failure::Ended { end: End::Exited(how.to_owned()), written: true }
+fn exited(how: &str) -> RequestError {
+    RequestError::Closed { reason: CloseReason::Exited(how.to_owned()), written: true }
 }
 
-fn unsent(link: &Link, error: SendError) -> Failure {
+fn unsent(link: &Link, error: SendError) -> RequestError {
     let detail = error.to_string();
     match error {
         SendError::Unreachable(_) => {
             let reason = "it cannot be reached";
-            if link.connection.pulse().silent_for() > HEARD_LATELY {
+            if link.connection.liveness.silent_for() > HEARD_LATELY {
                 link.connection.retire(reason, detail.clone());
             }
-            Failure::Unreached { reason: reason.into(), detail }
+            RequestError::Unreached { reason: reason.into(), detail }
         }
         SendError::Elsewhere(_) | SendError::Nowhere => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
-            Failure::Unreached { reason: ASTRAY.into(), detail }
+            RequestError::Unreached { reason: ASTRAY.into(), detail }
         }
         SendError::Broken(_) => {
             tracing::debug!(%error, "a request broke off");
@@ -227,10 +227,10 @@ mod tests {
         let is_retired = |connection: &Connection| connection.retired().is_some();
         let fail = || unsent(&link, SendError::Unreachable("refused".to_owned()));
         advance(HEARD_LATELY * 10).await;
-        link.connection.pulse().note_heard();
+        link.connection.liveness.note_output();
         advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), Failure::Unreached { .. }) && !is_retired(&link.connection));
+        assert!(matches!(fail(), RequestError::Unreached { .. }) && !is_retired(&link.connection));
         advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), Failure::Unreached { .. }) && is_retired(&link.connection));
+        assert!(matches!(fail(), RequestError::Unreached { .. }) && is_retired(&link.connection));
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Link;
 use super::call::ASTRAY;
-use crate::backend::connection::in_flight::{Answer, End, Failure};
+use crate::backend::connection::{Answer, CloseReason, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST};
 use crate::protocol::mcp::requests::Dialect;
@@ -55,9 +55,9 @@ pub(super) fn raise(link: &Link) {
 
 /// Has the server asked, and waits for what comes of it while the call `id` has time. Gives why the connection is given
 /// up, if it is.
-pub(super) async fn verdict(link: &Link, id: u64) -> Option<Failure> {
+pub(super) async fn verdict(link: &Link, id: u64) -> Option<RequestError> {
     raise(link);
-    let deadline = link.connection.pending().deadline(id);
+    let deadline = link.connection.in_flight.deadline(id);
     let left = deadline.map_or(Duration::ZERO, |it| it.duration_since(Instant::now()));
     let mut is_settled = link.doubt.is_settled.subscribe();
     let _ = timeout(WAIT_MAX.min(left / 2), is_settled.wait_for(|it| *it)).await;
@@ -66,12 +66,12 @@ pub(super) async fn verdict(link: &Link, id: u64) -> Option<Failure> {
 
 /// What becomes of the call `id` that failed so. If it was refused before anything was done, and so is everything else,
 /// it has not met the server that it was meant for.
-pub(super) async fn consider(link: &Link, id: u64, failure: Failure) -> Failure {
+pub(super) async fn consider(link: &Link, id: u64, failure: RequestError) -> RequestError {
     if complaint(&failure).is_none() {
         return failure;
     }
     match failure {
-        Failure::Http { status: 400 | 401 | 403..=406 | 410, .. } | Failure::Unreached { .. } => {
+        RequestError::Http { status: 400 | 401 | 403..=406 | 410, .. } | RequestError::Unreached { .. } => {
             verdict(link, id).await.unwrap_or(failure)
         }
         _ => {
@@ -122,15 +122,15 @@ async fn ask(link: &Link) -> Option<String> {
 }
 
 /// What is wrong with a server that lets everything fail so. Not what passes: what was too early, too much, or broke off.
-fn complaint(failure: &Failure) -> Option<String> {
+fn complaint(failure: &RequestError) -> Option<String> {
     match failure {
-        Failure::Http { status: 408 | 409 | 425 | 429 | 499, .. }
-        | Failure::Http { status: 503, retry_after: Some(_) } => None,
-        Failure::Http { status, .. } => {
+        RequestError::Http { status: 408 | 409 | 425 | 429 | 499, .. }
+        | RequestError::Http { status: 503, retry_after: Some(_) } => None,
+        RequestError::Http { status, .. } => {
             Some(format!("it answers everything with the HTTP status {status}"))
         }
-        Failure::Unreached { reason, .. } if reason == ASTRAY => Some(reason.to_string()),
-        Failure::Ended { end: End::Protocol(reason), .. } => Some(reason.clone()),
+        RequestError::Unreached { reason, .. } if reason == ASTRAY => Some(reason.to_string()),
+        RequestError::Closed { reason: CloseReason::Protocol(reason), .. } => Some(reason.clone()),
         _ => None,
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     /// A connection that is settled, and what its server is asked.
     fn settled() -> (Arc<Link>, mpsc::Receiver<Outgoing>) {
         let (connection, outgoing) = Connection::new(options(), true);
-        connection.settle(ProtocolVersion::LATEST);
+        connection.set_version(ProtocolVersion::LATEST);
         let link = Arc::new(Link::of(connection));
         tokio::spawn(settle(link.clone()));
         (link, outgoing)
@@ -159,44 +159,44 @@ mod tests {
     /// Takes the question.
     async fn asked(link: &Link, outgoing: &mut mpsc::Receiver<Outgoing>) -> u64 {
         let Some(Outgoing::Request { id, .. }) = outgoing.recv().await else { panic!("unasked") };
-        assert!(link.connection.pending().claim_one(id, Instant::now()));
+        assert!(link.connection.in_flight.claim_one(id, Instant::now()));
         id
     }
 
-    async fn answer(link: &Link, id: u64, outcome: Result<Answer, Failure>) {
-        link.connection.pending().complete(id, outcome);
+    async fn answer(link: &Link, id: u64, outcome: Result<Answer, RequestError>) {
+        link.connection.in_flight.complete(id, outcome);
         let mut is_settled = link.doubt.is_settled.subscribe();
         is_settled.wait_for(|it| *it).await.unwrap();
     }
 
-    fn http(status: u16) -> Failure {
-        Failure::Http { status, retry_after: None }
+    fn http(status: u16) -> RequestError {
+        RequestError::Http { status, retry_after: None }
     }
 
-    fn unreached(reason: &'static str) -> Failure {
-        Failure::Unreached { reason: reason.into(), detail: String::new() }
+    fn unreached(reason: &'static str) -> RequestError {
+        RequestError::Unreached { reason: reason.into(), detail: String::new() }
     }
 
-    fn error(code: i64) -> Result<Answer, Failure> {
+    fn error(code: i64) -> Result<Answer, RequestError> {
         Ok(Answer::Error(format!(r#"{{"code":{code},"message":"no"}}"#).into()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_given_up_if_the_question_is_refused_too() {
         let second = Some(Duration::from_secs(1));
-        let end = End::Protocol("it makes no sense".to_owned());
+        let end = CloseReason::Protocol("it makes no sense".to_owned());
         for (outcome, reason) in [
             (Err(http(401)), "it answers everything with the HTTP status 401"),
             (Err(http(500)), "it answers everything with the HTTP status 500"),
             (error(UNSUPPORTED_PROTOCOL_VERSION), "it answers everything with the error -32022"),
             (error(INVALID_PARAMS), "it answers everything with the error -32602"),
             (Err(unreached(ASTRAY)), ASTRAY),
-            (Err(Failure::Ended { end, written: true }), "it makes no sense"),
+            (Err(RequestError::Closed { reason: end, written: true }), "it makes no sense"),
             (Ok(Answer::Result("{}".into())), ""),
             (error(METHOD_NOT_FOUND), ""),
             (Err(http(429)), ""),
-            (Err(Failure::Http { status: 503, retry_after: second }), ""),
-            (Err(Failure::Expired { written: true }), ""),
+            (Err(RequestError::Http { status: 503, retry_after: second }), ""),
+            (Err(RequestError::Expired { written: true }), ""),
             (Err(unreached("it cannot be reached")), ""),
         ] {
             let (link, mut outgoing) = settled();
@@ -204,7 +204,7 @@ mod tests {
             let id = asked(&link, &mut outgoing).await;
             answer(&link, id, outcome).await;
             match link.connection.retired() {
-                Some(Failure::Unreached { reason: given, .. }) => assert_eq!(given, reason),
+                Some(RequestError::Unreached { reason: given, .. }) => assert_eq!(given, reason),
                 given_up => assert_eq!((given_up, reason), (None, "")),
             }
         }
@@ -249,7 +249,7 @@ mod tests {
     async fn nothing_before_the_end_of_the_handshake_and_not_the_question_itself_raises_doubt() {
         let link = Link::to_nowhere();
         assert!(!is_telling(&link, method::TOOLS_CALL));
-        link.connection.settle(ProtocolVersion::LATEST);
+        link.connection.set_version(ProtocolVersion::LATEST);
         assert!(is_telling(&link, method::TOOLS_CALL) && !is_telling(&link, method::TOOLS_LIST));
     }
 }

@@ -6,7 +6,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::Link;
-use crate::backend::connection::in_flight::Failure;
+use crate::backend::connection::RequestError;
 use crate::protocol::jsonrpc::{Frame, Message, decode};
 use crate::protocol::mcp::headers::encode;
 use crate::protocol::mcp::{Era, ProtocolVersion, method};
@@ -66,7 +66,7 @@ impl Head {
         &self,
         link: &Link,
         params: &[(String, String)],
-    ) -> Result<HeaderMap, Failure> {
+    ) -> Result<HeaderMap, RequestError> {
         // The probe is written in the newest version; with the handshake the version is yet to be found.
         let version = match self.method.as_str() {
             method::DISCOVER => Some(ProtocolVersion::LATEST),
@@ -83,7 +83,7 @@ impl Head {
     }
 
     /// Adds the headers that repeat parts of the message.
-    fn repeat(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), Failure> {
+    fn repeat(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), RequestError> {
         if let Ok(method) = HeaderValue::from_str(&self.method)
             && !method.is_empty()
         {
@@ -97,7 +97,7 @@ impl Head {
         for (name, value) in name.into_iter().chain(params) {
             len += name.as_str().len() + value.len();
             if value.len() > VALUE_LEN_MAX || len > VALUES_LEN_MAX {
-                return Err(Failure::Unsendable(format!(
+                return Err(RequestError::Unsendable(format!(
                     "what the header `{name}` repeats is too long: a header may have {VALUE_LEN_MAX} bytes, and all that \
                      repeat something {VALUES_LEN_MAX} together"
                 )));
@@ -155,7 +155,7 @@ mod tests {
     async fn only_a_modern_server_is_told_in_headers_what_the_body_says() {
         let headers = |version: &str, method: &str| {
             let link = Link::to_nowhere();
-            link.connection.settle(ProtocolVersion::parse(version).unwrap());
+            link.connection.set_version(ProtocolVersion::parse(version).unwrap());
             let head = Head { method: method.to_owned(), name: Some("a".to_owned()) };
             let headers = head.headers(&link, &[("mcp-param-b".to_owned(), "b".to_owned())]);
             let headers = headers.unwrap();
@@ -174,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_too_long_for_a_header_is_not_sent() {
         let link = Link::to_nowhere();
-        link.connection.settle(ProtocolVersion::LATEST);
+        link.connection.set_version(ProtocolVersion::LATEST);
         let check = |name: &str, params: &[&str]| {
             let head = Head { method: "tools/call".to_owned(), name: Some(name.to_owned()) };
             let param =
@@ -186,7 +186,7 @@ mod tests {
         let half = "x".repeat(VALUE_LEN_MAX / 2);
         assert_eq!((check(&fits, &[&half]), check("a", &[&fits, &half])), (Ok(()), Ok(())));
         let is_refused = |outcome, header: &str| match outcome {
-            Err(Failure::Unsendable(why)) => assert!(why.contains(header), "{why}"),
+            Err(RequestError::Unsendable(why)) => assert!(why.contains(header), "{why}"),
             other => panic!("{other:?}"),
         };
         is_refused(check(&over, &[]), "mcp-name");

@@ -36,8 +36,7 @@ use tokio_util::sync::CancellationToken;
 use self::client::{Client, SendError};
 use self::doubt::Doubt;
 use self::head::Head;
-use super::connection::in_flight::Failure;
-use super::connection::{Connection, Options, Outgoing};
+use super::connection::{Connection, ConnectionOptions, Outgoing, RequestError};
 use crate::config::{Secrets, Upstream};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::{Era, method, requests};
@@ -68,7 +67,7 @@ struct Link {
 pub(super) fn open(
     upstream: &Upstream,
     secrets: &Secrets,
-    options: Options,
+    options: ConnectionOptions,
 ) -> Result<(Arc<Connection>, JoinHandle<()>), SetupError> {
     let client = Client::new(upstream, secrets, options.max_in_flight)?;
     let message_len_max = options.line_len_max;
@@ -105,7 +104,7 @@ impl Driver {
         self.messages.spawn(doubt::settle(self.link.clone()));
         loop {
             tokio::select! {
-                () = connection.token().cancelled() => break,
+                _ = connection.closed() => break,
                 Some(call) = self.calls.join_next() => {
                     call.map(|id| self.cancels.remove(&id)).ok();
                 }
@@ -122,7 +121,7 @@ impl Driver {
         match outgoing {
             Outgoing::Request { id, frame, headers } => {
                 // The last look before it is sent: callers that left, deadlines that passed in the queue.
-                if self.link.connection.pending().claim_one(id, tokio::time::Instant::now()) {
+                if self.link.connection.in_flight.claim_one(id, tokio::time::Instant::now()) {
                     let cancel = CancellationToken::new();
                     self.cancels.insert(id, cancel.clone());
                     self.calls.spawn(call::run(self.link.clone(), id, frame, headers, cancel));
@@ -152,7 +151,7 @@ impl Driver {
             let connection = link.connection.clone();
             tokio::select! {
                 () = link.post_message(head, frame) => {}
-                () = connection.token().cancelled() => return,
+                _ = connection.closed() => return,
             }
             self.messages.spawn(notices::listen(link));
         } else {
@@ -191,10 +190,10 @@ impl Link {
     }
 
     /// The server has forgotten this session. It has not looked at the request.
-    fn session_is_gone(&self) -> Failure {
+    fn session_is_gone(&self) -> RequestError {
         let (reason, detail) = ("its session has ended", "the server has ended the session");
         self.connection.retire(reason, detail.to_owned());
-        Failure::Unreached { reason: reason.into(), detail: detail.to_owned() }
+        RequestError::Unreached { reason: reason.into(), detail: detail.to_owned() }
     }
 
     async fn end_session(&self) {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Link;
 use super::sse::SseDecoder;
 use super::stream::{Kind, kind_of, read_events};
-use crate::backend::connection::reader::Answers;
+use crate::backend::connection::incoming::ExpectedAnswers;
 
 /// The pause before the stream is asked for again. It grows each time nothing has come of it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -31,9 +31,9 @@ pub(super) async fn listen(link: Arc<Link>) {
                 }
                 if !is_first {
                     // Whatever it says of what it remembers: a change that it told nobody of must not go unnoticed.
-                    link.connection.note_missed();
+                    link.connection.note_missed_changes();
                 }
-                read_events(&link, &mut response, &mut decoder, Answers::None).await;
+                read_events(&link, &mut response, &mut decoder, ExpectedAnswers::None).await;
                 decoder.begin_again();
             }
             // Most often 405: it has nothing to say. If the session has ended, the next call will tell.

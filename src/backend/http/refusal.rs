@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::Link;
 use super::doubt;
 use super::stream::{read_whole, take};
-use crate::backend::connection::in_flight::Failure;
-use crate::backend::connection::reader::Answers;
+use crate::backend::connection::RequestError;
+use crate::backend::connection::incoming::ExpectedAnswers;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
@@ -40,9 +40,9 @@ pub(super) async fn refused(
     mut response: Response,
     method: &str,
     is_in_session: bool,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     // Else a server that says nothing but this when it is idle would be asked for a sign of life all the time.
-    link.connection.pulse().note_heard();
+    link.connection.liveness.note_output();
     let status = response.status().as_u16();
     let retry_after = match (status, retry_after(response.headers())) {
         (429, None) => Some(PAUSE),
@@ -50,7 +50,7 @@ pub(super) async fn refused(
     };
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
         link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
-        return Err(Failure::Http { status, retry_after: Some(retry_after) });
+        return Err(RequestError::Http { status, retry_after: Some(retry_after) });
     }
     let body = timeout(REFUSAL_TIMEOUT, read_whole(&mut response, REFUSAL_LEN_MAX)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
@@ -83,10 +83,10 @@ pub(super) async fn refused(
                 _ => {}
             }
         }
-        take(link, body, Answers::To(id)).await;
+        take(link, body, ExpectedAnswers::To(id)).await;
         return Ok(());
     }
-    Err(Failure::Http { status, retry_after })
+    Err(RequestError::Http { status, retry_after })
 }
 
 /// What a refusal says about the session.
@@ -179,7 +179,7 @@ mod tests {
             let response = Response::from(response.body("").unwrap());
             let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
-            assert_eq!(failure, Failure::Http { status: 429, retry_after });
+            assert_eq!(failure, RequestError::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
             assert_eq!(*link.connection.paused_until().borrow(), Some(until));
         }
@@ -204,7 +204,7 @@ mod tests {
             }
             let response = Response::from(response.body(body).unwrap());
             let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
-            assert_eq!(failure, Failure::Http { status, retry_after: wait });
+            assert_eq!(failure, RequestError::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
             assert_eq!(*link.connection.paused_until().borrow(), until);
         }
@@ -219,7 +219,7 @@ mod tests {
             refused(&link, 1, Response::from(response), method::TOOLS_CALL, false)
                 .await
                 .unwrap_err();
-            assert_eq!(link.connection.pulse().silent_for(), Duration::ZERO, "{status}");
+            assert_eq!(link.connection.liveness.silent_for(), Duration::ZERO, "{status}");
         }
     }
 

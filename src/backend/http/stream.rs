@@ -9,7 +9,8 @@ use tokio::time::{Instant, timeout};
 use super::Link;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
-use crate::backend::connection::reader::{Answers, Garbage, Taken, take_message};
+use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind, take_message};
+use crate::backend::connection::reader::GarbageCounter;
 
 /// What may follow an answer is read for this long: a connection on which nothing is left can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -74,10 +75,10 @@ pub(super) async fn read_events(
     link: &Link,
     response: &mut Response,
     decoder: &mut SseDecoder,
-    answers: Answers,
+    answers: ExpectedAnswers,
 ) -> Ended {
     let mut items = vec![];
-    let mut garbage = Garbage::new();
+    let mut garbage = GarbageCounter::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => decoder.push(&chunk, &mut items),
@@ -89,15 +90,15 @@ pub(super) async fn read_events(
                 Item::Message(message) => {
                     let len = message.len();
                     match take(link, message, answers).await {
-                        Taken::Answer => return Ended::Answered,
-                        Taken::Garbage if garbage.floods(len, Instant::now()) => {
+                        MessageKind::Answer => return Ended::Answered,
+                        MessageKind::Garbage if garbage.is_flood(len, Instant::now()) => {
                             return Ended::Flood;
                         }
-                        Taken::Garbage | Taken::Other => {}
+                        MessageKind::Garbage | MessageKind::Other => {}
                     }
                 }
-                Item::TooLarge if answers == Answers::None => {
-                    link.connection.metrics().too_long_lines.inc();
+                Item::TooLarge if answers == ExpectedAnswers::None => {
+                    link.connection.metrics.too_long_lines.inc();
                 }
                 Item::TooLarge => return Ended::TooLarge,
             }
@@ -106,8 +107,8 @@ pub(super) async fn read_events(
 }
 
 /// Takes one message. Tells what it was.
-pub(super) async fn take(link: &Link, message: Vec<u8>, answers: Answers) -> Taken {
-    link.connection.pulse().note_heard();
+pub(super) async fn take(link: &Link, message: Vec<u8>, answers: ExpectedAnswers) -> MessageKind {
+    link.connection.liveness.note_output();
     take_message(&link.connection, message.into(), answers).await
 }
 

@@ -12,8 +12,7 @@ use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
 use crate::backend::changes::audience::Audience;
-use crate::backend::connection::in_flight::{End, Failure};
-use crate::backend::connection::{Connection, Options};
+use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
 use crate::backend::stdio::process::{Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{About, Environment, Ready, http};
@@ -84,7 +83,7 @@ impl Run {
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
         let Launch { generation, audience, stderr } = launch;
-        let options = Options {
+        let options = ConnectionOptions {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
@@ -106,7 +105,7 @@ impl Run {
             let connection = connection.clone();
             let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
             ready.map_err(|error| match error {
-                ListError::Failed(Failure::Expired { .. }) => StartError::late(setting),
+                ListError::Failed(RequestError::Expired { .. }) => StartError::late(setting),
                 other => other.into(),
             })
         };
@@ -117,12 +116,12 @@ impl Run {
         match prepared {
             Ok(ready) => Ok(Self { peer, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let (Some(End::Exited(_)), Peer::Process(process)) = (connection.end(), &peer)
+                if let (Some(CloseReason::Exited(_)), Peer::Process(process)) = (connection.close_reason(), &peer)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit, &exit);
                 }
-                connection.close(&End::Stopped);
+                connection.close(&CloseReason::Stopped);
                 if !stop.is_cancelled() {
                     peer.tell_to_end();
                 }
@@ -132,7 +131,7 @@ impl Run {
     }
 
     /// Waits until the run is over; tells why.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> CloseReason {
         let connection = &self.ready.connection;
         tokio::select! {
             end = connection.closed() => end,
@@ -140,7 +139,7 @@ impl Run {
             // from the guard holds the pipe; nobody must wait for that.
             exit = self.peer.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&End::Exited(exit));
+                    connection.close(&CloseReason::Exited(exit));
                 }
                 connection.closed().await
             }
@@ -156,14 +155,14 @@ impl Run {
     }
 
     /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
-    pub fn give_up(&self, end: &End) {
+    pub fn give_up(&self, end: &CloseReason) {
         self.ready.connection.close(end);
         self.peer.tell_to_end();
     }
 
     /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
     /// elsewhere has been told. Gives what the server last wrote to standard error.
-    pub async fn stop(self, end: &End) -> Vec<String> {
+    pub async fn stop(self, end: &CloseReason) -> Vec<String> {
         self.ready.connection.close(end);
         self.peer.leave().await
     }
@@ -175,7 +174,7 @@ impl Peer {
         transport: &config::Transport,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
-        mut options: Options,
+        mut options: ConnectionOptions,
         stderr: StderrTail,
         deadline: Instant,
     ) -> Result<(Self, Arc<Connection>), StartError> {
@@ -216,7 +215,7 @@ impl Peer {
             }
         };
         greeting.map_err(|error| match error {
-            HandshakeError::Failed(Failure::Expired { .. }) => StartError::late(setting),
+            HandshakeError::Failed(RequestError::Expired { .. }) => StartError::late(setting),
             other => other.into(),
         })
     }

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 
 use super::handshake::describe;
 use crate::backend::Environment;
-use crate::backend::connection::Connection;
-use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
 use crate::common::offload::aside_if_long;
 use crate::pins::Hash;
@@ -97,7 +96,7 @@ pub struct ToolSet {
 pub enum ListError {
     /// No answer.
     #[error("{}", describe(.0))]
-    Failed(Failure),
+    Failed(RequestError),
     /// It answered with an error.
     #[error("it answered `tools/list` with an error: {message} (code {code})")]
     Refused {

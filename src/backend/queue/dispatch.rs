@@ -1,145 +1,140 @@
-//! Slots for those who wait: when they get them, and what is noted of it.
+//! Gives free slots to waiting calls, and keeps the time during which calls wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::fair_shares::Share;
-use super::round_robin::{Among, Line};
-use super::slots::Slot;
-use super::{Grant, Inner};
+use super::round_robin::{Eligible, RoundRobin};
+use super::slots::SlotKind;
+use super::{Grant, QueueInner};
 
-/// The most that a call is charged with for having passed the gate.
+/// The most that a call is charged for having passed the gate.
 const GATE_CHARGE_MAX: Duration = Duration::from_secs(10);
 
-/// So much later than others that share the gate does a queue ask that has just had a call through: timers count in
-/// milliseconds, and those that go off together do so in the order in which they were set.
+/// How much later than the other queues of a gate a queue tries that has just had a call through.
+/// Timers count in milliseconds, and those of one millisecond fire in the order they were set.
 const AFTER_OTHERS: Duration = Duration::from_millis(2);
 
-/// Those who wait, and what they wait for.
+/// The calls that wait, and what they wait for.
 #[derive(Default)]
-pub(super) struct Waiting {
-    pub(super) line: Line<oneshot::Sender<Grant>>,
-    /// Since when somebody has waited, if somebody does.
-    pub(super) since: Option<Instant>,
-    /// Until when nobody is served.
+pub(super) struct Backlog {
+    pub(super) round_robin: RoundRobin,
+    /// Since when a call has waited for a slot.
+    pub(super) contended_since: Option<Instant>,
     paused_until: Option<Instant>,
-    /// Serves them when the gate opens. One for all; there while they wait for that.
+    /// The task that dispatches when the gate opens or the pause ends, while a call waits for that.
     alarm: Option<AbortOnDropHandle<()>>,
 }
 
-impl Inner {
-    /// Changes who waits; then gives free slots to those who may have them.
-    pub(super) fn change<T>(
-        self: &Arc<Self>,
-        change: impl FnOnce(&mut Line<oneshot::Sender<Grant>>) -> T,
-    ) -> T {
-        let mut waiting = self.waiting.lock();
-        let result = change(&mut waiting.line);
-        self.go_on(&mut waiting);
+impl QueueInner {
+    /// Changes the waiting calls, then gives free slots to those that may have them.
+    pub(super) fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut RoundRobin) -> T) -> T {
+        let mut backlog = self.backlog.lock();
+        let result = change(&mut backlog.round_robin);
+        self.dispatch(&mut backlog);
         result
     }
 
-    /// Nobody is served until then.
     pub(super) fn pause_until(self: &Arc<Self>, until: Instant) {
-        let mut waiting = self.waiting.lock();
-        waiting.paused_until = waiting.paused_until.max(Some(until));
+        let mut backlog = self.backlog.lock();
+        backlog.paused_until = backlog.paused_until.max(Some(until));
         self.slots.pause();
-        self.go_on(&mut waiting);
+        self.dispatch(&mut backlog);
     }
 
-    /// Charges a tenant with what a call used while somebody waited.
+    /// Charges a tenant for the time during which its call held a slot and somebody waited.
     pub(super) fn settle(self: &Arc<Self>, share: &Share, grant: Grant) {
-        self.shares.note_end(share);
-        let mut waiting = self.waiting.lock();
-        let took = self.contended_until_now(&waiting).saturating_sub(grant.contended);
-        let took = Duration::from_nanos(took).max(grant.least);
-        waiting.line.correct(share, grant.weight, grant.charged, took);
-        self.go_on(&mut waiting);
+        self.shares.note_use(share);
+        let mut backlog = self.backlog.lock();
+        let took = self.contended_until_now(&backlog).saturating_sub(grant.contended);
+        let took = Duration::from_nanos(took).max(grant.min_charge);
+        backlog.round_robin.settle(share, grant.weight, grant.charged, took);
+        self.dispatch(&mut backlog);
     }
 
-    fn go_on(self: &Arc<Self>, waiting: &mut Waiting) {
-        let opens = self.serve(waiting);
-        if let Some(at) = opens {
-            self.set_alarm(waiting, at);
+    fn dispatch(self: &Arc<Self>, backlog: &mut Backlog) {
+        let retry_at = self.give_slots(backlog);
+        if let Some(at) = retry_at {
+            self.set_alarm(backlog, at);
         }
-        self.note_contention(waiting);
+        self.note_contention(backlog);
     }
 
-    /// Gives free slots to those who may have them. Tells when the gate opens, if somebody waits for that only.
-    fn serve(&self, waiting: &mut Waiting) -> Option<Instant> {
-        if waiting.line.tenants_waiting() == 0 {
+    /// Gives free slots to waiting calls. Returns when to try again, if calls wait only for the
+    /// gate or for the end of a pause.
+    fn give_slots(&self, backlog: &mut Backlog) -> Option<Instant> {
+        if backlog.round_robin.is_empty() {
             return None;
         }
-        if let Some(until) = self.end_of_pause(waiting) {
+        if let Some(until) = self.end_of_pause(backlog) {
             return Some(until);
         }
-        let contended = self.contended_until_now(waiting);
-        let least = self.least_charge();
-        let mut has_served = false;
-        while let Some((slot, among)) = self.next_slot(&waiting.line) {
+        let contended = self.contended_until_now(backlog);
+        let min_charge = self.min_charge();
+        let mut has_given = false;
+        while let Some((slot, eligible)) = self.next_slot(&backlog.round_robin) {
             if let Some(gate) = &self.gate {
-                // Asked first: what has passed the gate cannot be taken back.
-                if !waiting.line.has_next(among) {
-                    return None;
-                }
-                if let Err(opens) = gate.pass() {
-                    let gives_way = has_served && Arc::strong_count(gate) > 1;
-                    return Some(if gives_way { opens + AFTER_OTHERS } else { opens });
+                // Before the gate is asked: a pass cannot be given back.
+                backlog.round_robin.next_tenant(eligible)?;
+                if let Err(opens) = gate.try_pass() {
+                    let lets_others = has_given && Arc::strong_count(gate) > 1;
+                    return Some(if lets_others { opens + AFTER_OTHERS } else { opens });
                 }
             }
-            has_served = true;
-            let next = waiting.line.pop(among, least)?;
+            has_given = true;
+            let next = backlog.round_robin.pop(eligible, min_charge)?;
             self.slots.give(slot);
             let (weight, charged) = (next.weight, next.charged);
-            // It waits: a call leaves the line, under this lock, before it stops listening.
-            let _ = next.waker.send(Grant { slot, weight, charged, least, contended });
+            // The receiver is there: a call leaves the backlog, under this lock, before it is gone.
+            let _ = next.sender.send(Grant { slot, weight, charged, min_charge, contended });
         }
         None
     }
 
-    /// A slot that is free, and who may have it.
-    fn next_slot(&self, line: &Line<oneshot::Sender<Grant>>) -> Option<(Slot, Among)> {
-        let is_shared = match line.only_waiting() {
-            Some(share) => self.slots.taken() > share.held() || self.shares.others_came(share),
-            None => true,
-        };
+    /// Returns a free slot, and the tenants that may have it.
+    fn next_slot(&self, round_robin: &RoundRobin) -> Option<(SlotKind, Eligible)> {
+        let is_shared = round_robin.only_tenant().is_none_or(|share| {
+            self.slots.taken() > share.slots() || self.shares.others_active(share)
+        });
         let free = self.slots.free();
-        match (free.open, free.reserved) {
-            (true, _) if is_shared => Some((Slot::Open, Among::Below(self.slots.limit()))),
-            (true, _) => Some((Slot::Open, Among::Below(u32::MAX))),
-            (false, true) if is_shared => Some((Slot::Reserved, Among::EmptyHanded)),
-            (false, true) => Some((Slot::Reserved, Among::Below(u32::MAX))),
-            (false, false) if free.kept => Some((Slot::Reserved, Among::EmptyHanded)),
-            (false, false) => None,
+        let limit = if is_shared { self.slots.limit() } else { u32::MAX };
+        if free.open {
+            Some((SlotKind::Open, Eligible::HoldingBelow(limit)))
+        } else if free.reserved && !is_shared {
+            Some((SlotKind::Reserved, Eligible::HoldingBelow(limit)))
+        } else if free.reserve {
+            Some((SlotKind::Reserved, Eligible::HoldingNone))
+        } else {
+            None
         }
     }
 
-    /// What a call is charged with at least: the part of all slots' time in which the gate lets no other through.
-    /// Where the gate is what there is too little of, quick calls use as much of it as slow ones.
-    fn least_charge(&self) -> Duration {
+    /// Returns the least charge of a call: the time of all slots during which the gate admits no
+    /// other call. When the gate is scarce, quick calls use as much of it as slow ones.
+    fn min_charge(&self) -> Duration {
         let Some(gate) = &self.gate else { return Duration::ZERO };
-        gate.step().saturating_mul(self.slots.size()).min(GATE_CHARGE_MAX)
+        gate.interval().saturating_mul(self.slots.size()).min(GATE_CHARGE_MAX)
     }
 
-    /// When the pause ends, if there is one still.
-    fn end_of_pause(&self, waiting: &mut Waiting) -> Option<Instant> {
-        let until = waiting.paused_until?;
+    /// Returns when the pause ends, or ends it.
+    fn end_of_pause(&self, backlog: &mut Backlog) -> Option<Instant> {
+        let until = backlog.paused_until?;
         if until > Instant::now() {
             return Some(until);
         }
-        waiting.paused_until = None;
+        backlog.paused_until = None;
         self.slots.resume();
         None
     }
 
-    /// Serves those who wait then. The gate never opens earlier than was said, so an alarm that is set already will do.
-    fn set_alarm(self: &Arc<Self>, waiting: &mut Waiting, at: Instant) {
-        if waiting.alarm.is_some() {
+    /// Dispatches again at that time. An alarm that is set already will do, since the gate never
+    /// opens earlier than it said.
+    fn set_alarm(self: &Arc<Self>, backlog: &mut Backlog, at: Instant) {
+        if backlog.alarm.is_some() {
             return;
         }
         let Some(runtime) = self.runtime.get() else { return };
@@ -147,38 +142,38 @@ impl Inner {
         let alarm = runtime.spawn(async move {
             loop {
                 sleep_until(at).await;
-                let Some(opens) = this.upgrade().and_then(|this| this.ring()) else { return };
-                at = opens;
+                let Some(again) = this.upgrade().and_then(|this| this.on_alarm()) else { return };
+                at = again;
             }
         });
-        waiting.alarm = Some(AbortOnDropHandle::new(alarm));
+        backlog.alarm = Some(AbortOnDropHandle::new(alarm));
     }
 
-    /// The alarm goes off. Tells when it must again; if it need not, it is gone, so that whoever comes sets another.
-    fn ring(&self) -> Option<Instant> {
-        let mut waiting = self.waiting.lock();
-        let opens = self.serve(&mut waiting);
-        self.note_contention(&mut waiting);
-        if opens.is_none() {
-            waiting.alarm = None;
+    /// Dispatches. Returns when to do so again; if never, clears the alarm, so that later calls set
+    /// another.
+    fn on_alarm(&self) -> Option<Instant> {
+        let mut backlog = self.backlog.lock();
+        let again = self.give_slots(&mut backlog);
+        self.note_contention(&mut backlog);
+        if again.is_none() {
+            backlog.alarm = None;
         }
-        opens
+        again
     }
 
-    fn note_contention(&self, waiting: &mut Waiting) {
-        match (waiting.line.tenants_waiting(), waiting.since) {
-            (0, Some(_)) => {
-                let contended = self.contended_until_now(waiting);
-                self.contended.store(contended, Ordering::Relaxed);
-                waiting.since = None;
+    fn note_contention(&self, backlog: &mut Backlog) {
+        match (backlog.round_robin.is_empty(), backlog.contended_since) {
+            (true, Some(_)) => {
+                self.contended.store(self.contended_until_now(backlog), Ordering::Relaxed);
+                backlog.contended_since = None;
             }
-            (1.., None) => waiting.since = Some(Instant::now()),
+            (false, None) => backlog.contended_since = Some(Instant::now()),
             _ => {}
         }
     }
 
-    fn contended_until_now(&self, waiting: &Waiting) -> u64 {
-        let now = waiting.since.map_or(Duration::ZERO, |since| since.elapsed());
-        self.contended.load(Ordering::Relaxed) + now.as_nanos() as u64
+    fn contended_until_now(&self, backlog: &Backlog) -> u64 {
+        let current = backlog.contended_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.contended.load(Ordering::Relaxed) + current.as_nanos() as u64
     }
 }

@@ -1,4 +1,4 @@
-//! What each tenant uses of one server, to be looked up without a lock.
+//! The slots and the time that each tenant uses of one backend, read without a lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,98 +11,105 @@ use tokio::time::Instant;
 
 use crate::common::ids::TenantId;
 
-/// A tenant that has asked for a slot since then counts as a user of the server.
-const LATELY: Duration = Duration::from_secs(10);
-/// Time is counted in steps of this length, so that it is written down seldom.
+/// A tenant is active for this long after it has asked for a slot.
+const ACTIVE_FOR: Duration = Duration::from_secs(10);
+/// Time is counted in steps of this length, so that it is stored seldom.
 const TICK: Duration = Duration::from_millis(100);
-const LATELY_TICKS: u32 = (LATELY.as_millis() / TICK.as_millis()) as u32;
-/// Tenants that are remembered before those that are not there any more are forgotten.
+const ACTIVE_TICKS: u32 = (ACTIVE_FOR.as_millis() / TICK.as_millis()) as u32;
+/// The table is purged of idle tenants when it grows beyond this.
 const TENANTS_MAX: usize = 1024;
 
-/// One tenant's share.
+/// The use that one tenant makes of the backend.
 #[derive(Debug)]
 pub(super) struct Share {
     pub(super) tenant: TenantId,
-    /// Names it, for as long as it is not retired.
+    /// Identifies the share until it is retired.
     pub(super) number: u32,
-    /// Slots in the lower half, those of calls that were given up included; reasons to keep it in the upper.
+    /// Lower half: the tenant's slots, those of abandoned calls included. Upper half: its pins.
     uses: AtomicU64,
     /// The tick in which it last asked for a slot, or used one that others wanted.
-    used: AtomicU32,
-    /// What it has used, in nanoseconds of a slot for each unit of its weight. Moved under the lock of the line.
+    last_used: AtomicU32,
+    /// The time used, in nanoseconds of a slot per unit of its weight. Changed under the lock of
+    /// the backlog.
     pub(super) account: AtomicU64,
 }
 
 const ONE_PIN: u64 = 1 << 32;
-/// The share is not in the table any more, and nobody may use it.
+/// Set when the share has been removed from the table, and must not be used any more.
 const RETIRED: u64 = 1 << 63;
 
 impl Share {
-    /// Counts one more slot; gives how many there were before. Not if retired.
-    pub(super) fn hold(&self) -> Option<u32> {
+    /// Counts one more slot; returns how many there were before, or `None` if retired.
+    pub(super) fn add_slot(&self) -> Option<u32> {
         let before = self.uses.fetch_add(1, Ordering::AcqRel);
         (before < RETIRED).then_some(before as u32)
     }
 
-    /// Counts one slot less.
-    pub(super) fn let_go(&self) {
+    pub(super) fn remove_slot(&self) {
         self.uses.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// How many slots it holds.
-    pub(super) fn held(&self) -> u32 {
+    pub(super) fn slots(&self) -> u32 {
         self.uses.load(Ordering::Acquire) as u32
     }
 
-    /// Keeps it from being retired, unless it is already.
+    /// Keeps the share from being retired; returns `false` if it is retired already.
     pub(super) fn pin(&self) -> bool {
         self.uses.fetch_add(ONE_PIN, Ordering::AcqRel) < RETIRED
     }
 
-    /// Undoes [`Share::pin`].
     pub(super) fn unpin(&self) {
         self.uses.fetch_sub(ONE_PIN, Ordering::AcqRel);
     }
 
-    /// Only if nobody uses it; whoever comes too late sees it.
+    /// Retires the share, unless it is in use.
     fn retire(&self) -> bool {
         self.uses.compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+
+    fn is_idle(&self, now: u32) -> bool {
+        self.last_used.load(Ordering::Relaxed) + ACTIVE_TICKS < now
+    }
+
+    /// Returns whether the tenant neither holds a slot nor waits.
+    #[cfg(test)]
+    pub(super) fn is_unused(&self) -> bool {
+        self.uses.load(Ordering::Acquire) == 0
+    }
 }
 
-/// All of them.
-pub(super) struct Shares {
-    began: Instant,
+pub(super) struct FairShares {
+    created: Instant,
     by_tenant: ArcSwap<HashMap<TenantId, Arc<Share>>>,
     adding: Mutex<Adding>,
-    /// Who asked last and in which tick: the number in the upper half. 0 before anybody did.
-    last: AtomicU64,
-    /// The tick until which there is more than one user.
+    /// The last request: the number of its share in the upper half, its tick in the lower. 0 before
+    /// the first.
+    last_request: AtomicU64,
+    /// The tick until which more than one tenant is active.
     shared_until: AtomicU32,
 }
 
-/// What is held while a tenant is added.
 struct Adding {
-    /// The number of the newest.
+    /// The number of the newest share.
     number: u32,
-    /// When there are so many, those that are not there any more are forgotten.
+    /// The size at which idle tenants are purged.
     purge_at: usize,
 }
 
-impl Default for Shares {
+impl Default for FairShares {
     fn default() -> Self {
         Self {
-            began: Instant::now(),
+            created: Instant::now(),
             by_tenant: ArcSwap::default(),
             adding: Mutex::new(Adding { number: 0, purge_at: TENANTS_MAX }),
-            last: AtomicU64::new(0),
+            last_request: AtomicU64::new(0),
             shared_until: AtomicU32::new(0),
         }
     }
 }
 
-impl Shares {
-    /// A tenant's share.
+impl FairShares {
+    /// Returns a tenant's share.
     pub(super) fn of(&self, tenant: &TenantId) -> Arc<Share> {
         if let Some(share) = self.by_tenant.load().get(tenant) {
             return share.clone();
@@ -110,7 +117,7 @@ impl Shares {
         self.add(tenant)
     }
 
-    /// The same, where the table may still show a share that is retired.
+    /// Returns a tenant's share for a caller that found none, or a retired one.
     pub(super) fn add(&self, tenant: &TenantId) -> Arc<Share> {
         let mut adding = self.adding.lock();
         let table = self.by_tenant.load();
@@ -129,7 +136,7 @@ impl Shares {
             tenant: tenant.clone(),
             number: adding.number,
             uses: AtomicU64::new(0),
-            used: AtomicU32::new(self.now()),
+            last_used: AtomicU32::new(self.now()),
             account: AtomicU64::new(0),
         });
         table.insert(tenant.clone(), share.clone());
@@ -137,66 +144,53 @@ impl Shares {
         share
     }
 
-    /// Notes that a tenant asks for a slot. Tells whether it had not done so for long, and holds none.
-    pub(super) fn note_use(&self, share: &Share) -> bool {
+    /// Notes that a tenant asks for a slot; returns whether it was idle before and holds none.
+    pub(super) fn note_request(&self, share: &Share) -> bool {
         let now = self.now();
-        let was_idle = share.is_idle(now) && share.held() == 0;
-        if share.used.load(Ordering::Relaxed) != now {
-            share.used.store(now, Ordering::Relaxed);
+        let was_idle = share.is_idle(now) && share.slots() == 0;
+        if share.last_used.load(Ordering::Relaxed) != now {
+            share.last_used.store(now, Ordering::Relaxed);
         }
-        let this = (u64::from(share.number) << 32) | u64::from(now);
-        if self.last.load(Ordering::Relaxed) != this {
-            let before = self.last.swap(this, Ordering::AcqRel);
+        let request = (u64::from(share.number) << 32) | u64::from(now);
+        if self.last_request.load(Ordering::Relaxed) != request {
+            let before = self.last_request.swap(request, Ordering::AcqRel);
             if before != 0 && (before >> 32) as u32 != share.number {
-                let until = (before as u32).saturating_add(LATELY_TICKS);
+                let until = (before as u32).saturating_add(ACTIVE_TICKS);
                 self.shared_until.fetch_max(until, Ordering::AcqRel);
             }
         }
         was_idle
     }
 
-    /// Notes that a tenant has just been using a slot.
-    pub(super) fn note_end(&self, share: &Share) {
-        share.used.store(self.now(), Ordering::Relaxed);
+    /// Notes that a tenant has just used a slot that others wanted.
+    pub(super) fn note_use(&self, share: &Share) {
+        share.last_used.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Whether a tenant other than this one has asked for a slot lately. This one has, or waits for one.
-    pub(super) fn others_came(&self, share: &Share) -> bool {
-        let last = self.last.load(Ordering::Acquire);
+    /// Returns whether a tenant other than this one is active.
+    pub(super) fn others_active(&self, share: &Share) -> bool {
+        let last = self.last_request.load(Ordering::Acquire);
         let mut until = self.shared_until.load(Ordering::Acquire);
         if (last >> 32) as u32 != share.number {
-            // It came after those who wait, however long ago they came.
-            until = until.max((last as u32).saturating_add(LATELY_TICKS));
+            // The other tenant asked after this one, however long this one has been waiting.
+            until = until.max((last as u32).saturating_add(ACTIVE_TICKS));
         }
         until != 0 && self.now() < until
     }
 
-    /// When to look again whether others still are there.
-    pub(super) fn look_again_at(&self) -> Instant {
-        let until = self.began + TICK * self.shared_until.load(Ordering::Acquire);
+    /// Returns when to check again whether others are active.
+    pub(super) fn recheck_at(&self) -> Instant {
+        let until = self.created + TICK * self.shared_until.load(Ordering::Acquire);
         let now = Instant::now();
-        if until > now { until } else { now + LATELY }
+        if until > now { until } else { now + ACTIVE_FOR }
     }
 
     fn now(&self) -> u32 {
-        (self.began.elapsed().as_millis() / TICK.as_millis()) as u32
+        (self.created.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
-    /// The tenants in the table.
     #[cfg(test)]
     pub(super) fn all(&self) -> Vec<Arc<Share>> {
         self.by_tenant.load().values().cloned().collect()
-    }
-}
-
-impl Share {
-    /// Whether its tenant neither holds a slot nor waits.
-    #[cfg(test)]
-    pub(super) fn is_unused(&self) -> bool {
-        self.uses.load(Ordering::Acquire) == 0
-    }
-
-    fn is_idle(&self, now: u32) -> bool {
-        self.used.load(Ordering::Relaxed) + LATELY_TICKS < now
     }
 }

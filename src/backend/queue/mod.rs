@@ -1,17 +1,28 @@
-//! Who may use a server now, and who waits.
+//! The fair queue before a backend: which call gets a slot, and when.
 //!
-//! A server takes so many calls at once, which may change as its instances come and go ([`slots`]). As long as nobody
-//! waits, a call takes a slot without a lock. Otherwise it waits in its tenant's own line, and slots go round among the
-//! tenants ([`mod@line`]), as they become free ([`serving`]). How many may wait is bounded ([`room`]). With one slot this
-//! makes a strictly serial server.
+//! ```text
+//!                            a slot is free and nobody waits
+//!   enqueue ──▶ QueueEntry ──────────────────────────────────▶ SlotPermit ──drop──▶ slot is free
+//!                   │                                              ▲                     │
+//!                   │ otherwise                                    │ Grant               │
+//!                   ▼                                              │                     │
+//!            the tenant's own queue ──round robin of tenants──▶ dispatch ◀───────────────┘
+//! ```
 //!
-//! A server may have a rate ([`gate`]) or be paused: what comes too early waits in the same lines.
+//! - `slots`: the slots of the backend, counted in one atomic. Their number follows the instances.
+//! - `round_robin`: the waiting calls, and which tenant is next.
+//! - `dispatch`: gives free slots to waiting calls.
+//! - `capacity`: bounds the waiting calls, and evicts some when there are too many.
+//! - `fair_shares`: the slots and the time that each tenant uses.
+//! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
+//!   so do calls during a pause.
 //!
-//! Where tenants share a server, no tenant may hold all of its slots, however long its calls take: a quarter of them
-//! is a reserve that only tenants have which hold none ([`slots`]). They share it as long as two of them have asked for
-//! slots lately, wait for some or hold some.
+//! No tenant may hold all slots of a shared backend, however long its calls take. A quarter of the
+//! slots is a reserve for tenants that hold none. A backend is shared as long as two tenants hold
+//! slots, wait for slots or have asked for slots lately.
 //!
-//! What tenants use counts only while somebody waits: what nobody else wanted is free.
+//! The time that a tenant uses is charged only while somebody waits: what nobody else wants is
+//! free.
 
 mod capacity;
 mod dispatch;
@@ -22,7 +33,6 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,286 +44,258 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::capacity::{WAITING_BYTES_MAX, WAITING_MAX};
-use self::dispatch::Waiting;
-use self::fair_shares::{Share, Shares};
-pub use self::rate_gate::Gate;
-use self::round_robin::Entry;
+use self::dispatch::Backlog;
+use self::fair_shares::{FairShares, Share};
+pub use self::rate_gate::RateGate;
 pub use self::slots::reserved_of;
-use self::slots::{Slot, Slots};
+use self::slots::{SlotKind, Slots};
 use crate::common::ids::TenantId;
-use crate::common::policy::Rate;
 
-/// The slots of one server, and the lines before them.
 pub struct Queue {
-    inner: Arc<Inner>,
+    inner: Arc<QueueInner>,
 }
 
-struct Inner {
+struct QueueInner {
     slots: Slots,
-    /// What lets only so many through in a time, if anything does. Other queues may have the same.
-    gate: Option<Arc<Gate>>,
-    shares: Shares,
-    waiting: Mutex<Waiting>,
-    /// For how long somebody has waited, in nanoseconds, all such times together. Brought up to date when the last one
+    /// Several queues may share one gate.
+    gate: Option<Arc<RateGate>>,
+    shares: FairShares,
+    backlog: Mutex<Backlog>,
+    /// The total time during which somebody waited, in nanoseconds. Updated when the last call
     /// stops waiting.
     contended: AtomicU64,
-    /// Where calls wait. A slot may come back elsewhere.
+    /// The runtime of the waiting calls. A permit may be dropped outside of it.
     runtime: OnceLock<Handle>,
 }
 
-/// The right to one slot, until dropped. It travels with the call.
-pub struct Permit {
-    inner: Arc<Inner>,
+/// One slot of the backend, until dropped.
+pub struct SlotPermit {
+    inner: Arc<QueueInner>,
     share: Arc<Share>,
     grant: Grant,
-    carried: Option<Box<dyn Send + Sync>>,
 }
 
-impl Permit {
-    /// Keeps something as long as the slot.
-    pub fn carry(&mut self, something: impl Send + Sync + 'static) {
-        self.carried = Some(Box::new(something));
-    }
-}
-
-/// Which slot was given, and what must be known when it comes back.
+/// A slot that was given to a call, and what is needed to charge for it when it comes back.
 #[derive(Clone, Copy)]
 struct Grant {
-    slot: Slot,
+    slot: SlotKind,
     weight: u32,
-    /// What the tenant was charged with beforehand.
+    /// The time that the tenant was charged in advance.
     charged: Duration,
-    /// What it is to be charged with at least.
-    least: Duration,
-    /// What `Inner::contended` was.
+    /// The least time that the tenant is charged in the end.
+    min_charge: Duration,
+    /// [`QueueInner::contended`] when the slot was given.
     contended: u64,
 }
 
-/// Why no slot was given.
+/// Why a call got no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// Too many wait already.
+    /// Too many calls wait.
     Full,
     /// The deadline passed first.
     Expired,
 }
 
 impl Queue {
-    /// A queue before so many slots.
     pub fn new(slots: usize) -> Self {
-        Self::with_rate(slots, None)
+        Self::with_gate(slots, None)
     }
 
-    /// The same, where only so many calls may begin in a time, over all tenants.
-    pub fn with_rate(slots: usize, rate: Option<Rate>) -> Self {
-        Self::with_gate(slots, rate.map(|rate| Arc::new(Gate::new(rate))))
-    }
-
-    /// The same, where others may have the same gate.
-    pub fn with_gate(slots: usize, gate: Option<Arc<Gate>>) -> Self {
-        let inner = Inner {
+    /// Makes a queue whose calls also have to pass a rate gate.
+    pub fn with_gate(slots: usize, gate: Option<Arc<RateGate>>) -> Self {
+        let inner = QueueInner {
             slots: Slots::new(slots),
             gate,
-            shares: Shares::default(),
-            waiting: Mutex::default(),
+            shares: FairShares::default(),
+            backlog: Mutex::default(),
             contended: AtomicU64::new(0),
             runtime: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// From now on there are so many slots; none, if there is nobody to be asked. Those who wait get new ones at once.
-    /// Taken ones that are too many go when they come back.
-    pub fn set_slots(&self, slots: usize) {
-        self.set_slots_but(slots, 0);
+    /// Changes the number of slots. Waiting calls get new slots at once; slots that are taken and
+    /// too many disappear when they come back. `left_free` of the slots are not given out for now.
+    /// Tenants that hold none may still use the whole reserve: they need not wait for others'
+    /// calls.
+    pub fn set_slots(&self, slots: usize, left_free: usize) {
+        self.inner.update(|_| self.inner.slots.resize(slots, left_free));
     }
 
-    /// The same, where some are to be left free for now. Tenants that hold none have the whole reserve all the same: they
-    /// do not wait until others' calls have ended.
-    pub fn set_slots_but(&self, slots: usize, left_free: usize) {
-        self.inner.change(|_| self.inner.slots.resize(slots, left_free));
-    }
-
-    /// No call begins until then. A pause is never made shorter.
+    /// Gives out no slots until then. A pause is never shortened.
     pub fn pause_until(&self, until: Instant) {
         self.inner.pause_until(until);
     }
 
-    /// A call with so many bytes wants to use the server. A tenant's `weight` is its part where there is not enough
-    /// for all.
-    pub fn line_up(&self, tenant: &TenantId, weight: u32, bytes: usize) -> InLine<'_> {
+    /// Makes the entry of a call with so many bytes. When slots are scarce, tenants get them in
+    /// proportion to their weights.
+    pub fn enqueue(&self, tenant: &TenantId, weight: u32, bytes: usize) -> QueueEntry<'_> {
         let inner = &self.inner;
-        InLine { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
+        QueueEntry { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
     }
 }
 
-/// A call before it has its slot.
-pub struct InLine<'a> {
-    inner: &'a Arc<Inner>,
+/// A call that has no slot yet.
+pub struct QueueEntry<'a> {
+    inner: &'a Arc<QueueInner>,
     share: Arc<Share>,
     weight: u32,
     bytes: usize,
 }
 
-impl<'a> InLine<'a> {
-    /// Waits for something else first, such as the server's start. The call counts among those who wait, and like them
-    /// may have to give way to others.
-    pub async fn first<T>(&mut self, future: impl Future<Output = T>) -> Result<T, QueueError> {
+impl<'a> QueueEntry<'a> {
+    /// Waits for something else first, such as the server's start. Meanwhile the call counts as
+    /// waiting, and may be evicted like any other.
+    pub async fn wait_for<T>(&mut self, future: impl Future<Output = T>) -> Result<T, QueueError> {
         let mut future = std::pin::pin!(future);
         if let Some(output) = poll_immediate(&mut future).await {
             return Ok(output);
         }
-        let mut seat = self.sit_down(None, false)?;
+        let mut waiting = self.wait(None, false)?;
         tokio::select! {
             biased;
             output = future => Ok(output),
-            _ = &mut seat.given => Err(QueueError::Full),
+            _ = &mut waiting.grant => Err(QueueError::Full),
         }
     }
 
-    /// Waits for a slot. `estimate` is what calls like this one take.
-    pub async fn slot(
+    /// Waits for a slot. `estimate` is the usual duration of such a call.
+    pub async fn acquire(
         mut self,
         estimate: Duration,
         deadline: Instant,
-    ) -> Result<Permit, QueueError> {
-        let was_idle = self.inner.shares.note_use(&self.share);
-        if let Some(permit) = self.take_at_once() {
+    ) -> Result<SlotPermit, QueueError> {
+        let was_idle = self.inner.shares.note_request(&self.share);
+        if let Some(permit) = self.try_acquire() {
             return Ok(permit);
         }
-        let mut seat = self.sit_down(Some(estimate), was_idle)?;
+        let mut waiting = self.wait(Some(estimate), was_idle)?;
         loop {
-            // The reserve is given up when there is only one tenant left, which is not told by anybody.
-            let look_again = self.inner.shares.look_again_at();
-            match timeout_at(deadline.min(look_again), &mut seat.given).await {
-                Ok(Ok(grant)) => return Ok(seat.leave_with(grant)),
+            // The reserve is given up when only one tenant is left, which is no event of its own.
+            let recheck = self.inner.shares.recheck_at();
+            match timeout_at(deadline.min(recheck), &mut waiting.grant).await {
+                Ok(Ok(grant)) => return Ok(waiting.permit(grant)),
                 Ok(Err(_)) => return Err(QueueError::Full),
                 Err(_) if deadline <= Instant::now() => return Err(QueueError::Expired),
-                Err(_) => self.inner.change(|_| {}),
+                Err(_) => self.inner.update(|_| {}),
             }
         }
     }
 
-    /// The fast path: a slot that is free, if nobody waits and the tenant may have it.
-    fn take_at_once(&mut self) -> Option<Permit> {
+    /// Takes a slot without a lock, if nobody waits and the tenant may have one.
+    fn try_acquire(&mut self) -> Option<SlotPermit> {
         let inner = self.inner;
         if inner.slots.has_waiting() {
             return None;
         }
-        // Counted first: of two calls of a tenant that holds none, only one may have the reserve.
+        // Counted first: of two calls of a tenant that holds none, only one may use the reserve.
         let held = loop {
-            match self.share.hold() {
+            match self.share.add_slot() {
                 Some(held) => break held,
                 None => self.share = inner.shares.add(&self.share.tenant),
             }
         };
-        let others_came = || inner.shares.others_came(&self.share);
-        let Some(slot) = inner.slots.take_at_once(held, others_came) else {
-            self.share.let_go();
+        let others_active = || inner.shares.others_active(&self.share);
+        let Some(slot) = inner.slots.try_take(held, others_active) else {
+            self.share.remove_slot();
             return None;
         };
-        if inner.gate.as_ref().is_some_and(|gate| gate.pass().is_err()) {
-            // It will wait now; whoever came meanwhile and found no slot is served then.
-            self.share.let_go();
-            inner.slots.take_back(slot);
+        if inner.gate.as_ref().is_some_and(|gate| gate.try_pass().is_err()) {
+            // The call waits now. That also serves calls that came meanwhile and found no slot.
+            self.share.remove_slot();
+            inner.slots.release(slot);
             return None;
         }
         let contended = inner.contended.load(Ordering::Relaxed);
-        let (weight, charged, least) = (self.weight, Duration::ZERO, Duration::ZERO);
-        let grant = Grant { slot, weight, charged, least, contended };
-        Some(Permit { inner: inner.clone(), share: self.share.clone(), grant, carried: None })
+        let (weight, charged, min_charge) = (self.weight, Duration::ZERO, Duration::ZERO);
+        let grant = Grant { slot, weight, charged, min_charge, contended };
+        Some(SlotPermit { inner: inner.clone(), share: self.share.clone(), grant })
     }
 
-    /// Joins those who wait. Without an estimate the call does not want a slot yet.
-    fn sit_down(
+    /// Adds the call to the backlog. Without an estimate it does not want a slot yet.
+    fn wait(
         &mut self,
         estimate: Option<Duration>,
         was_idle: bool,
-    ) -> Result<Seat<'a>, QueueError> {
+    ) -> Result<WaitGuard<'a>, QueueError> {
         let inner = self.inner;
         inner.runtime.get_or_init(Handle::current);
         loop {
-            let (waker, given) = oneshot::channel();
-            let (share, weight, bytes) = (&self.share, self.weight, self.bytes);
-            let key = inner.change(|line| {
+            let (sender, grant) = oneshot::channel();
+            let share = &self.share;
+            let key = inner.update(|round_robin| {
                 if was_idle {
-                    line.forgive(share);
+                    round_robin.reset_account(share);
                 }
-                let Some(sent_away) = line.make_room(share.number, bytes) else {
-                    // That it tried the fast path may have been seen as a slot that it held.
-                    line.arrange(share.number);
+                let Some(evicted) = round_robin.ensure_capacity(share.number, self.bytes) else {
+                    // Its attempt at the fast path may have been seen as a slot that it held.
+                    round_robin.reposition(share.number);
                     return Err(QueueError::Full);
                 };
-                (0..sent_away).for_each(|_| inner.slots.give_up());
+                inner.slots.remove_waiting(evicted);
                 if estimate.is_some() {
-                    // Before it is looked up what the tenant holds: a slot that is given back after that finds it waiting.
-                    inner.slots.wait();
+                    // Before the tenant's slots are counted: a slot released after that finds the
+                    // call waiting.
+                    inner.slots.add_waiting();
                 }
-                let key = line.push(Entry { share, weight, bytes, estimate, waker });
+                let key = round_robin.push(self, estimate, sender);
                 if key.is_none() && estimate.is_some() {
-                    inner.slots.give_up();
+                    inner.slots.remove_waiting(1);
                 }
                 Ok(key)
             })?;
             match key {
-                Some(key) => return Ok(Seat { inner, share: self.share.clone(), key, given }),
+                Some(key) => return Ok(WaitGuard { inner, share: share.clone(), key, grant }),
                 None => self.share = inner.shares.add(&self.share.tenant),
             }
         }
     }
 }
 
-/// A call that waits, until it stops, for whatever reason.
-struct Seat<'a> {
-    inner: &'a Arc<Inner>,
+/// A call in the backlog. Dropping it takes the call out.
+struct WaitGuard<'a> {
+    inner: &'a Arc<QueueInner>,
     share: Arc<Share>,
     key: u64,
-    given: oneshot::Receiver<Grant>,
+    grant: oneshot::Receiver<Grant>,
 }
 
-impl Seat<'_> {
-    fn leave_with(&self, grant: Grant) -> Permit {
-        Permit { inner: self.inner.clone(), share: self.share.clone(), grant, carried: None }
+impl WaitGuard<'_> {
+    fn permit(&self, grant: Grant) -> SlotPermit {
+        SlotPermit { inner: self.inner.clone(), share: self.share.clone(), grant }
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        if self.given.is_terminated() {
-            // It has got its slot, or was sent away.
+        if self.grant.is_terminated() {
+            // It has got its slot, or was evicted.
             return;
         }
-        let still_there = self.inner.change(|line| {
-            let left = line.leave(self.share.number, self.key);
-            if left == Some(true) {
-                self.inner.slots.give_up();
+        let was_waiting = self.inner.update(|round_robin| {
+            let wanted_slot = round_robin.remove(self.share.number, self.key);
+            if wanted_slot == Some(true) {
+                self.inner.slots.remove_waiting(1);
             }
-            left.is_some()
+            wanted_slot.is_some()
         });
-        if !still_there && let Ok(grant) = self.given.try_recv() {
-            // It was given a slot in the very moment it gave up.
-            drop(self.leave_with(grant));
+        if !was_waiting && let Ok(grant) = self.grant.try_recv() {
+            // It was given a slot in the very moment it stopped waiting.
+            drop(self.permit(grant));
         }
     }
 }
 
-impl Drop for Permit {
+impl Drop for SlotPermit {
     fn drop(&mut self) {
-        // First: a tenant whose call has ended is not refused because of it.
-        self.carried = None;
         let Grant { slot, charged, contended, .. } = self.grant;
-        self.share.let_go();
-        let somebody_waits = self.inner.slots.take_back(slot);
+        self.share.remove_slot();
+        let has_waiting = self.inner.slots.release(slot);
         let is_settled =
             charged.is_zero() && contended == self.inner.contended.load(Ordering::Relaxed);
-        if somebody_waits || !is_settled {
+        if has_waiting || !is_settled {
             self.inner.settle(&self.share, self.grant);
         }
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("tenant", &self.share.tenant).finish_non_exhaustive()
     }
 }

@@ -8,8 +8,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::backend::connection::in_flight::End;
-use crate::backend::connection::liveness::Pulse;
+use crate::backend::connection::CloseReason;
+use crate::backend::connection::liveness::Liveness;
 use crate::backend::connection::{Connection, Outgoing};
 use crate::protocol::mcp::requests;
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(
         while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
             // The scheduler runs this task as soon as the first frame is queued. Where there are other
             // callers, those that are ready to go on may do so first: one write then serves many.
-            if connection.in_flight() > 1 {
+            if connection.in_flight_len() > 1 {
                 tokio::task::yield_now().await;
                 take_waiting(&mut frames, &mut frames_taken);
             }
@@ -40,25 +40,25 @@ pub(crate) async fn run(
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last look before the write: callers that left, deadlines that passed in the queue.
                 let now = Instant::now();
-                let number = connection.pending().claim(&mut batch, Outgoing::claimed, now);
-                connection.pulse().note_writing(now, number);
-                let written = write_batch(&mut input, &mut buffer, &batch, connection.pulse());
+                let number = connection.in_flight.claim(&mut batch, Outgoing::claimed, now);
+                connection.liveness.note_write_begun(now, number);
+                let written = write_batch(&mut input, &mut buffer, &batch, &connection.liveness);
                 if let Err(unwritten) = written.await {
                     if unwritten.is_all {
-                        connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
+                        connection.in_flight.unclaim(batch.iter().filter_map(Outgoing::claimed));
                     }
                     return Err(unwritten.error);
                 }
-                connection.pulse().note_written();
+                connection.liveness.note_write_done();
             }
         }
         Ok::<(), std::io::Error>(())
     };
     tokio::select! {
         Err(error) = write_all => {
-            connection.close(&End::Exited(format!("its input cannot be written: {}", error.kind())));
+            connection.close(&CloseReason::Exited(format!("its input cannot be written: {}", error.kind())));
         }
-        () = connection.token().cancelled() => {}
+        _ = connection.closed() => {}
     }
 }
 
@@ -93,7 +93,7 @@ async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
-    pulse: &Pulse,
+    pulse: &Liveness,
 ) -> Result<(), Unwritten> {
     match batch {
         [] => Ok(()),
@@ -109,7 +109,7 @@ async fn write_batch(
 async fn write(
     input: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    pulse: &Pulse,
+    pulse: &Liveness,
 ) -> Result<(), Unwritten> {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -119,7 +119,7 @@ async fn write(
             len => len,
         };
         if taken < bytes.len() {
-            pulse.note_read();
+            pulse.note_write_progress();
         }
     }
     input.flush().await.map_err(|error| Unwritten { error, is_all: false })

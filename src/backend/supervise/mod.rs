@@ -23,7 +23,7 @@ use self::health::failing;
 use self::restart_policy::{Failed, Lifecycle, Next};
 use self::serving_run::{Left, Serving};
 use self::subscription_leader::keep_subscribed_to_one;
-use super::connection::in_flight::End;
+use super::connection::CloseReason;
 use super::instance::handshake::describe;
 use super::instance::measured::adapt;
 use super::instance::pool::{LastFailure, Load};
@@ -237,7 +237,7 @@ impl Keeper {
     fn give_up(&self, run: &Run, reason: String) -> Left {
         match self.backend.config.transport {
             Transport::Stdio(_) => {
-                let end = End::Exited(reason);
+                let end = CloseReason::Exited(reason);
                 run.give_up(&end);
                 Left::Failed(end)
             }
@@ -261,13 +261,13 @@ impl Keeper {
     async fn stop(&self, run: Run) {
         // Callers must know at once, however long it takes to clean up.
         self.enter(State::Stopped);
-        run.stop(&End::Stopped).await;
+        run.stop(&CloseReason::Stopped).await;
         let server = &self.backend.id;
         tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
     }
 
     /// What is left of a run that has failed.
-    async fn bury(&self, run: Run, end: &End) {
+    async fn bury(&self, run: Run, end: &CloseReason) {
         if let Some(client) = &self.backend.audience.client {
             client.end();
         }

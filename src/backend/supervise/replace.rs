@@ -10,7 +10,7 @@ use super::health::failing;
 use super::recycle::worn;
 use super::restart_policy::Next;
 use super::{Keeper, Left, Serving};
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::Run;
 use crate::backend::instance::start_error::StartError;
 use crate::backend::stdio::stderr::StderrTail;
@@ -80,7 +80,7 @@ impl Keeper {
         };
         if self.stop.is_cancelled() {
             if let Ok(run) = successor {
-                run.stop(&End::Stopped).await;
+                run.stop(&CloseReason::Stopped).await;
             }
             self.stop(old.run).await;
             return Err(None);
@@ -116,15 +116,15 @@ impl Keeper {
         let usual = self.backend.config.usual_call();
         let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
         let end = tokio::select! {
-            _ = timeout(usual + grace, old.load.idle()) => End::Stopped,
+            _ = timeout(usual + grace, old.load.idle()) => CloseReason::Stopped,
             end = old.run.ended() => end,
             // Where calls share a process that hangs, none is answered however long it is waited for.
             reason = failing(&old.run.ready, grace, usual), if is_process => {
-                let end = End::Exited(reason);
+                let end = CloseReason::Exited(reason);
                 old.run.give_up(&end);
                 end
             }
-            () = self.stop.cancelled() => End::Stopped,
+            () = self.stop.cancelled() => CloseReason::Stopped,
         };
         if self.stop.is_cancelled() {
             self.stop(old.run).await;
@@ -182,7 +182,7 @@ impl Keeper {
                 _ = run.ended() => {}
                 () = halt.cancelled() => {}
             }
-            Run::stop(run, &End::Stopped).await;
+            Run::stop(run, &CloseReason::Stopped).await;
         });
     }
 }

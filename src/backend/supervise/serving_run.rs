@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::{Backend, Ready};
 use super::recycle::lifetime;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::pool::Load;
 use crate::backend::instance::run::Run;
 
@@ -41,7 +41,7 @@ pub(super) enum Left {
     /// It was told to stop.
     Stopped,
     /// It ended, or had to be ended.
-    Failed(End),
+    Failed(CloseReason),
     /// It takes no more calls; those it has may go on.
     Lost(String),
     /// It is well, and has served its time.

@@ -8,7 +8,7 @@ use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
 use super::translate::Reshape;
 use super::{Asking, PARAM_PREFIX, Scope};
-use crate::backend::connection::call_notifications::{Events, Listener};
+use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
 use crate::gateway::{Ask, Call, CallError, Caller, ToolName};
 use crate::http::rest::call::asked_timeout;
@@ -27,7 +27,7 @@ pub(super) const METHODS: [&str; 4] =
 pub(super) struct Forward {
     pub(super) call: Call,
     pub(super) reshape: Reshape,
-    pub(super) events: Option<Events>,
+    pub(super) events: Option<CallNotifications>,
 }
 
 /// What a request names, and on which server.
@@ -76,9 +76,9 @@ impl Forward {
         let progress_token = params.progress_token()?;
         let (listener, events) = match asking.era {
             // It may be asked something by a server of its own at any time, and gets log lines unless it said no.
-            Era::Legacy => Some(Listener::new(log_level.or(Some(LogLevel::Debug)))),
+            Era::Legacy => Some(NotificationListener::new(log_level.or(Some(LogLevel::Debug)))),
             Era::Modern if progress_token.is_some() || log_level.is_some() => {
-                Some(Listener::new(log_level))
+                Some(NotificationListener::new(log_level))
             }
             Era::Modern => None,
         }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::rpc;
 use super::stream::sse;
 use super::translate::Reshape;
-use crate::backend::connection::call_notifications::Events;
+use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
 use crate::common::offload::aside_if_long;
 use crate::gateway::{CallError, Reply};
@@ -41,20 +41,20 @@ struct Answered {
 pub(super) struct Exchange {
     /// `None` once it has ended.
     running: Option<Running>,
-    events: Events,
+    events: CallNotifications,
     answer: Option<Option<Answered>>,
     reshape: Arc<Reshape>,
 }
 
 enum Step {
-    Event(Bytes),
+    CallNotification(Bytes),
     End(Option<Answered>),
 }
 
 impl Exchange {
     pub(super) fn new(
         running: impl Future<Output = Outcome> + Send + 'static,
-        events: Events,
+        events: CallNotifications,
         reshape: Reshape,
     ) -> Self {
         let reshape = Arc::new(reshape);
@@ -68,7 +68,7 @@ impl Exchange {
     /// nobody between takes the connection for dead. `None`: it was cancelled.
     pub(super) async fn respond(mut self, call: CallId) -> Option<Response<Body>> {
         let mut response = match timeout(SILENCE_MAX, self.step()).await {
-            Ok(Step::Event(first)) => {
+            Ok(Step::CallNotification(first)) => {
                 sse::respond(Begun { first: Some(first), exchange: Some(self) })
             }
             Ok(Step::End(answer)) => answer?.respond(),
@@ -85,7 +85,7 @@ impl Exchange {
                 // All that came before the answer is there already.
                 let Some(event) = self.events.try_recv() else { return Step::End(answer.take()) };
                 match self.reshape.event(event) {
-                    Some(message) => return Step::Event(message),
+                    Some(message) => return Step::CallNotification(message),
                     None => continue,
                 }
             }
@@ -94,7 +94,7 @@ impl Exchange {
                 biased;
                 Some(event) = self.events.recv() => {
                     if let Some(message) = self.reshape.event(event) {
-                        return Step::Event(message);
+                        return Step::CallNotification(message);
                     }
                 }
                 answer = poll_fn(|cx| running.as_mut().poll(cx)) => {
@@ -119,7 +119,7 @@ impl sse::Source for Begun {
             return Some(first);
         }
         match self.exchange.as_mut()?.step().await {
-            Step::Event(event) => Some(event),
+            Step::CallNotification(event) => Some(event),
             Step::End(answer) => {
                 self.exchange = None;
                 answer.map(|answer| answer.message)

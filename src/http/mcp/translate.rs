@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
-use crate::backend::connection::call_notifications::Event;
+use crate::backend::connection::call_notifications::CallNotification;
 use crate::gateway::{CallError, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::Members;
@@ -32,17 +32,17 @@ pub(super) struct Reshape {
 
 impl Reshape {
     /// A message of the server's as the client may see it.
-    pub(super) fn event(&self, event: Event) -> Option<Bytes> {
+    pub(super) fn event(&self, event: CallNotification) -> Option<Bytes> {
         match event {
-            Event::Progress(params) => {
+            CallNotification::Progress(params) => {
                 // A server may send what nobody asked for.
                 let token = self.progress_token.as_deref()?.get();
                 let params = replace(&params, meta::PROGRESS_TOKEN, token)?;
                 Some(rpc::notification(method::PROGRESS, &params))
             }
-            Event::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
-            Event::Message(message) => Some(message),
-            Event::Acknowledged(_) => None,
+            CallNotification::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
+            CallNotification::Message(message) => Some(message),
+            CallNotification::Acknowledged(_) => None,
         }
     }
 

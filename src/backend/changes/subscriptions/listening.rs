@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::{Event, Listener};
-use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::backend::connection::call_notifications::{CallNotification, NotificationListener};
+use crate::backend::connection::{Answer, RequestError};
 use crate::common::ids::{CallId, TenantId};
 use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -21,7 +21,7 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A `subscriptions/listen` that the server has accepted. Dropping it cancels it.
 pub(super) struct Listening {
-    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
+    answer: Pin<Box<dyn Future<Output = Result<Answer, RequestError>> + Send>>,
 }
 
 /// Why a server does not tell.
@@ -42,9 +42,9 @@ impl Listening {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
         let mut ticket = connection
-            .register(TenantId::gateway(), CallId::new(), deadline, None)
+            .register(NewCall::gateway(deadline))
             .map_err(failed)?;
-        let (listener, mut events) = Listener::new(None);
+        let (listener, mut events) = NotificationListener::new(None);
         ticket.listen(listener);
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
@@ -62,7 +62,7 @@ impl Listening {
             None => None,
         };
         let resources = acknowledged.and_then(|event| match event {
-            Event::Acknowledged(params) => acknowledged_resources(&params),
+            CallNotification::Acknowledged(params) => acknowledged_resources(&params),
             _ => None,
         });
         Ok((Self { answer }, resources))
@@ -93,7 +93,7 @@ fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
 
 impl NotListening {
     /// By what was answered instead of being acknowledged.
-    fn of(answer: Result<Answer, Failure>) -> Self {
+    fn of(answer: Result<Answer, RequestError>) -> Self {
         match answer {
             Err(failure) if !is_final(&failure) => Self::Failed,
             answer => Self::Refused(match read(answer) {
@@ -105,12 +105,12 @@ impl NotListening {
 }
 
 /// Whether asking again would end no better. What stands between may have failed with any other status.
-fn is_final(failure: &Failure) -> bool {
+fn is_final(failure: &RequestError) -> bool {
     match failure {
-        Failure::Http { status, retry_after: None } => {
+        RequestError::Http { status, retry_after: None } => {
             matches!(status, 400..=499 | 501) && !matches!(status, 408 | 425)
         }
-        Failure::Unsendable(_) => true,
+        RequestError::Unsendable(_) => true,
         _ => false,
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     fn a_refusal_is_told_from_a_failure_that_may_pass() {
         let is_refused =
             |failure| matches!(NotListening::of(Err(failure)), NotListening::Refused(_));
-        let http = |status, retry_after| Failure::Http { status, retry_after };
+        let http = |status, retry_after| RequestError::Http { status, retry_after };
         for status in [400, 401, 404, 405, 501] {
             assert!(is_refused(http(status, None)), "{status}");
         }
@@ -132,7 +132,7 @@ mod tests {
         }
         assert!(!is_refused(http(429, Some(Duration::from_secs(1)))));
         let reason = "it cannot be reached".into();
-        assert!(!is_refused(Failure::Unreached { reason, detail: String::new() }));
+        assert!(!is_refused(RequestError::Unreached { reason, detail: String::new() }));
         assert!(matches!(
             NotListening::of(Ok(Answer::Result("{}".into()))),
             NotListening::Refused(_)

@@ -1,4 +1,4 @@
-//! The connection against a server played by the test, over pipes as small as they get.
+//! The connection, with the test as its server, over very small pipes.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,9 +6,9 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::backend::changes::mailbox::{Change, Mailbox};
-use crate::backend::queue::{Queue, QueueError};
+use crate::backend::queue::{Queue, QueueError, SlotPermit};
 use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, Peer};
-use crate::common::ids::ServerId;
+use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::protocol::mcp::requests::{CallMeta, Dialect};
@@ -21,26 +21,25 @@ fn in_secs(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)
 }
 
-async fn enter(queue: &Queue, deadline: Instant) -> Result<Permit, QueueError> {
-    queue.line_up(&TenantId::gateway(), 1, 0).slot(Duration::ZERO, deadline).await
+async fn acquire(queue: &Queue, deadline: Instant) -> Result<SlotPermit, QueueError> {
+    queue.enqueue(&TenantId::gateway(), 1, 0).acquire(Duration::ZERO, deadline).await
 }
 
-/// Starts a call whose argument marks it.
+/// Starts a call with a mark among its arguments.
 fn call(
     connection: &Arc<Connection>,
     mark: &str,
     deadline: Instant,
-) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
+) -> tokio::task::JoinHandle<Result<Answer, RequestError>> {
     let arguments = RawObject::parse(json!({"mark": mark}).to_string().into()).unwrap();
-    let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+    let mut call = connection.register(NewCall::gateway(deadline)).unwrap();
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
-    let frame = dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &CallMeta::default());
-    ticket.send(frame).unwrap();
-    tokio::spawn(ticket.answer())
+    let frame = dialect.tools_call(call.id(), "\"t\"", &arguments, "", &CallMeta::default());
+    call.send(frame).unwrap();
+    tokio::spawn(call.answer())
 }
 
-fn result(value: &Value) -> Result<Answer, Failure> {
+fn result(value: &Value) -> Result<Answer, RequestError> {
     Ok(Answer::Result(value.to_string().into()))
 }
 
@@ -63,13 +62,13 @@ async fn answers_in_any_order_reach_their_own_callers() {
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(call.await.unwrap(), result(&json!(format!("call {n}"))));
     }
-    assert_eq!(connection.in_flight(), 0);
+    assert_eq!(connection.in_flight_len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_much_a_server_asks_there_is_room_for_calls() {
+async fn however_many_requests_a_server_makes_there_is_room_for_calls() {
     let (connection, mut peer) = connect(256);
-    // It reads nothing meanwhile, so that what it is answered has to wait.
+    // It reads nothing meanwhile, so that the answers to it have to wait.
     for id in 0..4 * MESSAGES_MAX {
         peer.send(json!({"id": id, "method": "ping"})).await;
     }
@@ -90,7 +89,7 @@ async fn one_timeout_leaves_the_others_untouched_and_cancels_that_call_alone() {
     let slow = call(&connection, "slow", in_secs(1));
     let quick = call(&connection, "quick", in_secs(30));
     let (slow_request, quick_request) = (peer.receive().await, peer.receive().await);
-    assert_eq!(slow.await.unwrap(), Err(Failure::Expired { written: true }));
+    assert_eq!(slow.await.unwrap(), Err(RequestError::Expired { written: true }));
 
     let cancel = peer.receive().await;
     assert_eq!(cancel["method"], "notifications/cancelled");
@@ -100,7 +99,7 @@ async fn one_timeout_leaves_the_others_untouched_and_cancels_that_call_alone() {
     peer.answer(&slow_request["id"], json!("too late")).await;
     peer.answer(&quick_request["id"], json!("in time")).await;
     assert_eq!(quick.await.unwrap(), result(&json!("in time")));
-    assert_eq!(connection.metrics().late_answers.get(), 1);
+    assert_eq!(connection.metrics.late_answers.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,48 +111,51 @@ async fn a_caller_that_goes_away_cancels_its_call() {
     let cancel = peer.receive().await;
     assert_eq!(cancel["method"], "notifications/cancelled");
     assert_eq!(cancel["params"]["requestId"], request["id"]);
-    assert_eq!(connection.metrics().cancelled.get(), 1);
+    assert_eq!(connection.metrics.cancelled.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace() {
+async fn an_abandoned_call_keeps_its_permits_until_the_answer_or_the_end_of_grace() {
     let (connection, mut peer) = connect(4096);
     let queue = Queue::new(1);
     for answered in [true, false] {
-        let permit = enter(&queue, in_secs(1)).await.unwrap();
-        let mut ticket = connection
-            .register(TenantId::gateway(), CallId::new(), in_secs(60), Some(permit))
-            .unwrap();
-        ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
+        let permit = acquire(&queue, in_secs(1)).await.unwrap();
+        let permits = Some(CallPermits::for_test(permit).await);
+        let call = NewCall { permits, ..NewCall::gateway(in_secs(60)) };
+        let mut call = connection.register(call).unwrap();
+        call.send(Dialect::new(ProtocolVersion::LATEST).tools_list(call.id(), None)).unwrap();
         let request = peer.receive().await;
-        drop(ticket);
+        drop(call);
         peer.receive().await; // the cancellation
-        assert!(enter(&queue, in_secs(1)).await.is_err(), "the permit was free too early");
+        assert!(acquire(&queue, in_secs(1)).await.is_err(), "the slot was free too early");
         let freed_by = if answered {
             peer.answer(&request["id"], json!({})).await;
             Instant::now() + Duration::from_millis(1)
         } else {
             Instant::now() + GRACE
         };
-        let permit = enter(&queue, freed_by).await;
-        assert!(permit.is_ok(), "answered: {answered}: the permit was not freed");
+        let permit = acquire(&queue, freed_by).await;
+        assert!(permit.is_ok(), "answered: {answered}: the slot was not freed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_server_ends_nobody_waits_and_late_callers_are_refused_with_the_reason() {
+async fn when_the_server_exits_nobody_waits_and_later_calls_are_refused_with_the_reason() {
     let (connection, mut peer) = connect(4096);
     let calls: Vec<_> = (0..10).map(|n| call(&connection, &n.to_string(), in_secs(3600))).collect();
     peer.receive().await;
     let began = Instant::now();
     drop(peer);
     for call in calls {
-        assert!(matches!(call.await.unwrap(), Err(Failure::Ended { end: End::Exited(_), .. })));
+        assert!(matches!(
+            call.await.unwrap(),
+            Err(RequestError::Closed { reason: CloseReason::Exited(_), .. })
+        ));
     }
     assert!(began.elapsed() < Duration::from_secs(1));
     connection.closed().await;
-    let late = connection.register(TenantId::gateway(), CallId::new(), in_secs(1), None);
-    assert!(matches!(late, Err(Failure::Ended { written: false, .. })));
+    let late = connection.register(NewCall::gateway(in_secs(1)));
+    assert!(matches!(late, Err(RequestError::Closed { written: false, .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +163,9 @@ async fn late_unknown_and_duplicate_answers_are_dropped_and_counted() {
     let (connection, mut peer) = connect(4096);
     let first = call(&connection, "first", in_secs(30));
     let request = peer.receive().await;
-    peer.write("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":{}}\n").await;
+    for id in [json!(1), json!("x")] {
+        peer.answer(&id, json!({})).await;
+    }
     peer.answer(&request["id"], json!(1)).await;
     peer.answer(&request["id"], json!(2)).await;
     assert_eq!(first.await.unwrap(), result(&json!(1)));
@@ -169,8 +173,8 @@ async fn late_unknown_and_duplicate_answers_are_dropped_and_counted() {
     let request = peer.receive().await;
     peer.answer(&request["id"], json!(3)).await;
     assert_eq!(second.await.unwrap(), result(&json!(3)));
-    assert_eq!(connection.metrics().unknown_answers.get(), 2);
-    assert_eq!(connection.metrics().late_answers.get(), 1);
+    assert_eq!(connection.metrics.unknown_answers.get(), 2);
+    assert_eq!(connection.metrics.late_answers.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +191,7 @@ async fn garbage_is_dropped_and_counted_and_split_messages_are_put_together() {
         peer.output.write_all(&[*byte]).await.unwrap();
     }
     assert_eq!(waiting.await.unwrap(), result(&json!({"text": "grüße"})));
-    assert_eq!(connection.metrics().garbage_lines.get(), 3);
+    assert_eq!(connection.metrics.garbage_lines.get(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +202,7 @@ async fn an_answer_over_the_limit_fails_its_own_call_alone() {
     let (large_request, small_request) = (peer.receive().await, peer.receive().await);
     peer.answer(&large_request["id"], json!("x".repeat(LINE_LEN_MAX))).await;
     peer.answer(&small_request["id"], json!("y")).await;
-    assert_eq!(large.await.unwrap(), Err(Failure::TooLarge));
+    assert_eq!(large.await.unwrap(), Err(RequestError::TooLarge));
     assert_eq!(small.await.unwrap(), result(&json!("y")));
 }
 
@@ -207,11 +211,14 @@ async fn an_overlong_answer_without_an_id_gives_the_connection_up() {
     let (connection, mut peer) = connect(4096);
     let waiting = call(&connection, "x", in_secs(30));
     peer.write(&format!("{}\n", "x".repeat(LINE_LEN_MAX + 1))).await;
-    assert!(matches!(waiting.await.unwrap(), Err(Failure::Ended { end: End::Protocol(_), .. })));
+    assert!(matches!(
+        waiting.await.unwrap(),
+        Err(RequestError::Closed { reason: CloseReason::Protocol(_), .. })
+    ));
 }
 
-/// The server writes before it reads, we write before we read, and both have more to say than the pipes
-/// hold. If reading had to wait for writing, this would stand still for ever.
+/// The server writes before it reads, we write before we read, and both write more than the pipes
+/// hold. If reading had to wait for writing, this would deadlock.
 #[tokio::test(start_paused = true)]
 async fn both_pipes_full_in_both_directions_do_not_deadlock() {
     let (connection, mut peer) = connect(256);
@@ -239,7 +246,7 @@ async fn both_pipes_full_in_both_directions_do_not_deadlock() {
     }
 }
 
-/// A server that never reads fills our pipe; what it writes is still read.
+/// A server that never reads fills our pipe; its output is still read.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_read_can_still_answer() {
     let (connection, mut peer) = connect(256);
@@ -259,7 +266,7 @@ async fn a_call_whose_deadline_passes_before_it_is_written_is_not_executed() {
     // Let the writer take that one and get stuck with it.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let waiting = call(&connection, "never written", in_secs(1));
-    assert_eq!(waiting.await.unwrap(), Err(Failure::Expired { written: false }));
+    assert_eq!(waiting.await.unwrap(), Err(RequestError::Expired { written: false }));
     let request = peer.receive().await;
     peer.answer(&request["id"], json!(1)).await;
     assert_eq!(blocking.await.unwrap(), result(&json!(1)));
@@ -269,14 +276,14 @@ async fn a_call_whose_deadline_passes_before_it_is_written_is_not_executed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_of_the_server_are_answered_at_once() {
+async fn requests_of_the_server_are_answered_at_once() {
     let (connection, mut peer) = connect(4096);
     peer.write("{\"jsonrpc\":\"2.0\",\"id\":\"r1\",\"method\":\"roots/list\"}\n").await;
     peer.write("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n").await;
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("r1"), &json!(-32601)));
     assert_eq!(peer.receive().await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
-    assert_eq!(connection.metrics().refused_requests.get(), 1);
+    assert_eq!(connection.metrics.refused_requests.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,20 +293,18 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     assert!(RawObject::parse(smuggled.into()).is_err());
     let spread = "{\"a\":\r\n{\"jsonrpc\":\"2.0\",\n\"id\":9,\"method\":\"x\"}\n}";
     let arguments = RawObject::parse(spread.into()).unwrap();
-    let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
-    ticket
-        .send(Dialect::new(ProtocolVersion::LATEST).tools_call(
-            ticket.id(),
-            "\"t\"",
-            &arguments,
-            "",
-            &CallMeta::default(),
-        ))
-        .unwrap();
+    let mut call = connection.register(NewCall::gateway(in_secs(5))).unwrap();
+    call.send(Dialect::new(ProtocolVersion::LATEST).tools_call(
+        call.id(),
+        "\"t\"",
+        &arguments,
+        "",
+        &CallMeta::default(),
+    ))
+    .unwrap();
     let request = peer.receive().await;
     assert_eq!(request["params"]["arguments"], serde_json::from_str::<Value>(spread).unwrap());
-    drop(ticket);
+    drop(call);
     assert_eq!(
         peer.receive().await["method"],
         "notifications/cancelled",
@@ -307,26 +312,26 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     );
 }
 
-/// The last line of defence: if a slot and its waiter ever disagree on whose answer it is, nobody gets it.
+/// The last line of defence: if the table and the caller disagree on the identity of a call, nobody
+/// gets the answer.
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_another_owner_is_withheld_and_closes_the_connection() {
+async fn an_answer_of_another_call_is_withheld_and_closes_the_connection() {
     let (connection, mut peer) = connect(4096);
-    let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
-    ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
+    let mut call = connection.register(NewCall::gateway(in_secs(5))).unwrap();
+    call.send(Dialect::new(ProtocolVersion::LATEST).tools_list(call.id(), None)).unwrap();
     let request = peer.receive().await;
-    ticket.owner = Owner::gateway(1);
+    call.identity = CallIdentity::gateway(1);
     peer.answer(&request["id"], json!("somebody else's")).await;
-    assert_eq!(ticket.answer().await, Err(Failure::Mixup));
-    assert_eq!(connection.metrics().identity_alarms.get(), 1);
-    assert!(matches!(connection.closed().await, End::Protocol(_)));
+    assert_eq!(call.answer().await, Err(RequestError::IdentityMismatch));
+    assert_eq!(connection.metrics.identity_alarms.get(), 1);
+    assert!(matches!(connection.closed().await, CloseReason::Protocol(_)));
     let mut rest = String::new();
     peer.input.into_inner().read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "", "the server's input was not closed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_been_missed_is_told_of_the_lists_that_the_server_has() {
+async fn missed_changes_are_told_of_the_lists_that_the_server_announces() {
     for (lists, has_tools) in [
         (Lists { tools: true, prompts: true, resources: false }, true),
         (Lists { tools: false, prompts: true, resources: true }, false),
@@ -335,8 +340,8 @@ async fn what_may_have_been_missed_is_told_of_the_lists_that_the_server_has() {
         let (changes, mailbox) = (audience.changes.clone(), Arc::new(Mailbox::default()));
         let _heard = changes.subscribe(TenantId::gateway(), mailbox.clone(), Lists::ALL);
         let (connection, _peer) = testing::connect(256, audience);
-        connection.expect(lists);
-        connection.note_missed();
+        connection.set_announced_lists(lists);
+        connection.note_missed_changes();
         let mut told = Lists::default();
         while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
             let Change::List(list) = change else { panic!("{change:?}") };

@@ -1,4 +1,4 @@
-//! What the reader does beyond what connections show.
+//! The reader beyond what the tests of the connection show.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,6 +9,7 @@ use super::*;
 use crate::backend::changes::audience::Audience;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::ServerId;
+use crate::common::offload::LONG;
 use crate::common::offload::testing::is_done_aside;
 
 fn connection() -> (Arc<Connection>, Peer) {
@@ -24,7 +25,7 @@ async fn a_connection_that_nobody_reads_any_more_is_closed() {
             _: &mut Context<'_>,
             _: &mut ReadBuf<'_>,
         ) -> Poll<std::io::Result<()>> {
-            panic!("this is what is to be survived")
+            panic!("the reader panics")
         }
     }
     let (connection, _peer) = connection();
@@ -35,11 +36,14 @@ async fn a_connection_that_nobody_reads_any_more_is_closed() {
 }
 
 #[test]
-fn only_a_long_message_is_read_aside() {
+fn only_a_long_message_is_offloaded() {
     let read = |len: usize| async move {
         let (connection, _peer) = connection();
         let line = "x".repeat(len);
-        assert_eq!(take_message(&connection, line.into(), Answers::Any).await, Taken::Garbage);
+        assert_eq!(
+            take_message(&connection, line.into(), ExpectedAnswers::Any).await,
+            MessageKind::Garbage
+        );
     };
     assert!(!is_done_aside(read(LONG)));
     assert!(is_done_aside(read(LONG + 1)));

@@ -41,8 +41,8 @@ impl Server {
     /// One call; how long it waited for its turn.
     async fn call(&self, tenant: &str, tool: &str, takes: Duration) -> Duration {
         let (tenant, came) = (TenantId::parse(tenant).unwrap(), Instant::now());
-        let place = self.backend.queue.line_up(&tenant, 1, 0);
-        let mut permit = place.slot(takes, came + HOUR).await.unwrap();
+        let place = self.backend.queue.enqueue(&tenant, 1, 0);
+        let mut permit = place.acquire(takes, came + HOUR).await.unwrap();
         let lease = self.backend.place(None, came + HOUR).await.unwrap();
         let waited = came.elapsed();
         let measured = self.backend.measure(&lease, tool);

@@ -9,7 +9,7 @@ use crate::backend::Environment;
 use crate::backend::changes::Changes;
 use crate::backend::changes::audience::Audience;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::ProtocolVersion;
@@ -168,7 +168,7 @@ async fn a_run_that_is_over_no_longer_counts() {
     scene.list(&one, &mut peer, &[tool("a", ""), tool("b", "")]).await;
     scene.list(&other, &mut other_peer, &[tool("b", "other"), tool("c", "")]).await;
     assert_eq!((scene.pins().tools(&server()).len(), scene.held()), (2, 3));
-    one.close(&End::Stopped);
+    one.close(&CloseReason::Stopped);
     scene.pins().set_approved(&server(), approved(&[]));
     assert_eq!((scene.pins().tools(&server()).len(), scene.held()), (1, 2));
 }

@@ -1,4 +1,4 @@
-//! Turns, bounds and shares, on virtual time; and the lock-free part, on real threads.
+//! Turns, bounds and shares on virtual time; the lock-free part on real threads.
 
 mod bounds;
 mod rate_gate;
@@ -19,32 +19,36 @@ fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).unwrap()
 }
 
-async fn enter(queue: &Queue, name: &str) -> Result<Permit, QueueError> {
-    enter_within(queue, name, SECOND).await
+async fn acquire(queue: &Queue, name: &str) -> Result<SlotPermit, QueueError> {
+    acquire_within(queue, name, SECOND).await
 }
 
-async fn enter_within(queue: &Queue, name: &str, time: Duration) -> Result<Permit, QueueError> {
-    queue.line_up(&tenant(name), 1, 0).slot(MS, Instant::now() + time).await
+async fn acquire_within(
+    queue: &Queue,
+    name: &str,
+    time: Duration,
+) -> Result<SlotPermit, QueueError> {
+    queue.enqueue(&tenant(name), 1, 0).acquire(MS, Instant::now() + time).await
 }
 
-/// A call that has to wait, and does so already.
+/// Starts a call that has to wait, and returns when it waits.
 async fn waiting(
     queue: &Arc<Queue>,
     name: &'static str,
     bytes: usize,
-) -> JoinHandle<Result<Permit, QueueError>> {
-    let before = in_line_of(queue, name);
+) -> JoinHandle<Result<SlotPermit, QueueError>> {
+    let before = waiting_calls_of(queue, name);
     let task = tokio::spawn({
         let queue = queue.clone();
         async move {
-            queue.line_up(&tenant(name), 1, bytes).slot(MS, Instant::now() + 3600 * SECOND).await
+            queue.enqueue(&tenant(name), 1, bytes).acquire(MS, Instant::now() + 3600 * SECOND).await
         }
     });
-    until(|| in_line_of(queue, name) != before || task.is_finished()).await;
+    until(|| waiting_calls_of(queue, name) != before || task.is_finished()).await;
     task
 }
 
-/// Lets others go on until something is true.
+/// Lets other tasks run until something is true.
 async fn until(is_true: impl Fn() -> bool) {
     for _ in 0..100_000 {
         if is_true() {
@@ -55,16 +59,16 @@ async fn until(is_true: impl Fn() -> bool) {
     panic!("it never came true");
 }
 
-fn in_line(queue: &Queue) -> usize {
-    queue.inner.waiting.lock().line.calls
+fn waiting_calls(queue: &Queue) -> usize {
+    queue.inner.backlog.lock().round_robin.calls
 }
 
-fn in_line_of(queue: &Queue, name: &str) -> usize {
+fn waiting_calls_of(queue: &Queue, name: &str) -> usize {
     let number = queue.inner.shares.of(&tenant(name)).number;
-    queue.inner.waiting.lock().line.tenants.get(&number).map_or(0, |waiting| waiting.calls.len())
+    queue.inner.backlog.lock().round_robin.tenants.get(&number).map_or(0, |queue| queue.calls.len())
 }
 
-/// Nobody waits or holds anything, and nothing else is left of those who did.
+/// Asserts that nobody waits or holds a slot, and that nothing else is left behind.
 fn assert_at_rest(queue: &Queue, slots: i64) {
     let inner = &queue.inner;
     let (open, reserved, waiting) = inner.slots.counts();
@@ -73,7 +77,9 @@ fn assert_at_rest(queue: &Queue, slots: i64) {
     for share in inner.shares.all() {
         assert!(share.is_unused(), "{share:?}");
     }
-    let waiting = inner.waiting.lock();
-    assert!(waiting.line.tenants.is_empty() && waiting.since.is_none());
-    assert_eq!((waiting.line.calls, waiting.line.bytes, waiting.line.tenants_waiting()), (0, 0, 0));
+    let backlog = inner.backlog.lock();
+    let round_robin = &backlog.round_robin;
+    assert!(round_robin.tenants.is_empty() && backlog.contended_since.is_none());
+    assert!(round_robin.is_empty());
+    assert_eq!((round_robin.calls, round_robin.bytes), (0, 0));
 }

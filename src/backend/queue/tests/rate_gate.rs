@@ -6,9 +6,11 @@ use tokio::time::sleep;
 
 use super::stress::{Watch, caller};
 use super::*;
+use crate::common::policy::Rate;
 
 fn queue_with(slots: usize, rate: &str) -> Arc<Queue> {
-    Arc::new(Queue::with_rate(slots, Some(rate.parse().unwrap())))
+    let gate = RateGate::new(rate.parse().unwrap());
+    Arc::new(Queue::with_gate(slots, Some(Arc::new(gate))))
 }
 
 /// A tenant that always has more calls than it gets.
@@ -20,7 +22,7 @@ struct Backlogged {
     takes: Duration,
 }
 
-/// When calls of each of them began, for so long.
+/// Returns when the calls of each tenant began, over this time.
 async fn begun(queue: &Arc<Queue>, tenants: &[Backlogged], time: Duration) -> Vec<Vec<Instant>> {
     let end = Instant::now() + time;
     let mut all = vec![];
@@ -32,8 +34,8 @@ async fn begun(queue: &Arc<Queue>, tenants: &[Backlogged], time: Duration) -> Ve
             tasks.spawn(async move {
                 let tenant = tenant(name);
                 while Instant::now() < end {
-                    let place = queue.line_up(&tenant, weight, 0);
-                    let Ok(permit) = place.slot(MS, end).await else { return };
+                    let entry = queue.enqueue(&tenant, weight, 0);
+                    let Ok(permit) = entry.acquire(MS, end).await else { return };
                     begun.lock().push(Instant::now());
                     sleep(takes).await;
                     drop(permit);
@@ -90,7 +92,7 @@ async fn tenants_take_turns_at_the_gate_whatever_their_calls_take() {
 
 #[tokio::test(start_paused = true)]
 async fn queues_that_share_a_gate_keep_its_rate_together_and_take_turns() {
-    let gate = Arc::new(Gate::new("20/s".parse().unwrap()));
+    let gate = Arc::new(RateGate::new("20/s".parse().unwrap()));
     let queues = [(); 3].map(|()| Arc::new(Queue::with_gate(64, Some(gate.clone()))));
     let [a, b, c] = &queues;
     let time = 100 * SECOND;
@@ -107,9 +109,9 @@ async fn a_gate_that_was_idle_lets_a_call_through_at_once() {
     let queue = queue_with(4, "10/s");
     for _ in 0..50 {
         let began = Instant::now();
-        drop(enter(&queue, "a").await.unwrap());
+        drop(acquire(&queue, "a").await.unwrap());
         assert_eq!(began.elapsed(), Duration::ZERO);
-        assert_eq!(enter_within(&queue, "b", 99 * MS).await.err(), Some(QueueError::Expired));
+        assert_eq!(acquire_within(&queue, "b", 99 * MS).await.err(), Some(QueueError::Expired));
         sleep(MS).await;
     }
     assert_at_rest(&queue, 4);
@@ -118,7 +120,7 @@ async fn a_gate_that_was_idle_lets_a_call_through_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_all_and_then_releases_all() {
     let queue = Arc::new(Queue::new(8));
-    let running = enter(&queue, "a").await.unwrap();
+    let running = acquire(&queue, "a").await.unwrap();
     let began = Instant::now();
     queue.pause_until(began + 10 * SECOND);
     let mut calls = vec![];
@@ -128,52 +130,52 @@ async fn a_pause_holds_all_and_then_releases_all() {
     drop(running);
     queue.pause_until(began + 5 * SECOND);
     sleep(6 * SECOND).await;
-    assert!(enter(&queue, "d").await.is_err(), "the pause was made shorter");
+    assert!(acquire(&queue, "d").await.is_err(), "the pause was shortened");
     queue.pause_until(began + 20 * SECOND);
     sleep(12 * SECOND).await;
-    assert_eq!(in_line(&queue), 4);
+    assert_eq!(waiting_calls(&queue), 4);
     for call in calls {
         assert!(call.await.unwrap().is_ok());
         assert_eq!(began.elapsed(), 20 * SECOND);
     }
     assert_at_rest(&queue, 8);
     let began = Instant::now();
-    assert!(enter(&queue, "a").await.is_ok());
+    assert!(acquire(&queue, "a").await.is_ok());
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_nobody_noticed_is_over_when_it_is_over() {
+async fn a_pause_during_which_nobody_came_ends_in_time() {
     let queue = Queue::new(1);
     queue.pause_until(Instant::now() + SECOND);
     sleep(SECOND).await;
     let began = Instant::now();
-    assert!(enter(&queue, "a").await.is_ok());
+    assert!(acquire(&queue, "a").await.is_ok());
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert!(!queue.inner.slots.has_waiting());
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_at_the_gate_leave_in_time_or_when_they_give_up() {
+async fn calls_that_wait_for_the_gate_end_at_their_deadline_or_when_they_are_dropped() {
     let queue = Arc::new(Queue::new(2));
     queue.pause_until(Instant::now() + 3600 * SECOND);
     let began = Instant::now();
-    assert_eq!(enter(&queue, "a").await.err(), Some(QueueError::Expired));
+    assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
     assert_eq!(began.elapsed(), SECOND);
     let given_up = waiting(&queue, "a", 0).await;
     let stays = waiting(&queue, "b", 0).await;
     given_up.abort();
     assert!(given_up.await.is_err());
-    assert_eq!(in_line(&queue), 1);
-    let too_large = queue.line_up(&tenant("c"), 1, WAITING_BYTES_MAX + 1);
-    assert_eq!(too_large.slot(MS, began + 60 * SECOND).await.err(), Some(QueueError::Full));
+    assert_eq!(waiting_calls(&queue), 1);
+    let too_large = queue.enqueue(&tenant("c"), 1, WAITING_BYTES_MAX + 1);
+    assert_eq!(too_large.acquire(MS, began + 60 * SECOND).await.err(), Some(QueueError::Full));
     assert!(stays.await.unwrap().is_ok());
-    assert!(enter(&queue, "a").await.is_ok());
+    assert!(acquire(&queue, "a").await.is_ok());
     assert_at_rest(&queue, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_alarm_wakes_all_and_is_gone_with_the_queue() {
+async fn one_alarm_serves_all_and_is_gone_with_the_queue() {
     let queue = queue_with(64, "10/s");
     let mut calls = vec![];
     for _ in 0..30 {
@@ -181,7 +183,7 @@ async fn one_alarm_wakes_all_and_is_gone_with_the_queue() {
     }
     sleep(450 * MS).await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
-    assert_eq!(tasks(), in_line(&queue) + 1);
+    assert_eq!(tasks(), waiting_calls(&queue) + 1);
     calls.iter().for_each(JoinHandle::abort);
     for call in calls {
         let _ = call.await;
@@ -198,9 +200,9 @@ async fn one_alarm_wakes_all_and_is_gone_with_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_may_come_back_where_there_is_no_runtime() {
+async fn a_permit_may_be_dropped_outside_of_a_runtime() {
     let queue = queue_with(1, "10/s");
-    let permit = enter(&queue, "a").await.unwrap();
+    let permit = acquire(&queue, "a").await.unwrap();
     sleep(SECOND).await;
     let [first, second] = [waiting(&queue, "a", 0).await, waiting(&queue, "b", 0).await];
     std::thread::spawn(|| drop(permit)).join().unwrap();
@@ -214,8 +216,8 @@ async fn a_slot_may_come_back_where_there_is_no_runtime() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_at_a_gate_between_many_threads() {
     let queue = queue_with(stress::SLOTS, "100000/s");
-    drop(enter(&queue, "t0").await.unwrap());
-    drop(enter(&queue, "t1").await.unwrap());
+    drop(acquire(&queue, "t0").await.unwrap());
+    drop(acquire(&queue, "t1").await.unwrap());
     let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
@@ -234,6 +236,6 @@ async fn nothing_is_lost_at_a_gate_between_many_threads() {
     pause.abort();
     let _ = pause.await;
     assert!(all.is_ok(), "somebody waits for ever");
-    assert!(enter(&queue, "t0").await.is_ok());
+    assert!(acquire(&queue, "t0").await.is_ok());
     assert_at_rest(&queue, stress::SLOTS as i64);
 }

@@ -13,32 +13,34 @@ const SIZE_MAX: usize = 12;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many slots, of which some are to be left free.
+    /// Changes the slots, and those left free.
     Resize(usize, usize),
     Call(usize),
-    /// Gives a slot back, or takes a call out of the line: whichever stands there in the order they came.
-    GiveBack(usize),
-    GiveUp(usize),
+    /// Drops one of the permits.
+    Release(usize),
+    /// Drops one of the waiting calls.
+    StopWaiting(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..=SIZE_MAX, 0..=SIZE_MAX).prop_map(|(size, free)| Step::Resize(size, free.min(size))),
+        2 => (0..=SIZE_MAX, 0..=SIZE_MAX)
+            .prop_map(|(size, free)| Step::Resize(size, free.min(size))),
         1 => (0..=SIZE_MAX).prop_map(|size| Step::Resize(size, 0)),
         6 => (0..NAMES.len()).prop_map(Step::Call),
-        4 => any::<usize>().prop_map(Step::GiveBack),
-        1 => any::<usize>().prop_map(Step::GiveUp),
+        4 => any::<usize>().prop_map(Step::Release),
+        1 => any::<usize>().prop_map(Step::StopWaiting),
     ]
 }
 
-type Call = (usize, JoinHandle<Result<Permit, QueueError>>);
+type Call = (usize, JoinHandle<Result<SlotPermit, QueueError>>);
 
-/// What must be true of the queue, known from outside.
+/// Everything that can be known of the queue from outside.
 struct Model {
     queue: Arc<Queue>,
     size: usize,
     left_free: usize,
-    held: Vec<(usize, Permit)>,
+    held: Vec<(usize, SlotPermit)>,
     waiting: Vec<Call>,
 }
 
@@ -47,33 +49,33 @@ impl Model {
         let queue = Arc::new(Queue::new(SIZE_MAX));
         // From here on it is shared.
         for name in NAMES {
-            drop(enter(&queue, name).await.unwrap());
+            drop(acquire(&queue, name).await.unwrap());
         }
-        queue.set_slots(size);
+        queue.set_slots(size, 0);
         Self { queue, size, left_free: 0, held: vec![], waiting: vec![] }
     }
 
-    async fn make(&mut self, step: Step) {
+    async fn take(&mut self, step: Step) {
         match step {
             Step::Resize(size, left_free) => {
                 (self.size, self.left_free) = (size, left_free);
-                self.queue.set_slots_but(size, left_free);
+                self.queue.set_slots(size, left_free);
             }
             Step::Call(tenant) => {
                 let call = waiting(&self.queue, NAMES[tenant], 0).await;
                 self.waiting.push((tenant, call));
             }
-            Step::GiveBack(n) if !self.held.is_empty() => {
+            Step::Release(n) if !self.held.is_empty() => {
                 drop(self.held.remove(n % self.held.len()));
             }
-            Step::GiveUp(n) if !self.waiting.is_empty() => {
+            Step::StopWaiting(n) if !self.waiting.is_empty() => {
                 let (_, call) = self.waiting.remove(n % self.waiting.len());
                 call.abort();
                 assert!(call.await.is_err());
             }
-            Step::GiveBack(_) | Step::GiveUp(_) => {}
+            Step::Release(_) | Step::StopWaiting(_) => {}
         }
-        // Whoever got a slot runs before this goes on.
+        // Calls that got a slot run first.
         tokio::task::yield_now().await;
         for n in (0..self.waiting.len()).rev() {
             if self.waiting[n].1.is_finished() {
@@ -92,7 +94,7 @@ impl Model {
         let limit = self.size - reserve;
         let before = held_before.iter().sum::<usize>();
         assert!(self.held.len() <= before.max(self.size), "{} of {}", self.held.len(), self.size);
-        // Who holds none, or has just given back its only one, may have what is to be left free.
+        // A tenant that holds none, or has just released its only one, may have slots left free.
         let newcomers = (0..3).filter(|&it| held_before[it] <= 1 && self.held_by(it) > 0).count();
         let given_out = before.max(self.size - self.left_free) + newcomers;
         assert!(self.held.len() <= given_out, "{} of {given_out}", self.held.len());
@@ -134,7 +136,7 @@ proptest! {
             let mut model = Model::new(size).await;
             for step in steps {
                 let held_before = [0, 1, 2].map(|tenant| model.held_by(tenant));
-                model.make(step).await;
+                model.take(step).await;
                 model.check(&held_before);
             }
             model.end().await;
@@ -143,34 +145,34 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_slot_calls_wait_for_the_first_one_within_their_time() {
+async fn without_slots_calls_wait_for_the_first_one_until_their_deadline() {
     let queue = Arc::new(Queue::new(0));
     let began = Instant::now();
-    assert_eq!(enter(&queue, "a").await.err(), Some(QueueError::Expired));
+    assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
     assert_eq!(began.elapsed(), SECOND);
     let [first, second] = [waiting(&queue, "a", 0).await, waiting(&queue, "a", 0).await];
-    queue.set_slots(1);
+    queue.set_slots(1, 0);
     let permit = first.await.unwrap().unwrap();
     assert!(!second.is_finished());
-    queue.set_slots(0);
+    queue.set_slots(0, 0);
     drop(permit);
-    assert!(enter(&queue, "b").await.is_err());
+    assert!(acquire(&queue, "b").await.is_err());
     assert!(!second.is_finished(), "it was given a slot that was taken away");
-    queue.set_slots(1);
+    queue.set_slots(1, 0);
     assert!(second.await.unwrap().is_ok());
     assert_at_rest(&queue, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_slots_go_to_those_who_wait_by_turns() {
+async fn new_slots_go_to_waiting_tenants_by_turns() {
     let queue = Arc::new(Queue::new(1));
-    let _permit = enter(&queue, "a").await.unwrap();
+    let _permit = acquire(&queue, "a").await.unwrap();
     let mut flood = vec![];
     for _ in 0..8 {
         flood.push(waiting(&queue, "a", 0).await);
     }
     let others = [waiting(&queue, "b", 0).await, waiting(&queue, "c", 0).await];
-    queue.set_slots(4);
+    queue.set_slots(4, 0);
     // One more of a's, and one for each of the others.
     for other in others {
         assert!(other.await.unwrap().is_ok());
@@ -179,25 +181,25 @@ async fn new_slots_go_to_those_who_wait_by_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tenant_may_hold_follows_the_number_of_slots() {
+async fn the_limit_of_a_tenant_follows_the_number_of_slots() {
     let queue = Queue::new(2);
-    drop(enter(&queue, "quiet").await.unwrap());
+    drop(acquire(&queue, "quiet").await.unwrap());
     let mut held = vec![];
     for (slots, expected) in [(2, 1), (4, 3), (16, 12), (8, 12), (20, 15)] {
-        queue.set_slots(slots);
-        while let Ok(permit) = enter_within(&queue, "hog", MS).await {
+        queue.set_slots(slots, 0);
+        while let Ok(permit) = acquire_within(&queue, "hog", MS).await {
             held.push(permit);
         }
         assert_eq!(held.len(), expected, "of {slots}");
     }
-    assert!(enter_within(&queue, "quiet", MS).await.is_ok());
+    assert!(acquire_within(&queue, "quiet", MS).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_while_slots_come_and_go() {
     let queue = Arc::new(Queue::new(stress::SLOTS));
-    drop(enter(&queue, "t0").await.unwrap());
-    drop(enter(&queue, "t1").await.unwrap());
+    drop(acquire(&queue, "t0").await.unwrap());
+    drop(acquire(&queue, "t1").await.unwrap());
     let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
@@ -207,7 +209,7 @@ async fn nothing_is_lost_while_slots_come_and_go() {
         let (queue, mut random) = (queue.clone(), StdRng::seed_from_u64(7));
         async move {
             loop {
-                queue.set_slots(random.random_range(0..=stress::SLOTS));
+                queue.set_slots(random.random_range(0..=stress::SLOTS), 0);
                 tokio::task::yield_now().await;
             }
         }
@@ -216,6 +218,6 @@ async fn nothing_is_lost_while_slots_come_and_go() {
     resize.abort();
     let _ = resize.await;
     assert!(all.is_ok(), "somebody waits for ever");
-    queue.set_slots(stress::SLOTS);
+    queue.set_slots(stress::SLOTS, 0);
     assert_at_rest(&queue, stress::SLOTS as i64);
 }

@@ -1,4 +1,4 @@
-//! What tenants do to each other, and that a plain line cannot prevent it.
+//! Tenants that disturb others. A plain queue (FIFO) fails each of these tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -12,45 +12,45 @@ use super::*;
 
 const SLOTS: usize = 16;
 const QUIET_TENANTS: usize = 99;
-/// What the gateway knows beforehand of all calls here: nothing.
+/// One estimate for all calls, since the gateway knows nothing of them beforehand.
 const ESTIMATE: Duration = Duration::from_millis(5);
-/// The longest that a call waits before its caller gives up.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest that a call waits.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// What stands before a server.
-trait Door: Send + Sync + 'static {
+/// A queue before a backend.
+trait AnyQueue: Send + Sync + 'static {
     type Permit: Send;
 
-    fn enter(
+    fn acquire(
         &self,
         tenant: &TenantId,
         weight: u32,
     ) -> impl Future<Output = Result<Self::Permit, QueueError>> + Send;
 }
 
-impl Door for Queue {
-    type Permit = Permit;
+impl AnyQueue for Queue {
+    type Permit = SlotPermit;
 
-    async fn enter(&self, tenant: &TenantId, weight: u32) -> Result<Permit, QueueError> {
-        self.line_up(tenant, weight, 0).slot(ESTIMATE, Instant::now() + PATIENCE).await
+    async fn acquire(&self, tenant: &TenantId, weight: u32) -> Result<SlotPermit, QueueError> {
+        self.enqueue(tenant, weight, 0).acquire(ESTIMATE, Instant::now() + WAIT_MAX).await
     }
 }
 
-/// First come, first served: what stood before the servers once.
+/// First come, first served.
 struct Fifo {
     slots: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
-impl Door for Fifo {
+impl AnyQueue for Fifo {
     type Permit = OwnedSemaphorePermit;
 
-    async fn enter(&self, _: &TenantId, _: u32) -> Result<OwnedSemaphorePermit, QueueError> {
+    async fn acquire(&self, _: &TenantId, _: u32) -> Result<OwnedSemaphorePermit, QueueError> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(QueueError::Full);
         }
-        let slot = timeout_at(Instant::now() + PATIENCE, self.slots.clone().acquire_owned()).await;
+        let slot = timeout_at(Instant::now() + WAIT_MAX, self.slots.clone().acquire_owned()).await;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         Ok(slot.map_err(|_| QueueError::Expired)?.unwrap())
     }
@@ -64,17 +64,17 @@ fn fifo() -> Arc<Fifo> {
     Arc::new(Fifo { slots: Arc::new(Semaphore::new(SLOTS)), waiting: AtomicUsize::new(0) })
 }
 
-/// What became of the quiet tenants' calls.
+/// The outcome of the quiet tenants' calls.
 #[derive(Default)]
 struct Quiet {
     calls: usize,
     refused: usize,
     longest_wait: Duration,
-    /// The most calls of somebody else that began while one of these waited.
+    /// The most calls of the nuisance that began while one of these waited.
     overtaken_by: usize,
 }
 
-/// One who is not quiet: how often its calls come, what they take, and how soon their callers are gone.
+/// A tenant that is not quiet: how often its calls come, and what they take.
 #[derive(Clone, Copy)]
 struct Nuisance {
     every: Duration,
@@ -82,7 +82,7 @@ struct Nuisance {
 }
 
 /// Quiet tenants, each with a call now and then, and one nuisance, for a while.
-async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) -> Quiet {
+async fn disturbed<D: AnyQueue>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) -> Quiet {
     let (begun, quiet) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(Quiet::default())));
     let mut tasks = JoinSet::new();
     let nuisances = tokio::spawn(disturb(door.clone(), nuisance, begun.clone()));
@@ -99,7 +99,7 @@ async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) 
                     return;
                 }
                 let came = Instant::now();
-                let permit = door.enter(&tenant, 1).await;
+                let permit = door.acquire(&tenant, 1).await;
                 let served = Instant::now();
                 let is_between = |&&begun: &&Instant| came < begun && begun < served;
                 let overtaken_by = begun.lock().iter().rev().take(5000).filter(is_between).count();
@@ -120,15 +120,16 @@ async fn disturbed<D: Door>(door: Arc<D>, calls_per_s: u32, nuisance: Nuisance) 
     Arc::try_unwrap(quiet).ok().unwrap().into_inner()
 }
 
-/// Calls whether or not there are answers. A slot is held though nobody waits for the answer any more.
-async fn disturb<D: Door>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex<Vec<Instant>>>) {
+/// Calls whether or not there are answers. A slot is held though nobody waits for the answer any
+/// more.
+async fn disturb<D: AnyQueue>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex<Vec<Instant>>>) {
     let (tenant, mut due) = (tenant("nuisance"), interval(nuisance.every));
     let mut calls = JoinSet::new();
     loop {
         due.tick().await;
         let (door, begun, tenant) = (door.clone(), begun.clone(), tenant.clone());
         calls.spawn(async move {
-            let permit = door.enter(&tenant, 1).await;
+            let permit = door.acquire(&tenant, 1).await;
             if permit.is_ok() {
                 begun.lock().push(Instant::now());
                 sleep(nuisance.takes).await;
@@ -138,17 +139,18 @@ async fn disturb<D: Door>(door: Arc<D>, nuisance: Nuisance, begun: Arc<Mutex<Vec
     }
 }
 
-/// A hundred times its part of the server, which is 16 calls of 10 ms in a second.
+/// A hundred times its part of the backend, which is 16 calls of 10 ms in a second.
 const FLOOD: Nuisance =
     Nuisance { every: Duration::from_micros(625), takes: MS.saturating_mul(10) };
-/// The same of calls that are ten times slower.
+/// A flood of calls that are ten times slower.
 const SLOW_FLOOD: Nuisance = Nuisance { takes: MS.saturating_mul(100), ..FLOOD };
 /// All it can get, for as long as it can.
 const HANG: Nuisance = Nuisance { every: MS, takes: SECOND.saturating_mul(30) };
 /// Calls that are given up at once and never answered keep their slots until the end of grace.
 const CANCELLED: Nuisance = Nuisance { every: MS, takes: SECOND.saturating_mul(5) };
 
-/// None is refused, and none waits for more than the call that is just being served.
+/// Returns whether none is refused, and none waits for more than the call that is just being
+/// served.
 fn is_undisturbed(quiet: &Quiet, longest_wait: Duration) -> bool {
     let Quiet { calls, refused, longest_wait: longest, overtaken_by } = quiet;
     println!("{calls} calls, {refused} refused, waited {longest:?}, overtaken by {overtaken_by}");
@@ -182,8 +184,8 @@ struct Backlogged {
     takes: Duration,
 }
 
-/// The part of the server that each of them gets, in slots.
-async fn parts<D: Door>(door: Arc<D>, tenants: &[Backlogged]) -> Vec<f64> {
+/// Returns the part of the backend that each tenant gets, in slots.
+async fn parts<D: AnyQueue>(door: Arc<D>, tenants: &[Backlogged]) -> Vec<f64> {
     let time = 60 * SECOND;
     let used = Arc::new(Mutex::new(BTreeMap::<usize, f64>::new()));
     let mut callers = JoinSet::new();
@@ -194,7 +196,7 @@ async fn parts<D: Door>(door: Arc<D>, tenants: &[Backlogged]) -> Vec<f64> {
             callers.spawn(async move {
                 let tenant = tenant(&format!("t{n}"));
                 while Instant::now() < end {
-                    let Ok(_permit) = door.enter(&tenant, weight).await else { continue };
+                    let Ok(_permit) = door.acquire(&tenant, weight).await else { continue };
                     sleep(takes).await;
                     *used.lock().entry(n).or_default() += takes.as_secs_f64();
                 }
@@ -205,7 +207,7 @@ async fn parts<D: Door>(door: Arc<D>, tenants: &[Backlogged]) -> Vec<f64> {
     Arc::try_unwrap(used).unwrap().into_inner().values().map(|it| it / time.as_secs_f64()).collect()
 }
 
-/// 1 if all have the same, 1/n if one has all.
+/// Returns Jain's fairness index: 1 if all have the same, 1/n if one has all.
 fn jain(parts: &[f64]) -> f64 {
     let (sum, squares) = parts.iter().fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
     sum * sum / (parts.len() as f64 * squares)
@@ -228,7 +230,7 @@ async fn equal_tenants_get_equal_parts_whatever_their_calls_take() {
     assert!(parts_of(parts(fifo(), &tenants).await) < 0.99);
 }
 
-/// The largest deviation of a part from what the weights say, as a part of it.
+/// Returns the largest relative deviation of a part from what the weights say.
 fn deviation(tenants: &[Backlogged], parts: &[f64]) -> f64 {
     let (weights, sum) = (tenants.iter().map(|it| f64::from(it.weight)), parts.iter().sum::<f64>());
     let whole: f64 = weights.clone().sum();

@@ -1,4 +1,4 @@
-//! Many threads at once: nothing is lost, and nobody ever has too much.
+//! Many threads at once: nothing is lost, and nobody ever holds too much.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
@@ -17,24 +17,24 @@ pub(super) struct Watch {
     served: AtomicUsize,
 }
 
-/// Calls that hold their slot for a moment; some give up at once, some after a moment, some wait for something
-/// else first.
+/// Makes calls that hold their slot for a moment. Some stop waiting at once, some after a moment,
+/// some wait for something else first.
 pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit: u32) {
     let mut random = StdRng::seed_from_u64(n as u64);
     let number = n % TENANTS;
     let tenant = tenant(&format!("t{number}"));
     for _ in 0..2000 {
-        let mut place = queue.line_up(&tenant, 1 + number as u32, 10);
+        let mut entry = queue.enqueue(&tenant, 1 + number as u32, 10);
         if random.random_ratio(1, 10) {
-            place.first(yield_now()).await.unwrap();
+            entry.wait_for(yield_now()).await.unwrap();
         }
-        let patience = match random.random_range(0..10) {
+        let wait_max = match random.random_range(0..10) {
             0 => Duration::ZERO,
             1 => Duration::from_micros(random.random_range(0..2000)),
             _ => 60 * SECOND,
         };
-        let slot = place.slot(Duration::from_micros(50), Instant::now() + 60 * SECOND);
-        let Ok(permit) = tokio::time::timeout(patience, slot).await else { continue };
+        let slot = entry.acquire(Duration::from_micros(50), Instant::now() + 60 * SECOND);
+        let Ok(permit) = tokio::time::timeout(wait_max, slot).await else { continue };
         let permit = permit.unwrap();
         let (all, held) = (&watch.all, &watch.held[number]);
         assert!(all.fetch_add(1, Ordering::SeqCst) < SLOTS as u32, "more than there are");
@@ -53,8 +53,8 @@ pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit
 async fn nothing_is_lost_between_many_threads() {
     let queue = Arc::new(Queue::new(SLOTS));
     // From here on it is shared.
-    drop(enter(&queue, "t0").await.unwrap());
-    drop(enter(&queue, "t1").await.unwrap());
+    drop(acquire(&queue, "t0").await.unwrap());
+    drop(acquire(&queue, "t1").await.unwrap());
     let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
@@ -74,7 +74,7 @@ async fn tenants_that_come_and_go_by_the_thousand_hold_what_they_hold() {
         let queue = queue.clone();
         callers.spawn(async move {
             for round in 0..300 {
-                let permit = enter(&queue, &format!("t{n}-{round}")).await.unwrap();
+                let permit = acquire(&queue, &format!("t{n}-{round}")).await.unwrap();
                 yield_now().await;
                 drop(permit);
             }

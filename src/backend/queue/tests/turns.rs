@@ -1,14 +1,14 @@
-//! Whose turn it is.
+//! The order in which tenants are served.
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::*;
 
-/// Has these calls wait one by one before a single slot; gives the order in which they are served, by the first
-/// letters of their tenants.
+/// Has these calls wait one by one for a single slot. Returns the order in which they are served,
+/// by the first letters of their tenants.
 async fn order_of(queue: &Arc<Queue>, calls: impl Iterator<Item = &'static str>) -> String {
-    let first = enter(queue, "first").await.unwrap();
+    let first = acquire(queue, "first").await.unwrap();
     let order = Arc::new(Mutex::new(String::new()));
     let mut tasks = JoinSet::new();
     for name in calls {
@@ -28,13 +28,13 @@ async fn order_of(queue: &Arc<Queue>, calls: impl Iterator<Item = &'static str>)
 #[tokio::test(start_paused = true)]
 async fn calls_of_one_tenant_are_served_in_the_order_they_came() {
     let queue = Arc::new(Queue::new(1));
-    let first = enter(&queue, "a").await.unwrap();
+    let first = acquire(&queue, "a").await.unwrap();
     let order = Arc::new(Mutex::new(vec![]));
     let mut tasks = JoinSet::new();
     for n in 0..20 {
         let (queue, order) = (queue.clone(), order.clone());
         tasks.spawn(async move {
-            let _permit = enter(&queue, "a").await.unwrap();
+            let _permit = acquire(&queue, "a").await.unwrap();
             order.lock().push(n);
         });
         tokio::task::yield_now().await;
@@ -56,7 +56,7 @@ async fn tenants_take_turns_however_many_calls_one_of_them_has() {
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_comes_later_is_next() {
     let queue = Arc::new(Queue::new(1));
-    let permit = enter(&queue, "flood").await.unwrap();
+    let permit = acquire(&queue, "flood").await.unwrap();
     let mut flood = vec![];
     for _ in 0..50 {
         flood.push(waiting(&queue, "flood", 0).await);
@@ -72,7 +72,7 @@ async fn a_tenant_that_comes_later_is_next() {
     let quiet = waiting(&queue, "quiet", 0).await;
     drop(running);
     let _permit = quiet.await.unwrap().unwrap();
-    assert_eq!(in_line(&queue), 29, "the flood has had its turn first");
+    assert_eq!(waiting_calls(&queue), 29, "the flood has had its turn first");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn a_tenant_that_comes_later_does_not_make_up_for_the_time_it_was_away() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_took_longer_than_expected_is_paid_for_by_its_tenant() {
     let queue = Arc::new(Queue::new(1));
-    let permit = enter(&queue, "slow").await.unwrap();
+    let permit = acquire(&queue, "slow").await.unwrap();
     let calls = [
         waiting(&queue, "slow", 0).await,
         waiting(&queue, "quick", 0).await,
@@ -110,20 +110,20 @@ async fn a_call_that_took_longer_than_expected_is_paid_for_by_its_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_else_wanted_is_free() {
+async fn time_that_nobody_else_wanted_is_free() {
     let queue = Arc::new(Queue::new(1));
     for _ in 0..100 {
-        let _permit = enter(&queue, "flood").await.unwrap();
+        let _permit = acquire(&queue, "flood").await.unwrap();
         sleep(100 * MS).await;
     }
     assert_eq!(order_of(&queue, ["flood", "b", "flood", "b"].into_iter()).await, "fbfb");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tenant_owes_is_kept_while_it_does_not_wait_and_forgotten_when_it_is_away() {
+async fn the_debt_of_a_tenant_is_kept_while_it_does_not_wait_and_forgotten_when_it_is_idle() {
     for (pause, expected) in [(5 * SECOND, "bbdd"), (15 * SECOND, "dbdb")] {
         let queue = Arc::new(Queue::new(1));
-        let permit = enter(&queue, "debtor").await.unwrap();
+        let permit = acquire(&queue, "debtor").await.unwrap();
         let other = waiting(&queue, "b", 0).await;
         sleep(SECOND).await;
         drop(permit);
@@ -135,57 +135,57 @@ async fn what_a_tenant_owes_is_kept_while_it_does_not_wait_and_forgotten_when_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_takes_a_slot_past_those_who_wait() {
+async fn nobody_takes_a_slot_past_waiting_calls() {
     let queue = Arc::new(Queue::new(1));
-    let first = enter(&queue, "a").await.unwrap();
+    let first = acquire(&queue, "a").await.unwrap();
     let waiting = waiting(&queue, "b", 0).await;
     drop(first);
     // The slot is b's already, though b has not run yet.
-    assert_eq!(enter_within(&queue, "a", MS).await.err(), Some(QueueError::Expired));
+    assert_eq!(acquire_within(&queue, "a", MS).await.err(), Some(QueueError::Expired));
     assert!(waiting.await.unwrap().is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_times_the_weight_is_a_hundred_times_the_turns() {
     let queue = Arc::new(Queue::new(1));
-    let first = enter(&queue, "first").await.unwrap();
+    let first = acquire(&queue, "first").await.unwrap();
     let order = Arc::new(Mutex::new(vec![]));
     let mut tasks = JoinSet::new();
     for n in 0..1010 {
         let (queue, order) = (queue.clone(), order.clone());
         let (name, weight) = if n < 505 { ("heavy", 100) } else { ("light", 1) };
         tasks.spawn(async move {
-            let place = queue.line_up(&tenant(name), weight, 0);
-            let _permit = place.slot(10 * MS, Instant::now() + 3600 * SECOND).await.unwrap();
+            let entry = queue.enqueue(&tenant(name), weight, 0);
+            let _permit = entry.acquire(10 * MS, Instant::now() + 3600 * SECOND).await.unwrap();
             order.lock().push(weight);
             sleep(10 * MS).await;
         });
     }
-    until(|| in_line(&queue) == 1010).await;
+    until(|| waiting_calls(&queue) == 1010).await;
     drop(first);
     tasks.join_all().await;
     let light = order.lock()[..505].iter().filter(|&&weight| weight == 1).count();
     assert_eq!(light, 5);
 }
 
-/// Whoever hangs calls asks no more; that it asked long ago does not give it what is kept for others.
+/// A tenant whose calls hang asks no more. Its early requests must not give it the reserve.
 #[tokio::test(start_paused = true)]
-async fn the_reserve_is_kept_from_those_who_hang_and_wait_as_long_as_others_come() {
+async fn a_tenant_whose_calls_hang_does_not_get_the_reserve_as_long_as_others_come() {
     let queue = Arc::new(Queue::new(8));
-    drop(enter(&queue, "quiet").await.unwrap());
+    drop(acquire(&queue, "quiet").await.unwrap());
     let mut hung = JoinSet::new();
     for _ in 0..16 {
         let queue = queue.clone();
         hung.spawn(async move {
-            let place = queue.line_up(&tenant("hog"), 1, 0);
-            let _permit = place.slot(MS, Instant::now() + Duration::from_secs(3600)).await;
+            let entry = queue.enqueue(&tenant("hog"), 1, 0);
+            let _permit = entry.acquire(MS, Instant::now() + Duration::from_secs(3600)).await;
             sleep(Duration::from_secs(3600)).await;
         });
     }
     for _ in 0..60 {
         sleep(Duration::from_secs(1)).await;
         let began = Instant::now();
-        drop(enter(&queue, "quiet").await.unwrap());
+        drop(acquire(&queue, "quiet").await.unwrap());
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

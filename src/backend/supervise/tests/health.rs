@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::backend::changes::audience::Audience;
-use crate::backend::connection::call_notifications::Listener;
-use crate::backend::connection::in_flight::Answer;
+use crate::backend::connection::call_notifications::NotificationListener;
+use crate::backend::connection::Answer;
 use crate::backend::queue::Queue;
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
 use crate::common::ids::{CallId, ServerId, TenantId};
@@ -41,12 +41,12 @@ fn watch(pipe_len: usize) -> Watched {
 
 impl Watched {
     /// A tenant calls with arguments of this length.
-    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
         self.call_as("one", len, time).await
     }
 
     /// Another tenant does, with short ones.
-    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
         self.call_as("another", 1, time).await
     }
 
@@ -55,11 +55,11 @@ impl Watched {
         tenant: &str,
         len: usize,
         time: Duration,
-    ) -> JoinHandle<Result<Answer, Failure>> {
+    ) -> JoinHandle<Result<Answer, RequestError>> {
         let arguments = RawObject::parse(json!({"a": "x".repeat(len)}).to_string().into()).unwrap();
         let (tenant, deadline) = (TenantId::parse(tenant).unwrap(), Instant::now() + time);
         let permit =
-            self.queue.line_up(&tenant, 1, 0).slot(Duration::ZERO, deadline).await.unwrap();
+            self.queue.enqueue(&tenant, 1, 0).acquire(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
         let mut ticket =
             connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
@@ -107,8 +107,8 @@ async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
     let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
-    ticket.listen(Listener::new(None).0);
+        connection.register(NewCall::gateway(deadline)).unwrap();
+    ticket.listen(NotificationListener::new(None).0);
     ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
     let ping = timeout(2 * PING_AFTER, watched.peer.receive()).await.expect("it is asked");

@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::changes::audience::Client;
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::call_notifications::{Event, Events};
+use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller, Rights};
 use crate::http::mcp::modern::listen::{Messages, ended};
@@ -22,7 +22,7 @@ pub(crate) fn lists_of(caller: &Caller, server: &ServerId) -> Lists {
 /// The standing stream of a legacy session.
 pub(crate) struct StandingStream {
     changes: Messages,
-    events: Events,
+    events: CallNotifications,
     closing: CancellationToken,
     rights: Rights,
     following: Following,
@@ -30,7 +30,7 @@ pub(crate) struct StandingStream {
 }
 
 impl StandingStream {
-    pub(crate) fn new(standing: Standing, events: Events, following: Following) -> Self {
+    pub(crate) fn new(standing: Standing, events: CallNotifications, following: Following) -> Self {
         let (mailbox, scope) = (standing.session.mailbox.clone(), following.scope.clone());
         let changes = Messages { mailbox, scope, subscription_id: None };
         let (closing, rights) = (following.front.closing.clone(), following.caller.rights.clone());
@@ -65,7 +65,7 @@ impl sse::Source for StandingStream {
                 () = self.standing.session.ended() => return None,
                 // Closed when a newer stream has taken its place, which then gets the news, too.
                 event = self.events.recv() => match event? {
-                    Event::Message(message) => return Some(message),
+                    CallNotification::Message(message) => return Some(message),
                     _ => unreachable!("all others go to their own request"),
                 },
                 () = self.following.changed() => {}

@@ -23,7 +23,7 @@ use super::stream::stream_quota::{Seat, Seats};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
-use crate::backend::connection::call_notifications::{Event, Events, Listener};
+use crate::backend::connection::call_notifications::{CallNotification, CallNotifications, NotificationListener};
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
@@ -74,9 +74,9 @@ struct State {
     /// By the id the client gave them.
     running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
-    listeners: Vec<(u64, Listener)>,
+    listeners: Vec<(u64, NotificationListener)>,
     /// The stream that is nobody's answer.
-    standing: Option<(u64, Listener)>,
+    standing: Option<(u64, NotificationListener)>,
     /// With the lists that it hears of.
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
@@ -156,7 +156,7 @@ impl Session {
     pub(crate) fn begin(
         self: &Arc<Self>,
         id: &RawValue,
-        listener: Option<Listener>,
+        listener: Option<NotificationListener>,
         cancelled: CancellationToken,
     ) -> InSession {
         let mut state = self.state.lock();
@@ -190,8 +190,8 @@ impl Session {
     pub(crate) fn stand(
         self: &Arc<Self>,
         seats: &Arc<Seats>,
-    ) -> Result<(Standing, Events), CallError> {
-        let (listener, events) = Listener::new(None);
+    ) -> Result<(Standing, CallNotifications), CallError> {
+        let (listener, events) = NotificationListener::new(None);
         let mut state = self.state.lock();
         state.sit(&self.tenant, seats)?;
         let number = state.number();
@@ -286,7 +286,7 @@ impl State {
     /// standing one. Tells whether there was any.
     fn deliver(&self, message: &Bytes) -> bool {
         let streams = self.listeners.iter().rev().chain(&self.standing);
-        streams.into_iter().any(|(_, listener)| listener.hear(Event::Message(message.clone())))
+        streams.into_iter().any(|(_, listener)| listener.send(CallNotification::Message(message.clone())))
     }
 
     fn number(&mut self) -> u64 {

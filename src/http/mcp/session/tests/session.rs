@@ -6,7 +6,7 @@ use super::client::QUESTIONS_MAX;
 use super::*;
 use crate::backend::changes::audience::{Audience, Client, Question};
 use crate::backend::connection::call_notifications::WAITING_MAX;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
@@ -28,8 +28,8 @@ fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
     session.ask(Question { connection, id: raw(id), method, params: None });
 }
 
-fn next(events: &mut Events) -> Value {
-    let Some(Event::Message(message)) = events.try_recv() else { panic!("nothing came") };
+fn next(events: &mut CallNotifications) -> Value {
+    let Some(CallNotification::Message(message)) = events.try_recv() else { panic!("nothing came") };
     serde_json::from_slice(&message).unwrap()
 }
 
@@ -70,7 +70,7 @@ async fn a_client_is_asked_so_much_at_once_and_not_for_a_process_that_is_gone() 
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("too much"), &json!(-32603)));
     // What a process has asked goes with it.
-    connection.close(&End::Stopped);
+    connection.close(&CloseReason::Stopped);
     drop((connection, peer));
     while session.state.lock().questions.values().any(|(asker, _)| asker.strong_count() > 0) {
         tokio::task::yield_now().await;
@@ -102,7 +102,7 @@ async fn a_client_that_cannot_hear_is_not_asked() {
 async fn the_newest_request_that_can_hear_is_the_one_that_does() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, events) = Listener::new(None);
+        let (listener, events) = NotificationListener::new(None);
         (session.begin(&raw(id), Some(listener), CancellationToken::new()), events)
     };
     let (_standing, mut standing) = session.stand(&Arc::default()).unwrap();
