@@ -12,7 +12,7 @@ use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
 use crate::app::config_watch::Watch;
 use crate::app::signals::Signals;
-use crate::backend::stdio::sandbox::hide;
+use crate::backend::stdio::sandbox::make_undumpable;
 use crate::common::time_slice::take_short_turns;
 use crate::telemetry::logging;
 
@@ -39,7 +39,7 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();
-    hide().context("other processes cannot be kept from reading this one")?;
+    make_undumpable().context("other processes cannot be kept from reading this one")?;
     raise_descriptor_limit();
     let watch = Watch::new(sources(args.config, args.listen)?);
     let Loaded { config, origin, own_program } = load(watch.sources())?;

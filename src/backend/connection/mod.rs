@@ -33,6 +33,7 @@ use super::changes::Changes;
 use super::changes::audience::{Audience, Client};
 use super::changes::mailbox::Lists;
 use super::queue::Permit;
+use super::stdio::process::ExitReason;
 use super::stdio::writer;
 use crate::common::ids::{CallId, TenantId};
 use crate::protocol::jsonrpc::Frame;
@@ -58,7 +59,7 @@ pub struct Options {
     /// Who hears what the server says beyond its answers.
     pub audience: Audience,
     /// Where the end of the server's process is told, if it has one.
-    pub exit: Option<watch::Receiver<Option<String>>>,
+    pub exit: Option<watch::Receiver<Option<ExitReason>>>,
     /// What is counted.
     pub metrics: ServerMetrics,
 }

@@ -15,7 +15,7 @@ use super::in_flight::{Answer, Completion, End, Failure};
 use super::{Connection, detach};
 use crate::backend::changes::audience::Question;
 use crate::backend::changes::mailbox::List;
-use crate::backend::stdio::process::exited;
+use crate::backend::stdio::process::{ExitReason, exited};
 use crate::common::offload::{LONG, aside};
 use crate::protocol::jsonrpc::id_scan::Whose;
 use crate::protocol::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
@@ -38,14 +38,14 @@ pub(crate) async fn run(
     connection: Arc<Connection>,
     output: impl AsyncRead + Unpin,
     line_len_max: usize,
-    exit: Option<watch::Receiver<Option<String>>>,
+    exit: Option<watch::Receiver<Option<ExitReason>>>,
 ) {
     let _closing = Closing(connection.clone());
     let read = async {
         match (read_all(&connection, output, line_len_max).await, exit) {
             (End::Exited(reason), Some(exit)) => {
                 let exit = timeout(EXIT_WAIT, exited(exit)).await;
-                End::Exited(exit.unwrap_or(reason))
+                End::Exited(exit.map_or(reason, |exit| exit.to_string()))
             }
             (end, _) => end,
         }

@@ -14,7 +14,7 @@ use super::tools::{ListError, ToolSet};
 use crate::backend::changes::audience::Audience;
 use crate::backend::connection::in_flight::{End, Failure};
 use crate::backend::connection::{Connection, Options};
-use crate::backend::stdio::process::{Process, exited};
+use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{About, Environment, Ready, http};
 use crate::common::ids::ServerId;
@@ -120,11 +120,11 @@ impl Run {
                 if let (Some(End::Exited(_)), Peer::Process(process)) = (connection.end(), &peer)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
-                    error = StartError::new(&exit, &exit);
+                    error = StartError::new(&exit.to_string(), &exit.to_string());
                 }
                 connection.close(&End::Stopped);
                 if !stop.is_cancelled() {
-                    peer.tell_to_end();
+                    peer.terminate();
                 }
                 Err(StartError { stderr: peer.leave().await, ..error })
             }
@@ -140,7 +140,7 @@ impl Run {
             // from the guard holds the pipe; nobody must wait for that.
             exit = self.peer.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&End::Exited(exit));
+                    connection.close(&End::Exited(exit.to_string()));
                 }
                 connection.closed().await
             }
@@ -158,7 +158,7 @@ impl Run {
     /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
     pub fn give_up(&self, end: &End) {
         self.ready.connection.close(end);
-        self.peer.tell_to_end();
+        self.peer.terminate();
     }
 
     /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
@@ -222,7 +222,7 @@ impl Peer {
     }
 
     /// Done when the process has ended; tells how.
-    async fn exited(&self) -> String {
+    async fn exited(&self) -> ExitReason {
         match self {
             Self::Process(process) => exited(process.exit()).await,
             Self::Http(_) => std::future::pending().await,
@@ -230,9 +230,9 @@ impl Peer {
     }
 
     /// Does not wait until it notices that nobody talks to it any more.
-    fn tell_to_end(&self) {
+    fn terminate(&self) {
         if let Self::Process(process) = self {
-            process.tell_to_end();
+            process.terminate();
         }
     }
 
