@@ -30,8 +30,8 @@ use self::liveness::Pulse;
 use self::request_ids::IdSource;
 use self::retirement::Wishes;
 use super::changes::Changes;
-use super::changes::audience::{Audience, Client};
 use super::changes::mailbox::Lists;
+use super::changes::recipients::{Recipients, SessionClient};
 use super::queue::Permit;
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
@@ -57,7 +57,7 @@ pub struct Options {
     /// Where ids come from.
     pub ids: Arc<dyn IdSource>,
     /// Who hears what the server says beyond its answers.
-    pub audience: Audience,
+    pub recipients: Recipients,
     /// Where the end of the server's process is told, if it has one.
     pub exit: Option<watch::Receiver<Option<ExitReason>>>,
     /// What is counted.
@@ -83,7 +83,7 @@ pub struct Connection {
     abandoned: Notify,
     /// Told when the server's tools have changed.
     tools_changed: Notify,
-    audience: Audience,
+    recipients: Recipients,
     closed: CancellationToken,
     /// The same for those who only look, which every call does: the token would make them take a lock.
     is_closed: AtomicBool,
@@ -155,7 +155,7 @@ impl Connection {
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
-            audience: options.audience,
+            recipients: options.recipients,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             pulse: Pulse::default(),
@@ -295,11 +295,11 @@ impl Connection {
     }
 
     pub(super) fn changes(&self) -> &Changes {
-        &self.audience.changes
+        &self.recipients.changes
     }
 
-    pub(super) fn client(&self) -> Option<&dyn Client> {
-        self.audience.client.as_deref()
+    pub(super) fn client(&self) -> Option<&dyn SessionClient> {
+        self.recipients.client.as_deref()
     }
 
     pub(super) fn note_tools_changed(&self) {

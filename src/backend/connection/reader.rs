@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout};
 use super::call_notifications::Event;
 use super::in_flight::{Answer, Completion, End, Failure};
 use super::{Connection, detach};
-use crate::backend::changes::audience::Question;
 use crate::backend::changes::mailbox::List;
+use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::stdio::process::{ExitReason, exited};
 use crate::common::offload::{LONG, aside};
 use crate::protocol::jsonrpc::id_scan::Whose;
@@ -270,7 +270,7 @@ fn take_request(
     if let Some(client) = connection.client()
         && is_plain(method)
     {
-        return client.ask(Question {
+        return client.forward_request(ServerRequest {
             connection: Arc::downgrade(connection),
             id: id.to_owned(),
             method: method.to_owned(),
@@ -332,11 +332,11 @@ fn take_notification(
             if let Some(client) = connection.client()
                 && let Some((Cancelled { request_id }, _)) = read(params)
             {
-                client.withdraw(&Arc::downgrade(connection), request_id);
+                client.cancel_request(&Arc::downgrade(connection), request_id);
             }
         }
         _ => match connection.client() {
-            Some(client) => client.tell(method, params.map(|params| detach(line, params.get()))),
+            Some(client) => client.notify(method, params.map(|params| detach(line, params.get()))),
             None => tracing::debug!(%method, "notification from the server"),
         },
     }

@@ -11,7 +11,7 @@ use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::in_flight::{End, Failure};
 use crate::backend::connection::{Connection, Options};
 use crate::backend::stdio::process::{ExitReason, Process, exited};
@@ -39,15 +39,15 @@ pub struct Launch {
     /// Which run of the server it makes.
     pub generation: u64,
     /// Who hears what the server says beyond its answers.
-    pub audience: Audience,
+    pub recipients: Recipients,
     /// Keeps what a process last writes to standard error; for the operator only.
     pub stderr: StderrTail,
 }
 
 impl Launch {
     /// The only one.
-    pub fn only(audience: Audience) -> Self {
-        Self { generation: 1, audience, stderr: StderrTail::default() }
+    pub fn only(recipients: Recipients) -> Self {
+        Self { generation: 1, recipients, stderr: StderrTail::default() }
     }
 }
 
@@ -83,14 +83,14 @@ impl Run {
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let Launch { generation, audience, stderr } = launch;
+        let Launch { generation, recipients, stderr } = launch;
         let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
             ids: (environment.ids)(),
-            audience,
+            recipients,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
         };
@@ -212,7 +212,7 @@ impl Peer {
         let (greeting, setting) = match &server.transport {
             config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
             config::Transport::Http(upstream) => {
-                (http::greet(connection, upstream.init_timeout).await, "init_timeout")
+                (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
             }
         };
         greeting.map_err(|error| match error {
@@ -299,7 +299,7 @@ mod tests {
                 ..config::Server::new(Transport::Stdio(Program::default()))
             };
             let (secrets, environment) = (Arc::default(), environment());
-            let launch = Launch::only(Audience::new(id.clone(), None));
+            let launch = Launch::only(Recipients::new(id.clone(), None));
             let never = CancellationToken::new();
             let start = Run::start(&id, &server, &secrets, &environment, launch, &never);
             let started = timeout(Duration::from_secs(10), start).await.expect("it is given up");

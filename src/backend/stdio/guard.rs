@@ -11,8 +11,8 @@
 //!
 //! The guard hands the gateway's pipes down to the server and keeps none.
 //!
-//! The guard itself is not confined, because it has to clean up. The process that becomes the server
-//! confines itself ([`super::sandbox::Confinement`]).
+//! The guard itself is not confined, because it has to clean up. The process that becomes the
+//! server confines itself ([`super::sandbox::Confinement`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -158,7 +158,8 @@ impl Process {
         Ok((Self { guard, guard_pid: pid, exit, stderr }, stdin, stdout))
     }
 
-    /// Returns a channel that gets the exit reason once the server and all its descendants are gone.
+    /// Returns a channel that gets the exit reason once the server and all its descendants are
+    /// gone.
     pub fn exit(&self) -> watch::Receiver<Option<ExitReason>> {
         self.exit.clone()
     }
@@ -178,7 +179,8 @@ impl Process {
         let _ = timeout(GUARD_GRACE, exited(self.exit())).await;
     }
 
-    /// Sends TERM without waiting. A stuck server does not notice that its standard input was closed.
+    /// Sends TERM without waiting. A stuck server does not notice that its standard input was
+    /// closed.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }

@@ -28,8 +28,8 @@ pub(crate) async fn run(
         let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
         let mut buffer = Vec::new();
         while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
-            // The scheduler runs this task as soon as the first frame is queued. Yielding lets other
-            // callers queue their frames first, so that one write serves many.
+            // The scheduler runs this task as soon as the first frame is queued. Yielding lets
+            // other callers queue their frames first, so that one write serves many.
             if connection.in_flight() > 1 {
                 tokio::task::yield_now().await;
                 take_waiting(&mut frames, &mut frames_taken);

@@ -28,7 +28,7 @@ use self::table::{Process, Table};
 use super::backend_ref::Lease;
 use super::{NoProcess, Own, Source};
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::service::Service;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, TenantId};
@@ -205,9 +205,9 @@ impl PerTenant {
         service: Service,
     ) -> Arc<Backend> {
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
-        let audience = Audience { changes, client: None };
+        let recipients = Recipients { changes, client: None };
         let (id, environment) = (self.id.clone(), self.environment.clone());
-        Backend::with(id, config, environment, Arc::new(secrets), audience, service)
+        Backend::with(id, config, environment, Arc::new(secrets), recipients, service)
     }
 
     /// The one that takes the place of the tenant's process as soon as it is ready.

@@ -113,7 +113,7 @@ impl Running {
         let is_current = table.current(&self.tenant).is_none_or(|it| it.is(&self.process));
         match self.process.usage.idle_since() {
             Some(since) if since + idle_timeout > now => Some(since + idle_timeout),
-            Some(_) if is_current && !backend.changes().is_heard() => {
+            Some(_) if is_current && !backend.changes().has_listeners() => {
                 self.process.leave.cancel();
                 None
             }

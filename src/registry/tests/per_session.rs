@@ -28,7 +28,7 @@ fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(St
     let has_room = make_room(&processes, &TenantId::parse(tenant).unwrap(), max);
     let gone = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
-        let rested = process.owner.client.at_rest_since().unwrap().elapsed().as_secs();
+        let rested = process.owner.client.inactive_since().unwrap().elapsed().as_secs();
         (process.owner.tenant.to_string(), rested)
     });
     (has_room, gone.collect())

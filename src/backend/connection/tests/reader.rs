@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
 
 use super::*;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::ServerId;
 use crate::common::offload::testing::is_done_aside;
 
 fn connection() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
 }
 
 #[tokio::test(start_paused = true)]

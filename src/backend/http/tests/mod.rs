@@ -7,7 +7,6 @@ use crate::backend::connection::in_flight::End;
 use crate::backend::testing::options;
 use crate::protocol::mcp::ProtocolVersion;
 
-/// Longer than any test waits.
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 fn upstream(url: &str) -> Upstream {
@@ -19,13 +18,13 @@ fn upstream(url: &str) -> Upstream {
     }
 }
 
-impl Link {
-    /// To a server that is not there.
-    pub(super) fn to_nowhere() -> Self {
+impl Endpoint {
+    /// Returns an endpoint whose server does not exist.
+    pub(super) fn unreachable() -> Self {
         Self::of(Connection::new(options(), true).0)
     }
 
-    /// The same, over a connection whose server is played by whoever takes what goes out.
+    /// Returns an endpoint over a connection whose outgoing frames the test reads.
     pub(super) fn of(connection: Arc<Connection>) -> Self {
         let upstream = upstream("http://127.0.0.1:9/mcp");
         Self {
@@ -34,7 +33,7 @@ impl Link {
             init_timeout: upstream.init_timeout,
             message_len_max: 1024,
             session: OnceLock::new(),
-            doubt: Doubt::default(),
+            refusal_probe: RefusalProbe::default(),
         }
     }
 }
@@ -48,5 +47,5 @@ async fn a_server_that_does_not_take_the_end_of_the_handshake_is_not_waited_for(
     connection.notify(requests::initialized());
     let _never_answered = listener.accept().await.unwrap();
     connection.close(&End::Stopped);
-    timeout(A_MINUTE / 6, driving).await.expect("it is waited for").unwrap();
+    timeout(A_MINUTE / 6, driving).await.expect("the driver waits for the server").unwrap();
 }

@@ -29,9 +29,9 @@ impl Confinement {
         Ok(Self { profile, filters })
     }
 
-    /// Makes the process that `command` starts confine itself before it becomes the program. If that
-    /// fails the program does not run: the exit code is [`CANNOT_CONFINE`], and the reason is on
-    /// standard error.
+    /// Makes the process that `command` starts confine itself before it becomes the program. If
+    /// that fails the program does not run: the exit code is [`CANNOT_CONFINE`], and the reason is
+    /// on standard error.
     ///
     /// The calling process must have one thread only.
     #[expect(unsafe_code, reason = "nothing else runs in a new process before its program")]
@@ -44,8 +44,8 @@ impl Confinement {
                 exit(CANNOT_CONFINE.into())
             })
         };
-        // SAFETY: after a fork the child must not need a lock that another thread of the parent held,
-        // such as the allocator's. The parent has no other thread.
+        // SAFETY: after a fork the child must not need a lock that another thread of the parent
+        // held, such as the allocator's. The parent has no other thread.
         unsafe { command.pre_exec(confine) };
     }
 
@@ -53,8 +53,8 @@ impl Confinement {
     fn apply(&self, guard: Pid) -> Result<(), ConfineError> {
         // The guard blocks some signals, and the gateway's parent may have; both are inherited.
         SigSet::empty().thread_set_mask().map_err(plain("the signals"))?;
-        // Prepared in this process, to which paths such as `.` and `/proc/self` refer, and before the
-        // limits, because opening the paths takes descriptors.
+        // Prepared in this process, to which paths such as `.` and `/proc/self` refer, and before
+        // the limits, because opening the paths takes descriptors.
         let directory = self.profile.directory.as_deref();
         let reach = self.profile.reach.as_ref().map(|reach| landlock::prepare(reach, directory));
         let reach = reach.transpose()?;

@@ -4,7 +4,8 @@
 //! - [`plan()`] turns a server's settings into a [`Profile`], or says what this [`Kernel`] lacks.
 //! - The guard creates the [`PrivateDirectory`] and prepares the [`Confinement`]. The new process
 //!   applies it; the guard itself stays unconfined, because it has to clean up.
-//! - [`mod@landlock`] restricts files and ports, [`seccomp`] system calls, [`user`] changes the user.
+//! - [`mod@landlock`] restricts files and ports, [`seccomp`] system calls, [`user`] changes the
+//!   user.
 //! - [`make_undumpable`] protects the gateway and the guard themselves.
 
 mod confinement;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfineError;
 
-/// System calls that no MCP server needs, much like those that containers refuse: other file systems
-/// and namespaces, other processes' memory, the kernel itself, its clock and its keys.
+/// System calls that no MCP server needs, much like those that containers refuse: other file
+/// systems and namespaces, other processes' memory, the kernel itself, its clock and its keys.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -73,12 +73,13 @@ const REFUSED_HERE: &[i64] = &[];
 const IO_URING: [i64; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// SMC sockets fall back to TCP. They are an address family and, since Linux 6.11, also a protocol of
-/// the internet families.
+/// SMC sockets fall back to TCP. They are an address family and, since Linux 6.11, also a protocol
+/// of the internet families.
 const AF_SMC: i32 = 43;
 const IPPROTO_SMC: i32 = 256;
 
-/// The first call number of x32, which repeats all calls under other numbers. No program needs them.
+/// The first call number of x32, which repeats all calls under other numbers. No program needs
+/// them.
 const X32_CALLS: u32 = 0x4000_0000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,8 +97,8 @@ pub(super) fn prepare(refuse: RefusedCalls) -> Result<Vec<BpfProgram>, ConfineEr
     if refuse.needless {
         rules.extend(REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, vec![])));
         rules.insert(libc::SYS_clone, new_namespaces()?);
-        // The flags of `clone3` are in memory, where no filter sees them. After ENOSYS libraries use
-        // `clone`.
+        // The flags of `clone3` are in memory, where no filter sees them. After ENOSYS libraries
+        // use `clone`.
         let clone3 = BTreeMap::from([(libc::SYS_clone3, vec![])]);
         programs.push(program(clone3, libc::ENOSYS)?);
     }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::call_notifications::Listener;
 use crate::backend::connection::in_flight::Answer;
 use crate::backend::queue::Queue;
@@ -30,7 +30,7 @@ struct Watched {
 
 fn watch(pipe_len: usize) -> Watched {
     let id = ServerId::parse("test").unwrap();
-    let (connection, peer) = connect(pipe_len, Audience::new(id, None));
+    let (connection, peer) = connect(pipe_len, Recipients::new(id, None));
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);

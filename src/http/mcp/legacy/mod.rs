@@ -27,7 +27,7 @@ use super::session::sessions::Entered;
 use super::stream::sse;
 use super::stream::visible_servers::Following;
 use super::{Asking, SESSION_ID, Scope, is_modern, text_header};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, State};
 use crate::cluster::Peer;
 use crate::common::ids::ServerId;

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::changes::audience::Client;
 use crate::backend::changes::mailbox::Lists;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::connection::call_notifications::{Event, Events};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller, Rights};

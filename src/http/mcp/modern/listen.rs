@@ -118,7 +118,7 @@ async fn begin(
     let settle = sources.iter().map(|source| (source, &subscriptions[source.changes.server()]));
     let settle = settle.map(|(source, subscription)| async move {
         let refused = match is_ready(source) {
-            true => subscription.settled(asking.arrived + SETTLE_WAIT).await,
+            true => subscription.await_answers(asking.arrived + SETTLE_WAIT).await,
             false => vec![],
         };
         (source.changes.server(), refused)
@@ -313,7 +313,7 @@ impl Listening {
             let (caller, mailbox) = (&self.following.caller, &self.changes.mailbox);
             let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
             let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
+            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::ended_sessions::Ended;
 use super::session_rate::Openings;
 use super::{Home, Session};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::cluster::{Peer, Replicas};
 use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};

@@ -1,5 +1,5 @@
-//! The handshake over HTTP. Here every request has an answer of its own, be it a status: no need to guess
-//! from silence, as with a process.
+//! The handshake over HTTP. Every request gets a response, be it an error status. So there is no
+//! need to guess from silence, as with a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::backend::instance::handshake::{
 };
 use crate::protocol::mcp::requests;
 
-/// Opens a fresh connection, both eras tried. Each step may take `init_timeout`.
-pub(crate) async fn greet(
+/// Opens a fresh connection and tries both eras. Each step may take `init_timeout`.
+pub(crate) async fn handshake(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {
@@ -24,7 +24,7 @@ pub(crate) async fn greet(
         let request = |id| requests::initialize(id, capabilities);
         open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
     };
-    // A client of its own is one of the legacy era: in the modern one it could not be asked for anything.
+    // A session's own client is of the legacy era: a modern server could not send it requests.
     if client.is_some() {
         return match initialize().await {
             Ok(greeting) => Ok(greeting),
@@ -37,12 +37,12 @@ pub(crate) async fn greet(
     }
 }
 
-/// What a modern server says of itself; `None` if it may be a legacy one.
+/// Returns the greeting of a modern server, or `None` if the server may be a legacy one.
 async fn discover(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Option<Greeting>, HandshakeError> {
-    // A server that refuses the version and then names it is asked once more.
+    // A server that refuses a version but names the same one as supported is asked once more.
     for _ in 0..2 {
         match connection.request(Instant::now() + init_timeout, requests::discover).await {
             Ok(answer) => match read_probe(answer)? {
@@ -60,8 +60,8 @@ async fn discover(
     Ok(None)
 }
 
-/// A legacy server does not know the request, and says so in one way or another. The statuses that are not
-/// about the request would be the same for any other.
+/// Returns whether a failure may mean that the server does not know the request. Some statuses are
+/// not about the request: any other request would get them too.
 fn may_be_legacy(failure: &Failure) -> bool {
     match failure {
         Failure::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
