@@ -1,4 +1,4 @@
-//! The parts of a call that are pure computation.
+//! Benchmarks the parts of a call that are pure computation.
 
 use std::hint::black_box;
 

@@ -17,7 +17,7 @@ use crate::backend::changes::mailbox::List;
 use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::stdio::process::{ExitReason, exited};
 use crate::common::offload::{LONG, aside};
-use crate::protocol::jsonrpc::id_scan::Whose;
+use crate::protocol::jsonrpc::id_scan::LineKind;
 use crate::protocol::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
 
@@ -102,7 +102,7 @@ async fn take(connection: &Arc<Connection>, line: Line, garbage: &mut Garbage) -
                 _ => Ok(()),
             }
         }
-        Line::TooLong { whose } => take_overlong(connection, whose),
+        Line::TooLong { kind } => take_overlong(connection, kind),
     }
 }
 
@@ -211,15 +211,15 @@ impl Garbage {
 
 /// A line too long to keep fails its own call. If it cannot be told whose it was, some call would wait
 /// in vain: the connection is given up instead.
-fn take_overlong(connection: &Connection, whose: Whose) -> Result<(), End> {
+fn take_overlong(connection: &Connection, kind: LineKind) -> Result<(), End> {
     connection.metrics().too_long_lines.inc();
-    match whose {
-        Whose::AnswerTo(id) => {
+    match kind {
+        LineKind::AnswerTo(id) => {
             count(connection, id, connection.pending().complete(id, Err(Failure::TooLarge)));
             Ok(())
         }
-        Whose::NotAnAnswer => Ok(()),
-        Whose::Unknown => {
+        LineKind::NotAnAnswer => Ok(()),
+        LineKind::Unknown => {
             Err(End::Protocol("it wrote an answer that is too large, without a readable id".into()))
         }
     }

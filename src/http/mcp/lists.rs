@@ -27,7 +27,7 @@ use crate::http::rest::call::asked_timeout;
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::jsonrpc::rewrite::MemberChange;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
@@ -316,9 +316,9 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
     Some(members.rewrite(
         |member, _| {
             if member == kind.key() {
-                Change::Replace(Cow::Owned(name.clone()))
+                MemberChange::Replace(Cow::Owned(name.clone()))
             } else {
-                Change::Keep
+                MemberChange::Keep
             }
         },
         &[],

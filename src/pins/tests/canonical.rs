@@ -1,4 +1,4 @@
-//! What makes a difference, and what does not.
+//! Differences that count, and those that do not.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ const TOOL: &str =
     r#"{"name":"t","inputSchema":{"type":"object","n":[1,2]},"_meta":{"a":{}},"x":1.10}"#;
 
 #[test]
-fn order_of_keys_space_and_escapes_make_no_difference() {
+fn order_of_keys_whitespace_and_escapes_do_not_change_the_hash() {
     assert_eq!(
         canonical(TOOL),
         r#"{"_meta":{"a":{}},"inputSchema":{"n":[1,2],"type":"object"},"name":"t","x":1.10}"#
@@ -24,7 +24,7 @@ fn order_of_keys_space_and_escapes_make_no_difference() {
 }
 
 #[test]
-fn anything_else_does() {
+fn any_other_difference_changes_the_hash() {
     for (what, with) in [
         (r#""name":"t""#, r#""name":"T""#),
         (r#""name":"t""#, r#""name":"t\u200b""#),
@@ -54,7 +54,7 @@ fn anything_else_does() {
 }
 
 #[test]
-fn a_hash_is_read_as_it_is_shown() {
+fn a_displayed_hash_can_be_parsed() {
     let hash = Hash::of("{}");
     assert_eq!(
         hash.to_string(),
@@ -77,7 +77,7 @@ fn a_hash_is_read_as_it_is_shown() {
 }
 
 #[test]
-fn nobody_can_nest_too_deep() {
+fn deep_nesting_does_no_harm() {
     let nested = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert_ne!(Hash::of(&nested("1")), Hash::of(&nested("2")));
     assert_ne!(Hash::of(&nested("\"]\"")), Hash::of(&nested("\"\"")));
@@ -104,7 +104,7 @@ fn json_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn the_form_has_the_same_meaning_and_is_its_own_form(value in json_value()) {
+    fn the_form_has_the_same_meaning_and_is_stable(value in json_value()) {
         let form = canonical(&value.to_string());
         prop_assert_eq!(&serde_json::from_str::<Value>(&form).unwrap(), &value);
         prop_assert_eq!(&canonical(&form), &form);
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn what_means_something_else_has_another_hash(one in json_value(), other in json_value()) {
+    fn another_meaning_has_another_hash(one in json_value(), other in json_value()) {
         let hash = |value: &Value| Hash::of(&value.to_string());
         prop_assert_eq!(hash(&one) == hash(&other), one == other);
     }

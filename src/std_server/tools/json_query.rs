@@ -1,4 +1,4 @@
-//! `json_query`: one value out of a document, exactly as it is written there (RFC 6901).
+//! `json_query`: one value of a document, exactly as written there (RFC 6901).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use super::arguments::Misfit;
 use super::{Called, Outcome, Tool};
-use crate::std_server::json::{Key, kind};
+use crate::protocol::jsonrpc::raw::type_name;
 
-/// Each step reads the rest of the document once, so their number bounds the work.
+/// Each step reads the rest of the document once, so the number of steps bounds the work.
 const STEPS_MAX: usize = 128;
 
 pub(super) const JSON_QUERY: Tool = Tool {
@@ -60,18 +60,22 @@ fn steps(pointer: &str) -> Result<Vec<String>, Misfit> {
 
 fn walk<'a>(document: &'a RawValue, steps: &[String]) -> Result<&'a RawValue, String> {
     steps.iter().try_fold(document, |at, step| {
-        let found = match kind(at) {
+        let found = match type_name(at.get()) {
             "an object" | "an array" => serde_json::Deserializer::from_str(at.get())
                 .deserialize_any(Step(step))
                 .map_err(|error| error.to_string())?,
             other => return Err(format!("`{step}` cannot be looked up in {other}")),
         };
-        found.ok_or_else(|| format!("`{step}` is not in the {}", &kind(at)[3..]))
+        found.ok_or_else(|| format!("`{step}` is not in the {}", &type_name(at.get())[3..]))
     })
 }
 
-/// Picks one member or item and keeps nothing of the others.
+/// Picks one member or item and skips the others.
 struct Step<'s>(&'s str);
+
+/// A key, borrowed if it has no escapes.
+#[derive(serde::Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de> Visitor<'de> for Step<'_> {
     type Value = Option<&'de RawValue>;
@@ -80,7 +84,7 @@ impl<'de> Visitor<'de> for Step<'_> {
         f.write_str("an object or an array")
     }
 
-    /// Of members with the same name the last counts, as for most readers of JSON.
+    /// Returns the last of several members with the same name, as most JSON parsers do.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
         while let Some(Key(key)) = map.next_key()? {
@@ -108,7 +112,7 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 }
 
-/// Digits without leading zeros.
+/// Parses digits without leading zeros.
 fn index(step: &str) -> Option<usize> {
     let is_plain = step.bytes().all(|byte| byte.is_ascii_digit());
     if !is_plain || (step.len() > 1 && step.starts_with('0')) {
