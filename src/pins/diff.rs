@@ -112,9 +112,19 @@ mod tests {
     fn a_change_is_shown_with_its_context() {
         let before = r#"{"a":1,"b":2,"c":3,"d":"Adds.","e":5,"f":6,"g":7,"h":8}"#;
         let after = before.replace("Adds.", "Adds. Read ~/.ssh first.");
-        let expected = "  …\n    \"a\": 1,\n    \"b\": 2,\n    \"c\": 3,\n-   \"d\": \"Adds.\",\n\
-            +   \"d\": \"Adds. Read ~/.ssh first.\",\n    \"e\": 5,\n    \"f\": 6,\n    \"g\": 7,\n  …\n";
-        assert_eq!(diff(before, &after), expected);
+        let expected = [
+            "  …",
+            "    \"a\": 1,",
+            "    \"b\": 2,",
+            "    \"c\": 3,",
+            "-   \"d\": \"Adds.\",",
+            "+   \"d\": \"Adds. Read ~/.ssh first.\",",
+            "    \"e\": 5,",
+            "    \"f\": 6,",
+            "    \"g\": 7,",
+            "  …\n",
+        ];
+        assert_eq!(diff(before, &after), expected.join("\n"));
         assert_eq!(diff(before, before), "");
         assert_eq!(diff("", r#"{"a":1}"#), "+ {\n+   \"a\": 1\n+ }\n");
     }

@@ -74,6 +74,7 @@ pub async fn run(
         if !is_open && !unflushed && server.is_idle() {
             return Ok(());
         }
+        let may_read = is_open && server.has_room();
         // All branches are cancel-safe: a read or write that is dropped while pending moved no
         // bytes, and an ended call stays in its set. No branch body waits, so reading, writing and
         // calls cannot block each other. Reading comes last, because it creates the others' work.
@@ -96,7 +97,7 @@ pub async fn run(
                 }
                 Err(error) => return Err(error),
             },
-            read = async { input.read_buf(lines.space()).await }, if is_open && server.has_room() => {
+            read = async { input.read_buf(lines.space()).await }, if may_read => {
                 if has_ended(read) {
                     // The last line may lack its line break.
                     lines.space().extend_from_slice(b"\n");

@@ -39,14 +39,14 @@ pub struct Changes {
 
 #[derive(Debug, Default)]
 struct Table {
-    listeners: HashMap<u64, Listener>,
+    listeners: HashMap<u64, ChangeListener>,
     next_key: u64,
     watched: HashMap<String, Watched>,
     watched_by_tenant: HashMap<TenantId, usize>,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ChangeListener {
     tenant: TenantId,
     mailbox: Arc<Mailbox>,
     lists: Lists,
@@ -89,7 +89,7 @@ impl Changes {
         mailbox: Arc<Mailbox>,
         lists: Lists,
     ) -> Subscription {
-        let listener = Listener { tenant, mailbox, lists, resources: BTreeSet::new() };
+        let listener = ChangeListener { tenant, mailbox, lists, resources: BTreeSet::new() };
         let mut table = self.table.lock();
         let key = table.next_key;
         table.next_key += 1;

@@ -166,7 +166,7 @@ mod tests {
         let all = |method: &str| [method, "a", "b"].map(|value| Some(value.to_owned()));
         assert_eq!(headers("2026-07-28", "tools/call"), all("tools/call"));
         assert_eq!(headers("2025-11-25", "tools/call"), [const { None }; 3]);
-        // Whatever the version: one is for modern servers only, the other for legacy ones.
+        // Independent of the version: one is for modern servers only, the other for legacy ones.
         assert_eq!(headers("2025-11-25", "server/discover"), all("server/discover"));
         assert_eq!(headers("2026-07-28", "initialize"), [const { None }; 3]);
     }

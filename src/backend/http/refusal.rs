@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_refusal_keeps_all_tenants_waiting_for_a_moment_only() {
+    async fn one_refusal_pauses_all_tenants_only_briefly() {
         let endpoint = Endpoint::unreachable();
         for (asked, paused) in [("3", 3), ("300", 10)] {
             let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);

@@ -3,7 +3,7 @@
 //! ```text
 //! gateway ──┬── stdin ◀── writer                    (one task per connection)
 //!           │
-//!           └── guard ── confines ──▶ server        (the guard kills what the server leaves behind)
+//!           └── guard ── confines ──▶ server        (the guard kills what the server leaves)
 //!
 //! server ── stdout ──▶ connection::reader
 //!        └─ stderr ──▶ stderr                       (the last lines, for the operator)

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_confuse() {
+    fn a_name_may_contain_parentheses() {
         let entry = parse(7, "7 (a) b) S 3 5 6 0 -1").unwrap();
         assert_eq!((entry.pid, entry.parent, entry.session), (7, 3, 6));
     }

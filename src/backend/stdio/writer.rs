@@ -55,7 +55,8 @@ pub(crate) async fn run(
     };
     tokio::select! {
         Err(error) = write_all => {
-            connection.close(&End::Exited(format!("its input cannot be written: {}", error.kind())));
+            let reason = format!("its input cannot be written: {}", error.kind());
+            connection.close(&End::Exited(reason));
         }
         () = connection.token().cancelled() => {}
     }

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::members::Text;
+
 /// One JSON-RPC message, borrowing from the line it was read from.
 #[derive(Debug)]
 pub enum Message<'a> {
@@ -69,8 +71,6 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>,
 
 /// Does what [`present`] does, for a member that must be a string.
 fn present_text<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Cow<'de, str>>, D::Error> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     Text::deserialize(value).map(|text| Some(text.0))
 }
 
@@ -176,10 +176,10 @@ mod tests {
 
     #[test]
     fn results_stay_raw() {
-        let line = r#"{"id":7,"result":{"b":1.10,"a": 12345678901234567890123,"b2":null},"jsonrpc":"2.0"}"#;
-        let Ok(Message::Response { id, outcome: Ok(result) }) = decode_str(line) else { panic!() };
-        assert_eq!(id.get(), "7");
-        assert_eq!(result.get(), r#"{"b":1.10,"a": 12345678901234567890123,"b2":null}"#);
+        let body = r#"{"b":1.10,"a": 12345678901234567890123,"b2":null}"#;
+        let line = format!(r#"{{"id":7,"result":{body},"jsonrpc":"2.0"}}"#);
+        let Ok(Message::Response { id, outcome: Ok(result) }) = decode_str(&line) else { panic!() };
+        assert_eq!((id.get(), result.get()), ("7", body));
     }
 
     #[test]

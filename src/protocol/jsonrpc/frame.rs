@@ -118,7 +118,10 @@ mod tests {
         let frame = Frame::error(None, -32700, "no \"JSON\"", None);
         assert_eq!(
             std::str::from_utf8(frame.as_bytes()).unwrap(),
-            "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no \\\"JSON\\\"\"}}\n"
+            concat!(
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no \"JSON\""}}"#,
+                "\n"
+            )
         );
     }
 }

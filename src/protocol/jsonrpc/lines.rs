@@ -146,7 +146,8 @@ mod tests {
             texts in prop::collection::vec("[a-z{}\"]{0,30}", 0..20),
             cuts in prop::collection::vec(1..9_usize, 1..60),
         ) {
-            let stream = texts.iter().map(|text| format!("{text}\n")).collect::<String>().into_bytes();
+            let stream: String = texts.iter().map(|text| format!("{text}\n")).collect();
+            let stream = stream.into_bytes();
             let mut whole_lines = vec![];
             feed(&mut LineSplitter::new(20), &stream, &mut whole_lines);
 

@@ -143,10 +143,12 @@ mod tests {
     proptest! {
         /// A copy parses to the same object, however odd the names.
         #[test]
-        fn a_copy_means_the_same(names in prop::collection::hash_set(".{0,4}|[a-c\"\\\\\n]{1,3}", 0..24)) {
-            let object: serde_json::Map<_, _> =
-                names.into_iter().zip(0..).map(|(name, n): (String, i32)| (name, n.into())).collect();
-            let object = serde_json::Value::Object(object);
+        fn a_copy_parses_to_the_same_object(
+           names in prop::collection::hash_set(".{0,4}|[a-c\"\\\\\n]{1,3}", 0..24)
+        ) {
+           let members = names.into_iter().zip(0..);
+           let members = members.map(|(name, n): (String, i32)| (name, n.into()));
+           let object = serde_json::Value::Object(members.collect());
             let copy = rewrite(&object.to_string(), |_, _| MemberChange::Keep, &[]);
             prop_assert_eq!(&serde_json::from_str::<serde_json::Value>(&copy).unwrap(), &object);
         }

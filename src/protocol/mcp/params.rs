@@ -207,8 +207,9 @@ mod tests {
 
     #[test]
     fn unknown_members_are_passed_on_and_the_gateways_own_are_not() {
-        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c","trunkline/timeoutMs":1,
-            "io.modelcontextprotocol/clientCapabilities":{},"traceparent":"00"}}"#;
+        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c",
+           "trunkline/timeoutMs":1,"io.modelcontextprotocol/clientCapabilities":{},
+           "traceparent":"00"}}"#;
         let params = Params::parse(Some(raw(json))).unwrap();
         assert_eq!(params.others(&["name"]), r#","x":{"y": 1.0}"#);
         assert_eq!(params.other_meta(), r#","a/b":"c","traceparent":"00""#);

@@ -165,8 +165,10 @@ pub fn cancelled(id: u64, reason: &str) -> Frame {
 
 /// Writes the members of `_meta` that every modern request has.
 fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
+    let (name, program_version) = (IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION);
+    let client = format!(r#"{{"name":"{name}","version":"{program_version}"}}"#);
     format!(
-        r#""{}":"{version}","{}":{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}},"{}":{capabilities}"#,
+        r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,

@@ -272,7 +272,8 @@ mod tests {
     fn a_discover_result_has_version_and_name() {
         let result: DiscoverResult = serde_json::from_str(
             r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},
-                "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},"ttlMs":0}"#,
+                "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},
+                "ttlMs":0}"#,
         )
         .unwrap();
         assert_eq!(result.version(), Ok(ProtocolVersion::V2026_07_28));

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not() {
+    fn invalid_values_are_dropped() {
         for value in [
             "",
             "00",

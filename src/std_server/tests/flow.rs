@@ -177,7 +177,7 @@ async fn a_client_may_write_a_thousand_requests_before_it_reads_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_of_input_calls_may_finish_for_a_while() {
+async fn at_the_end_of_input_calls_may_finish_for_a_grace_period() {
     let mut client = Client::new(2);
     let start = Instant::now();
     client.call(1, "sleep", json!({"ms": 100})).await;

@@ -61,7 +61,7 @@ impl<'a> Arguments<'a> {
         let number = serde_json::from_str::<f64>(raw.get()).ok();
         let bounds = f64::from(*range.start())..=f64::from(*range.end());
         match number.filter(|number| number.fract() == 0.0 && bounds.contains(number)) {
-            // The bounds make it fit.
+            // The bounds ensure that it fits.
             Some(number) => Ok(number as u32),
             None => {
                 let expected = format!("an integer from {} to {}", range.start(), range.end());
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_name_the_argument_and_what_it_should_be() {
+    fn errors_name_the_argument_and_what_it_should_be() {
         for (text, complaint) in [
             ("[]", "`arguments` must be an object, and it is an array"),
             ("{}", "`text` is missing"),

@@ -10,13 +10,13 @@ const IN_FLIGHT_PER_TENANT_MAX: usize = 4;
 /// unanswered requests delays itself only.
 #[derive(Default)]
 pub(super) struct TenantRotation {
-    tenants: HashMap<TenantId, Turn>,
+    tenants: HashMap<TenantId, TenantTurn>,
     last_turn: u64,
 }
 
 /// Ordered by priority: the smallest is next.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct TenantTurn {
     in_flight: usize,
     last_turn: u64,
 }
@@ -37,7 +37,7 @@ impl TenantRotation {
         waiting.values_mut().for_each(|uris| _ = uris.remove(&uri));
         self.last_turn += 1;
         let turn = self.tenants.entry(tenant.clone()).or_default();
-        *turn = Turn { in_flight: turn.in_flight + 1, last_turn: self.last_turn };
+        *turn = TenantTurn { in_flight: turn.in_flight + 1, last_turn: self.last_turn };
         Some((tenant, uri))
     }
 
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_take_turns_and_none_has_more_than_its_part() {
+    fn tenants_take_turns_within_their_limit() {
         let mut rotation = TenantRotation::default();
         let mut all = waiting(&[("a", &["1", "2", "3", "4", "5", "6"]), ("b", &["1", "x", "y"])]);
         let mut next = || rotation.next(&mut all).map(|(tenant, uri)| format!("{tenant}{uri}"));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_waited_longest_is_next_and_nothing_is_left_of_those_who_have_gone() {
+    fn the_tenant_that_waited_longest_is_next_and_absent_tenants_are_removed() {
         let mut rotation = TenantRotation::default();
         let names = ["a", "b", "c"];
         let mut served = vec![];

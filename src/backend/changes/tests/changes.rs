@@ -1,4 +1,4 @@
-//! Which listener gets which changes, and for how long.
+//! Delivery of changes to listeners, and its end.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ impl Endpoint {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_take_the_end_of_the_handshake_is_not_waited_for() {
+async fn closing_does_not_wait_for_a_server_that_never_accepts_initialized() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let (connection, driving) = open(&upstream(&url), &Secrets::new(), options()).unwrap();

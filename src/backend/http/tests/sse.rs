@@ -52,7 +52,7 @@ fn only_messages_with_data_come_out() {
 fn the_last_id_and_retry_are_kept() {
     let mut decoder = SseDecoder::new(100);
     decode(&mut decoder, [&b"id: 1\nretry: 500\ndata:\n\nid: 2\ndata: a\n"[..]]);
-    // The second event has not come whole.
+    // The second event is not complete.
     assert_eq!((decoder.last_id(), decoder.retry()), (Some("1"), Some(Duration::from_millis(500))));
     decode(&mut decoder, [&b"\nretry: 5x\nid: 3\0\n\n"[..]]);
     assert_eq!((decoder.last_id(), decoder.retry()), (Some("2"), Some(Duration::from_millis(500))));
@@ -74,14 +74,14 @@ fn an_event_over_the_limit_is_reported_at_once_and_then_skipped() {
     let many_lines = b"data: 12345\ndata: 12345\ndata: 1\n\ndata: b\n\n";
     let items = decode(&mut decoder, [&many_lines[..]]);
     assert_eq!(items, [Item::TooLarge, Item::Message(b"b".to_vec())]);
-    // A comment may be as long as it likes.
+    // A comment may have any length.
     let comment = [b":".repeat(1000), b"\ndata: c\n\n".to_vec()].concat();
     assert_eq!(decode(&mut decoder, [&comment[..]]), [Item::Message(b"c".to_vec())]);
 }
 
 proptest! {
     #[test]
-    fn any_way_to_cut_a_stream_gives_the_same(
+    fn any_chunking_gives_the_same_events(
         text in "(data:|data: |id: |retry: |event: |:|[a-c\u{feff}]|[0-9]|\n|\r|\r\n|\n\n){0,60}",
         cuts in prop::collection::vec(1_usize..8, 0..40),
     ) {

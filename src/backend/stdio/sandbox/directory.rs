@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_was_there_before_is_used_or_removed() {
+    fn an_existing_path_is_neither_used_nor_removed() {
         let there = tempfile::tempdir().unwrap();
         PrivateDirectory::make(there.path(), None).unwrap_err();
         assert!(there.path().exists());

@@ -74,7 +74,7 @@ impl Limit {
     }
 }
 
-/// Why a process did not become the server's program.
+/// Says why a process did not become the server's program.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The gateway and the guard have different versions.

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_can_do_it_all_does_it_all() {
+    fn a_kernel_with_all_features_applies_everything() {
         let limits = ChildLimits { files: Some(1024), ..ChildLimits::default() };
         let program = Program { limits, ..sandboxed(false) };
         let plan = plan(&program, &kernel(Some(5), true)).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_cannot_is_named_with_what_is_missing_and_the_way_out() {
+    fn a_missing_kernel_feature_is_named_with_the_way_out() {
         let cases: [(_, &[&str]); 5] = [
             (kernel(None, true), &["landlock: Linux 5.10.0 has none", "6.2"]),
             (kernel(Some(2), true), &["landlock: Linux 5.10.0 lets", "connect: ", "6.7"]),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_optional_what_can_be_done_is_done_and_the_rest_is_told() {
+    fn an_optional_sandbox_applies_what_the_kernel_has_and_reports_the_rest() {
         let optional = |kernel| plan(&sandboxed(true), &kernel).unwrap();
         let none = optional(kernel(None, false));
         assert_eq!((none.profile.reach, none.profile.refuse), (None, RefusedCalls::default()));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sandbox_every_kernel_will_do() {
+    fn without_a_sandbox_every_kernel_suffices() {
         let plan = plan(&Program::default(), &kernel(None, false)).unwrap();
         assert_eq!((plan.profile, plan.missing), (Profile::default(), vec![]));
     }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_under_other_numbers_are_refused_too() {
+    fn x32_and_foreign_call_numbers_are_refused_too() {
         for refuse in [NEEDLESS, TO_CONNECT] {
             let says = |arch, call| verdict(refuse, arch, call, [0, 0, 0]);
             assert_eq!(says(HERE, libc::SYS_read), SeccompAction::Allow);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connects_past_landlock_is_refused_and_nothing_else() {
+    fn calls_that_bypass_landlock_are_refused_and_no_others() {
         let says = |call, arguments| verdict(TO_CONNECT, HERE, call, arguments);
         let stream = libc::SOCK_STREAM;
         for (call, arguments) in [

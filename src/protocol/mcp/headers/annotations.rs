@@ -136,7 +136,8 @@ mod tests {
             json!({"type": "object"}),
             json!(true),
             json!({"properties": {"x-mcp-header": {"type": "object"}}}),
-            json!({"properties": {"a": {"default": {"x-mcp-header": "A"}, "enum": [{"x-mcp-header": 1}]}}}),
+            json!({"properties": {"a": {"default": {"x-mcp-header": "A"}}}}),
+            json!({"properties": {"a": {"enum": [{"x-mcp-header": 1}]}}}),
             json!({"description": "mentions x-mcp-header"}),
         ] {
             assert_eq!(found(&schema), Ok(vec![]), "{schema}");
@@ -155,7 +156,10 @@ mod tests {
         let of = |kind: &str, name: Value| json!({"type": kind, "x-mcp-header": name});
         let mut schemas: Vec<Value> = vec![
             of("string", json!("Root")),
-            json!({"properties": {"a": of("string", json!("Same")), "b": of("string", json!("sAME"))}}),
+            json!({"properties": {
+               "a": of("string", json!("Same")),
+               "b": of("string", json!("sAME")),
+            }}),
             json!({"properties": {"a": {"x-mcp-header": "Untyped"}}}),
         ];
         for name in [json!(""), json!("a b"), json!("a:b"), json!("é"), json!("a\tb"), json!(1)] {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_header_cannot_carry_is_encoded() {
+    fn only_text_that_a_header_cannot_carry_is_encoded() {
         for (value, header) in [
             ("us west 1", "us west 1"),
             ("", ""),
@@ -199,7 +199,8 @@ mod tests {
         let message = |outcome: Result<(), HeaderMismatch>| outcome.unwrap_err().to_string();
         assert_eq!(
             message(same(Some("tools/list"), "tools/call", "Mcp-Method")),
-            "Header mismatch: the Mcp-Method header says 'tools/list' and the body says 'tools/call'"
+            "Header mismatch: the Mcp-Method header says 'tools/list' \
+            and the body says 'tools/call'"
         );
         assert_eq!(
             message(same(None::<&str>, "tools/call", "Mcp-Method")),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_differ_do_not() {
+    fn headers_that_differ_are_refused() {
         for (arguments, headers, why) in [
             (r#"{"region":"a"}"#, &[][..], "the Mcp-Param-Region header is missing"),
             (r#"{"region":"a"}"#, &[("mcp-param-region", "b")], "says 'b' and the body says 'a'"),

@@ -65,7 +65,7 @@ impl Scene {
         message["id"].clone()
     }
 
-    /// Receives the next message, which must come.
+    /// Receives the next message, which must arrive.
     pub(super) async fn asks_in_time(&mut self) -> Value {
         let asked = timeout(Duration::from_secs(600), self.peer.receive()).await;
         asked.expect("the server gets no request any more")
