@@ -1,5 +1,5 @@
-//! Any request body: if it is accepted, what is written to the server is one line, one message,
-//! with the arguments as they were sent but for line breaks.
+//! Checks that any accepted request body becomes one line with one message, and that its arguments
+//! stay as sent except for line breaks.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Any bytes, cut anywhere: the same lines come out, none longer than allowed.
+//! Checks that any bytes, cut anywhere, give the same lines, none over the limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

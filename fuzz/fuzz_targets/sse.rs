@@ -1,4 +1,4 @@
-//! Any stream of events, cut anywhere: the same messages come out, none longer than allowed.
+//! Checks that any stream of events, cut anywhere, gives the same messages, none over the limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

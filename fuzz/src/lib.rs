@@ -1,4 +1,4 @@
-//! The wire formats alone: fuzzing them should not take the time to build the whole gateway.
+//! The wire formats only, so that fuzzing does not need a build of the whole gateway.
 
 #[path = "../../src/protocol/mod.rs"]
 pub mod protocol;

@@ -1,23 +1,22 @@
-//! The canonical form of a definition, and its hash. Two definitions have the same form if they differ in the order of
-//! keys, in space between tokens, or in how characters are escaped; any other difference is one. Numbers stay as they
-//! are written.
+//! The canonical form of a definition, and its hash. The form ignores the order of keys, whitespace
+//! between tokens, and the way characters are escaped; any other difference counts. Numbers stay as
+//! written.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-/// Beyond this depth a definition is taken as it is written: who nests deeper must not exhaust the stack.
+/// Values nested deeper than this stay as written, so that they cannot exhaust the stack.
 const DEPTH_MAX: usize = 64;
-/// Before the digits of a hash.
 const PREFIX: &str = "sha256:";
 
-/// What a definition is known by: SHA-256 over its canonical form.
+/// SHA-256 of a definition's canonical form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    /// Of a definition, in whatever form it is written.
+    /// Hashes a definition in any form.
     pub fn of(definition: &str) -> Self {
         Self(Sha256::digest(canonical(definition)).into())
     }
@@ -36,7 +35,6 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// A text is no hash.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not the hash of a definition, which is `sha256:` and 64 digits of 0-9 and a-f")]
 pub struct InvalidHash;
@@ -60,13 +58,13 @@ impl FromStr for Hash {
     }
 }
 
-/// A JSON text with sorted keys and nothing between tokens. The text must be valid JSON; of another one the form is
-/// something else, but there is one.
+/// Returns JSON with sorted keys and no whitespace between tokens. For text that is not valid JSON
+/// the form is unspecified, but there is one.
 pub fn canonical(json: &str) -> String {
     let mut scan = Scan { json, at: 0 };
     let mut form = String::with_capacity(json.len());
     scan.value(0, &mut form);
-    // Of valid JSON nothing is left.
+    // Empty for valid JSON.
     form += json[scan.at..].trim_ascii();
     form
 }
@@ -77,7 +75,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// The next byte that is not space, if there is one.
+    /// Skips whitespace and returns the next byte.
     fn peek(&mut self) -> Option<u8> {
         let rest = &self.json.as_bytes()[self.at..];
         self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -112,7 +110,8 @@ impl<'a> Scan<'a> {
                 self.at += 1;
             }
         }
-        // Stable: of two with one name the order counts, since readers do not agree which of them does.
+        // A stable sort: the order of duplicates matters, because parsers disagree on which one
+        // counts.
         members.sort_by(|(one, len), (other, other_len)| one[..*len].cmp(&other[..*other_len]));
         let members: Vec<String> = members.into_iter().map(|(member, _)| member).collect();
         form.push('{');
@@ -144,7 +143,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// With every character escaped as little as can be. One that has no form but its escape stays as it is.
+    /// Writes a string with as few escapes as possible. A string that cannot be decoded stays as
+    /// written.
     fn string(&mut self, form: &mut String) {
         let written = self.string_as_written();
         match serde_json::from_str::<String>(written) {
@@ -160,7 +160,7 @@ impl<'a> Scan<'a> {
             self.at += 1;
             match byte {
                 b'"' => break,
-                // What is escaped is never the end; all of ASCII is one byte.
+                // An escaped character is never the end. ASCII characters are one byte long.
                 b'\\' if bytes.get(self.at).is_some_and(u8::is_ascii) => self.at += 1,
                 _ => {}
             }
@@ -168,7 +168,7 @@ impl<'a> Scan<'a> {
         &self.json[start..self.at]
     }
 
-    /// A number or a word.
+    /// Reads a number or a word.
     fn plain(&mut self) -> &'a str {
         let rest = &self.json[self.at..];
         let ends = |c: char| matches!(c, ',' | ':' | ']' | '}' | '"') || c.is_ascii_whitespace();
@@ -177,7 +177,7 @@ impl<'a> Scan<'a> {
         &rest[..len]
     }
 
-    /// An object or an array as it is written.
+    /// Reads an object or an array as written.
     fn nested(&mut self) -> &'a str {
         let start = self.at;
         let mut open = 0_usize;
@@ -196,7 +196,7 @@ impl<'a> Scan<'a> {
                 break;
             }
         }
-        // Whatever was found last is one byte of ASCII, or the end.
+        // The last byte read is ASCII, or the end, so this cuts at a character boundary.
         &self.json[start..self.at]
     }
 }

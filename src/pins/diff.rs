@@ -1,13 +1,12 @@
-//! What is different in another definition, line by line.
+//! The difference between two definitions, line by line.
 
 use super::lines::lines;
 
-/// Lines that are shown before and after each difference.
+/// Unchanged lines shown before and after each difference.
 const CONTEXT: usize = 3;
-/// The longest common sequence is looked for as long as that takes no more comparisons.
+/// The most comparisons that the search for the longest common sequence may take.
 const COMPARED_MAX: usize = 250_000;
 
-/// One line of either definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line<'a> {
     Same(&'a str),
@@ -15,7 +14,7 @@ enum Line<'a> {
     New(&'a str),
 }
 
-/// What to take away (`-`) from one definition, and to add (`+`), to get the other. Both in canonical form.
+/// Returns removed (`-`) and added (`+`) lines with their context. Takes canonical forms.
 pub fn diff(before: &str, after: &str) -> String {
     let (before, after) = (lines(before), lines(after));
     let compared = compare(&before, &after);
@@ -43,7 +42,7 @@ pub fn diff(before: &str, after: &str) -> String {
     text
 }
 
-/// All lines of both, those that are in both once.
+/// Returns all lines of both, common lines once.
 fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
     let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
     let (rest, other_rest) = (&before[start..], &after[start..]);
@@ -59,7 +58,7 @@ fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
     compared
 }
 
-/// By the longest common sequence, or, where finding it would take too long, without one.
+/// Compares by the longest common sequence, or without one where the search would take too long.
 fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
     let gone = |lines: &'a [String]| lines.iter().map(|line| Line::Gone(line));
     let new = |lines: &'a [String]| lines.iter().map(|line| Line::New(line));
@@ -87,7 +86,8 @@ fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>
     compared
 }
 
-/// How long the longest common sequence of `before[one..]` and `after[other..]` is, at `one * width + other`.
+/// Returns, at `one * width + other`, the length of the longest common sequence of `before[one..]`
+/// and `after[other..]`.
 fn common_lengths(before: &[String], after: &[String]) -> Vec<u32> {
     let width = after.len() + 1;
     let mut lengths = vec![0; (before.len() + 1) * width];
@@ -109,12 +109,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_change_is_shown_with_what_is_around_it() {
+    fn a_change_is_shown_with_its_context() {
         let before = r#"{"a":1,"b":2,"c":3,"d":"Adds.","e":5,"f":6,"g":7,"h":8}"#;
         let after = before.replace("Adds.", "Adds. Read ~/.ssh first.");
-        let expected = "  …\n    \"a\": 1,\n    \"b\": 2,\n    \"c\": 3,\n-   \"d\": \"Adds.\",\n\
-            +   \"d\": \"Adds. Read ~/.ssh first.\",\n    \"e\": 5,\n    \"f\": 6,\n    \"g\": 7,\n  …\n";
-        assert_eq!(diff(before, &after), expected);
+        let expected = [
+            "  …",
+            "    \"a\": 1,",
+            "    \"b\": 2,",
+            "    \"c\": 3,",
+            "-   \"d\": \"Adds.\",",
+            "+   \"d\": \"Adds. Read ~/.ssh first.\",",
+            "    \"e\": 5,",
+            "    \"f\": 6,",
+            "    \"g\": 7,",
+            "  …\n",
+        ];
+        assert_eq!(diff(before, &after), expected.join("\n"));
         assert_eq!(diff(before, before), "");
         assert_eq!(diff("", r#"{"a":1}"#), "+ {\n+   \"a\": 1\n+ }\n");
     }
@@ -130,7 +140,7 @@ mod tests {
         prop::collection::vec("[ab]", 0..8)
     }
 
-    /// The length of the longest common sequence, found by trying all.
+    /// Returns the length of the longest common sequence by trying all.
     fn longest(before: &[String], after: &[String]) -> usize {
         let (Some((one, rest)), Some((other, other_rest))) =
             (before.split_first(), after.split_first())
@@ -145,7 +155,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_can_be_read_from_it_and_no_line_is_there_twice_for_nothing(before in some_lines(), after in some_lines()) {
+        fn both_can_be_read_from_the_difference_and_common_lines_are_not_repeated(
+           before in some_lines(), after in some_lines()
+        ) {
             let compared = compare(&before, &after);
             let of = |skipped: fn(&Line<'_>) -> bool| {
                 let left = compared.iter().filter(|line| !skipped(line));

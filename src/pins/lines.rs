@@ -1,10 +1,10 @@
-//! A definition over several lines, as people read it. Definitions come from servers that may want to deceive: what a
-//! terminal would obey, or not show, is spelled out.
+//! Splits a definition into lines for people to read. Definitions come from servers that may want
+//! to deceive: characters that a terminal would obey, or not show, are escaped.
 
-/// Deeper than this, lines are not moved further to the right: a few brackets must not become a lot of space.
+/// The deepest indentation. Otherwise many brackets would become a lot of whitespace.
 const INDENT_MAX: usize = 32;
 
-/// The lines of a definition. A long text is also broken where it says `\n`.
+/// Returns the lines of a definition. Strings are also broken after `\n`.
 pub(super) fn lines(canonical: &str) -> Vec<String> {
     let mut lines = vec![];
     let mut line = String::new();
@@ -55,7 +55,7 @@ fn end_line(lines: &mut Vec<String>, line: &mut String, depth: usize) {
     line.push_str(&"  ".repeat(depth.min(INDENT_MAX)));
 }
 
-/// A text without characters that a terminal obeys, or that nobody sees: those are escaped.
+/// Escapes characters that a terminal would obey, or not show.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     text.chars().for_each(|c| push(&mut shown, c));
@@ -95,15 +95,16 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_see_is_shown() {
-        // Escape, delete, control sequence introducer, right-to-left override, zero width space, a tag.
+    fn hidden_characters_are_escaped() {
+        // Escape, delete, control sequence introducer, right-to-left override, zero width space, a
+        // tag.
         let hidden = "\u{1b}[2K\u{7f}\u{9b}\u{202e}\u{200b}\u{e0041}\r";
         assert_eq!(printable(hidden), "\\u{1b}[2K\\u{7f}\\u{9b}\\u{202e}\\u{200b}\\u{e0041}\\r");
         assert_eq!(printable("naïve \"日本\" \\n '"), "naïve \"日本\" \\n '");
     }
 
     #[test]
-    fn brackets_do_not_become_a_lot_of_space() {
+    fn indentation_is_bounded() {
         let text = format!("{}1{}", "[".repeat(30_000), "]".repeat(30_000));
         let len: usize = lines(&text).iter().map(String::len).sum();
         assert!(len < 60_001 * (2 * INDENT_MAX + 2), "{len}");
@@ -111,7 +112,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_has_a_character_that_a_terminal_obeys(text in "\\PC*|[\\x00-\\x1f\"\\\\{}\\[\\],:\u{80}-\u{9f}\u{202a}-\u{202e}]*") {
+        fn no_line_has_a_character_that_a_terminal_obeys(
+           text in "\\PC*|[\\x00-\\x1f\"\\\\{}\\[\\],:\u{80}-\u{9f}\u{202a}-\u{202e}]*"
+        ) {
             for line in lines(&text) {
                 prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
                 prop_assert!(!line.contains(['\u{202a}', '\u{202e}']), "{:?}", line);

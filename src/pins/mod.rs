@@ -1,9 +1,9 @@
-//! What a tool's definition is when it is compared, hashed and shown: pure, without servers or a store.
+//! Compares, hashes and shows tool definitions. Pure: no servers, no store.
 //!
-//! - `canonical`: the form in which definitions are compared, and its hash
-//! - `lines`: a definition over several lines, safe to print
-//! - `diff`: what is different in another one
-//! - `view`: how all of it stands, for operators
+//! - `canonical`: the canonical form of a definition, and its hash
+//! - `lines`: splits a definition into lines that are safe to print
+//! - `diff`: the difference between two definitions
+//! - `view`: the state of all definitions, for operators
 
 mod canonical;
 mod diff;
@@ -17,49 +17,42 @@ pub use self::diff::diff;
 pub use self::lines::printable;
 pub use self::view::{PinView, State, views};
 
-/// The longest definition whose text is kept. What is longer is known by its hash alone.
+/// The longest definition whose text is kept. Of a longer one only the hash is kept.
 const TEXT_LEN_MAX: usize = 64 * 1024;
-/// What is kept of the definitions that are written down together, in bytes.
+/// Bytes of text that are kept of all definitions in one record.
 const TEXTS_LEN_MAX: usize = 2 * 1024 * 1024;
 
-/// A definition that a server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Of which tool.
     pub tool: String,
-    /// What it is known by.
     pub hash: Hash,
-    /// Its canonical form; empty if that is too long to be kept.
+    /// The canonical form; empty if it is too long to be kept.
     pub text: String,
 }
 
-/// A definition that was approved.
+/// An approved definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Whose it is.
     pub server: ServerId,
-    /// What was approved.
     pub definition: Definition,
-    /// When, in milliseconds since 1970.
+    /// The time of the approval, in milliseconds since 1970.
     pub at: i64,
-    /// By whom.
+    /// The name of the approver.
     pub by: String,
-    /// Since when the server has no tool of that name, if it has none.
+    /// The time since which the server has had no tool of that name.
     pub gone: Option<i64>,
 }
 
-/// A definition that is held back.
+/// A definition that is held back until it is approved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Whose it is.
     pub server: ServerId,
-    /// What it is now.
     pub definition: Definition,
-    /// Since when, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub since: i64,
 }
 
-/// The same definitions, without texts that are too long to be kept, or too many.
+/// Clears the texts that exceed the limit for one definition or for all together.
 pub fn within_bounds(definitions: impl Iterator<Item = Definition>) -> Vec<Definition> {
     let mut left = TEXTS_LEN_MAX;
     let bounded = definitions.map(|definition| {

@@ -1,4 +1,4 @@
-//! How the tools of pinned servers stand, as operators see it.
+//! The state of the tools of pinned servers, as operators see it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,48 +8,39 @@ use serde::Serialize;
 use super::{Definition, Held, Pin, diff};
 use crate::common::ids::ServerId;
 
-/// Shown in place of a difference that cannot be.
 const NOT_KEPT: &str = "(the definition is too long to be kept, and cannot be shown)\n";
 
-/// How a tool stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it was approved.
     Approved,
-    /// Changed since, and held back.
+    /// Changed since the approval, and held back.
     Held,
     /// Never approved, and held back.
     New,
-    /// Approved, and no longer there.
+    /// Approved, but the server no longer has it.
     Gone,
 }
 
-/// One definition, as operators see it.
 #[derive(Debug, Serialize)]
 pub struct PinView<'a> {
-    /// Of which server.
     pub server: &'a str,
-    /// Of which tool.
     pub tool: &'a str,
-    /// How it stands.
     pub state: State,
-    /// What the definition is known by.
     pub hash: String,
-    /// Since when it stands so.
+    /// The time since which the tool has been in this state.
     pub since: Option<Timestamp>,
-    /// Who approved it, if somebody has.
+    /// The name of the approver.
     pub by: Option<&'a str>,
-    /// Where it is held back: what was approved before, if anything was.
+    /// Only for a held definition: the hash that was approved before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_hash: Option<String>,
-    /// Where it is held back: what is different.
+    /// Only for a held definition: the difference from the approved one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
 }
 
 impl State {
-    /// As shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -59,14 +50,14 @@ impl State {
         }
     }
 
-    /// Whether nobody can call it.
+    /// Returns whether calls are refused.
     pub fn is_held(self) -> bool {
         matches!(self, Self::Held | Self::New)
     }
 }
 
-/// All definitions that matter: those that are held back, and those that were approved and have no other in their
-/// place. By server and tool.
+/// Returns the held definitions, and the approved ones that no held one replaces, sorted by server
+/// and tool.
 pub fn views<'a>(pins: &'a [Pin], held: &'a [Held]) -> Vec<PinView<'a>> {
     let approved: BTreeMap<(&ServerId, &str), &Pin> =
         pins.iter().map(|pin| ((&pin.server, pin.definition.tool.as_str()), pin)).collect();

@@ -1,5 +1,4 @@
-//! The wire formats, pure: JSON-RPC messages and what MCP puts into them. Nothing here waits or
-//! knows of tokio.
+//! The wire formats: JSON-RPC and MCP messages. Pure: no I/O, no clock, no tokio.
 
 pub mod jsonrpc;
 pub mod mcp;

@@ -1,16 +1,14 @@
-//! The bundled MCP server: a few small tools over stdio, many calls at once, for clients of both eras.
+//! The bundled MCP server: a few small tools over stdio, many calls at once, for both eras.
 //!
-//! Everything happens in one loop ([`run`]): it reads what has arrived, answers at once what can be
-//! answered at once, lets the rest run beside it and writes whatever answers there are. Only calls that
-//! wait are tasks of their own, so a flood of short calls costs one read and one write for many of them.
+//! One loop ([`run`]) reads requests, answers most of them at once, and writes the answers. Only
+//! calls that wait run as tasks, so a flood of short calls costs one read and one write for many.
 //!
-//! - `server`: lines in, answers out, and what runs or waits in between; no I/O
-//! - `protocol`: one request into its answer
-//! - `tools`: what can be called
-//! - `running`, `queue`: the calls at work and the requests that wait for them
+//! - `server`: lines in, answers out, and the calls in between; no I/O
+//! - `protocol`: answers one request
+//! - `tools`: the tools
+//! - `running`, `queue`: running calls, and requests that wait for one to end
 //! - `stdio`: the process's own stdin and stdout
 
-mod json;
 mod protocol;
 mod queue;
 mod running;
@@ -34,30 +32,32 @@ use server::Server;
 
 pub use stdio::run_on_stdio;
 
-/// The longest request that is read.
 const LINE_LEN_MAX: usize = 16 * 1024 * 1024;
-/// How long calls may go on when the input has ended: enough for nearly all, short enough that a client
-/// which waits for the exit does not resort to signals.
+/// Time for calls to finish after the end of input. Short, so that a client that waits for the exit
+/// does not send signals.
 const CALLS_GRACE: Duration = Duration::from_millis(500);
-/// How long after that a peer may leave the remaining answers unread before they are given up.
+/// Time after that for which the client may leave answers unread before they are dropped.
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
-/// How far the end has come.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// Requests arrive.
     Open,
-    /// The input has ended; calls may go on until then.
-    Finishing { until: Instant },
-    /// Calls were stopped; the answers there are must get moving until then.
-    Flushing { until: Instant },
+    /// The input has ended; calls may finish until then.
+    Finishing {
+        until: Instant,
+    },
+    /// Calls were stopped; the client must read some of the answers until then.
+    Flushing {
+        until: Instant,
+    },
 }
 
-/// Serves one client until `input` ends or `output` breaks, with at most `max_concurrent` calls at work.
+/// Serves one client until `input` ends or `output` fails, with at most `max_concurrent` running
+/// calls.
 ///
 /// Answers go out as they get ready; with a maximum of one, in the order of the requests. When the
-/// input ends, everything that can be answered within a short grace is. While more waits than the queue
-/// takes, nothing is read, neither cancellations nor the end.
+/// input ends, calls have a short grace period. While the queue is full nothing is read, neither
+/// cancellations nor the end of input.
 pub async fn run(
     mut input: impl AsyncRead + Unpin + Send + 'static,
     mut output: impl AsyncWrite + Unpin + Send + 'static,
@@ -74,9 +74,10 @@ pub async fn run(
         if !is_open && !unflushed && server.is_idle() {
             return Ok(());
         }
-        // A branch that loses has done nothing: a read or write that is dropped while pending moved no
-        // bytes, and an ended call stays in its set. No branch waits inside, so reading, writing and
-        // the calls can never hold each other up. Reading comes last, since it makes the others' work.
+        let may_read = is_open && server.has_room();
+        // All branches are cancel-safe: a read or write that is dropped while pending moved no
+        // bytes, and an ended call stays in its set. No branch body waits, so reading, writing and
+        // calls cannot block each other. Reading comes last, because it creates the others' work.
         tokio::select! {
             biased;
             ended = server.running.next(), if !server.running.is_empty() => {
@@ -96,9 +97,9 @@ pub async fn run(
                 }
                 Err(error) => return Err(error),
             },
-            read = async { input.read_buf(lines.space()).await }, if is_open && server.has_room() => {
+            read = async { input.read_buf(lines.space()).await }, if may_read => {
                 if has_ended(read) {
-                    // The last line may lack its end.
+                    // The last line may lack its line break.
                     lines.space().extend_from_slice(b"\n");
                     phase = Phase::Finishing { until: Instant::now() + CALLS_GRACE };
                 }
@@ -115,7 +116,7 @@ pub async fn run(
     }
 }
 
-/// Writes once, or flushes when all is written; zero says that nothing is left to do.
+/// Writes once, or flushes when all is written; zero means that nothing is left to do.
 async fn write_some(output: &mut (impl AsyncWrite + Unpin), bytes: &BytesMut) -> io::Result<usize> {
     if !bytes.has_remaining() {
         return output.flush().await.map(|()| 0);
@@ -126,7 +127,7 @@ async fn write_some(output: &mut (impl AsyncWrite + Unpin), bytes: &BytesMut) ->
     }
 }
 
-/// An input that fails has ended, whatever the reason.
+/// Returns whether the input has ended. A failed read counts as the end.
 fn has_ended(read: io::Result<usize>) -> bool {
     match read {
         Ok(len) => len == 0,

@@ -1,6 +1,6 @@
-//! One request into its answer, in the way of the era it was written in.
+//! Answers one request in the form of its era.
 //!
-//! A request whose `_meta` says its version is modern, any other is legacy; nothing is remembered from
+//! A request whose `_meta` names its version is modern, any other is legacy. Nothing is kept from
 //! one request to the next.
 
 use std::sync::LazyLock;
@@ -9,33 +9,31 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::json::{kind, text};
 use super::tools::{self, Called, Outcome, Work};
+use crate::protocol::jsonrpc::raw::type_name;
 use crate::protocol::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
+use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::{
     Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion,
     UNSUPPORTED_PROTOCOL_VERSION, meta, method,
 };
 
-/// How long a client may keep the tool list. It changes with a new version of the program only.
+/// Time for which a client may cache the tool list, which changes only with the program.
 const TTL_MS: u64 = 3_600_000;
 
-/// What a request comes to.
 pub(super) enum Answer {
-    /// To be sent.
     Now(Frame),
-    /// A call that takes time.
     Later { era: Era, work: Work },
 }
 
-/// A request that is answered with an error.
+/// An error to answer a request with.
 struct Refusal {
     code: i64,
     message: String,
     data: Option<Box<RawValue>>,
 }
 
-/// The members that any of the methods reads; absent and `null` are the same to all of them.
+/// The members that any of the methods reads. Absent and `null` are equivalent.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params<'a> {
@@ -59,7 +57,7 @@ struct Meta<'a> {
     client_capabilities: Option<&'a RawValue>,
 }
 
-// The attributes above cannot take constants.
+// The `rename` attributes of `Meta` cannot take constants.
 const _: () = assert!(
     matches!(meta::PROTOCOL_VERSION.as_bytes(), b"io.modelcontextprotocol/protocolVersion")
         && matches!(
@@ -68,7 +66,7 @@ const _: () = assert!(
         )
 );
 
-/// Answers a request, or says what work its answer takes.
+/// Answers a request, or returns the work that its answer needs.
 pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
     dispatch(id, method, params).unwrap_or_else(|refusal| {
         let Refusal { code, message, data } = refusal;
@@ -76,7 +74,7 @@ pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> 
     })
 }
 
-/// The answer to a `tools/call`.
+/// Writes the answer to a `tools/call`.
 pub(super) fn call_result(id: &RawValue, era: Era, outcome: &Outcome<'_>) -> Frame {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -128,7 +126,7 @@ fn dispatch(id: &RawValue, method: &str, params: Option<&RawValue>) -> Result<An
 }
 
 fn call(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Answer, Refusal> {
-    let name = params.name.and_then(text).ok_or_else(|| {
+    let name = params.name.and_then(text_of).ok_or_else(|| {
         Refusal::params("`name` must be a string, the name of the tool".to_owned())
     })?;
     match tools::call(&name, params.arguments) {
@@ -148,12 +146,11 @@ fn tools_list(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Frame, Ref
     })
 }
 
-/// The handshake, which needs nothing to be remembered: a version that is not known is answered with
-/// the newest one that has handshakes.
+/// Answers the handshake without keeping anything. An unknown version gets the newest legacy one.
 fn initialize(id: &RawValue, params: &Params<'_>) -> Frame {
     let version = params
         .protocol_version
-        .and_then(text)
+        .and_then(text_of)
         .and_then(|version| ProtocolVersion::parse(&version))
         .filter(|version| version.era() == Era::Legacy)
         .unwrap_or(ProtocolVersion::LATEST_LEGACY);
@@ -165,15 +162,13 @@ fn initialize(id: &RawValue, params: &Params<'_>) -> Frame {
     Frame::result(id, &result)
 }
 
-/// Opens a subscription. None of the notifications ever happens here, so none is agreed to and nothing
-/// needs to be kept: the request just stays unanswered, as long as the client wants.
+/// Acknowledges a subscription. This server never sends notifications, so it agrees to none and
+/// keeps nothing: the request stays unanswered for as long as the client wants.
 fn acknowledge(id: &RawValue) -> Frame {
     let subscription = meta::SUBSCRIPTION_ID;
     let params = format!(r#"{{"_meta":{{"{subscription}":{}}},"notifications":{{}}}}"#, id.get());
-    Frame::notification(ACKNOWLEDGED, &params)
+    Frame::notification(method::ACKNOWLEDGED, &params)
 }
-
-const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 static RESULT_META: LazyLock<Box<RawValue>> =
     LazyLock::new(|| raw(&json!({meta::SERVER_INFO: server_info()})));
@@ -228,13 +223,13 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Which era the request is of; a modern one must be complete and of a version that is spoken.
+    /// Returns the era of the request. A modern one must be complete and of a supported version.
     fn era(&self) -> Result<Era, Refusal> {
         let Some(meta) = self.meta else { return Ok(Era::Legacy) };
         let meta: Meta<'_> = read_object("_meta", meta)?;
         let Some(version) = meta.protocol_version else { return Ok(Era::Legacy) };
-        let Some(version) = text(version) else {
-            let (key, kind) = (meta::PROTOCOL_VERSION, kind(version));
+        let Some(version) = text_of(version) else {
+            let (key, kind) = (meta::PROTOCOL_VERSION, type_name(version.get()));
             return Err(Refusal::params(format!("`{key}` must be a string, and it is {kind}")));
         };
         if ProtocolVersion::parse(&version).map(ProtocolVersion::era) != Some(Era::Modern) {
@@ -252,9 +247,9 @@ impl<'a> Params<'a> {
 }
 
 fn read_object<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Result<T, Refusal> {
-    // Without this look serde would also take an array, member by member.
+    // Without this check serde would also accept an array, member by member.
     if !raw.get().starts_with('{') {
-        let kind = kind(raw);
+        let kind = type_name(raw.get());
         return Err(Refusal::params(format!("`{name}` must be an object, and it is {kind}")));
     }
     serde_json::from_str(raw.get())

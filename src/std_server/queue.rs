@@ -1,14 +1,14 @@
-//! The requests that wait for a call to end.
+//! Requests that wait for a running call to end.
 
 use std::collections::VecDeque;
 
 use serde_json::value::RawValue;
 
-use super::json::same_id;
+use crate::protocol::mcp::params::text_of;
 
-/// How many requests wait before no more are read.
+/// Requests that may wait. When the queue is full nothing is read.
 const LEN_MAX: usize = 1024;
-/// How many bytes of them, which one request of the greatest length may exceed.
+/// Bytes that may wait. One request of the greatest length may exceed this.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
 #[derive(Default)]
@@ -18,9 +18,9 @@ pub(super) struct Queue {
 }
 
 struct Waiting {
-    /// For cancellation, which must not read every line again.
+    /// Kept for cancellation, which must not parse every line again.
     id: Box<RawValue>,
-    /// A copy, so that a short request does not keep the whole read buffer it came in.
+    /// A copy, so that a short request does not keep a whole read buffer alive.
     line: Box<[u8]>,
 }
 
@@ -44,7 +44,7 @@ impl Queue {
         Some(line)
     }
 
-    /// Forgets the requests with that id and says how many there were.
+    /// Removes the requests with that id and returns how many there were.
     pub(super) fn cancel(&mut self, id: &RawValue) -> usize {
         let len_before = self.waiting.len();
         let bytes = &mut self.bytes;
@@ -59,6 +59,12 @@ impl Queue {
     }
 }
 
+/// Compares ids by type and value. Numbers are compared as written; a string may be escaped in
+/// different ways.
+pub(super) fn same_id(one: &RawValue, other: &RawValue) -> bool {
+    one.get() == other.get() || text_of(one).is_some_and(|one| text_of(other) == Some(one))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +74,19 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_by_number_or_by_bytes_and_has_room_again() {
+    fn ids_are_compared_by_type_and_value() {
+        for (one, other) in [("1", "1"), (r#""a""#, r#""\u0061""#), ("null", "null")] {
+            assert!(same_id(&id(one), &id(other)), "{one} {other}");
+        }
+        for (one, other) in
+            [("1", "\"1\""), ("1", "1.0"), ("null", "\"null\""), ("\"\\ud800\"", "1")]
+        {
+            assert!(!same_id(&id(one), &id(other)), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn the_queue_is_full_by_number_or_by_bytes_and_has_space_again() {
         let mut queue = Queue::default();
         for _ in 0..LEN_MAX {
             assert!(queue.has_room());

@@ -1,4 +1,4 @@
-//! The calls at work: which request each belongs to, and how to stop it.
+//! Running calls: the request of each, and how to stop it.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 use tokio::task::{self, AbortHandle, JoinSet};
 use tracing::error;
 
-use super::json::same_id;
+use super::queue::same_id;
 use super::tools::{Outcome, Work};
 use crate::protocol::mcp::Era;
 
 #[derive(Default)]
 pub(super) struct Running {
     tasks: JoinSet<Outcome<'static>>,
-    /// The calls that still want an answer; a cancelled one is no longer here, even if its task had
+    /// Calls that still need an answer. A cancelled one is removed at once, even if its task had
     /// ended before it could be stopped.
     calls: HashMap<task::Id, Call>,
 }
@@ -24,11 +24,11 @@ struct Call {
     abort: AbortHandle,
 }
 
-/// A call that wants its answer.
+/// A call that has ended and needs its answer.
 pub(super) struct Ended {
     pub(super) id: Box<RawValue>,
     pub(super) era: Era,
-    /// Nothing, if the tool panicked.
+    /// `None` if the tool panicked.
     pub(super) outcome: Option<Outcome<'static>>,
 }
 
@@ -38,7 +38,7 @@ impl Running {
         self.calls.insert(abort.id(), Call { id: id.to_owned(), era, abort });
     }
 
-    /// How many are at work, those included that were cancelled and have not stopped yet.
+    /// Returns the number of running calls, including cancelled ones that have not stopped yet.
     pub(super) fn len(&self) -> usize {
         self.tasks.len()
     }
@@ -47,14 +47,14 @@ impl Running {
         self.tasks.is_empty()
     }
 
-    /// The next one that ends, or nothing if it was cancelled. Cancel-safe: there is no await after
-    /// the task was taken out.
+    /// Waits for the next call to end; `None` if it was cancelled. Cancel-safe: there is no await
+    /// after the task was taken out.
     pub(super) async fn next(&mut self) -> Option<Ended> {
         let (task, outcome) = match self.tasks.join_next_with_id().await? {
             Ok((task, outcome)) => (task, Some(outcome)),
             Err(error) => {
                 if error.is_panic() {
-                    error!(%error, "a tool broke down");
+                    error!(%error, "a tool panicked");
                 }
                 (error.id(), None)
             }
@@ -63,7 +63,7 @@ impl Running {
         Some(Ended { id, era, outcome })
     }
 
-    /// Stops the calls with that id and says how many there were.
+    /// Stops the calls with that id and returns how many there were.
     pub(super) fn cancel(&mut self, id: &RawValue) -> usize {
         let cancelled = self.calls.extract_if(|_, call| same_id(&call.id, id));
         cancelled.map(|(_, call)| call.abort.abort()).count()
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tool_that_panics_still_tells_whose_call_it_was() {
+    async fn the_call_of_a_tool_that_panics_is_known() {
         let mut running = Running::default();
         running.start(&id("7"), Era::Legacy, Box::pin(async { panic!("on purpose") }));
         let ended = running.next().await.unwrap();

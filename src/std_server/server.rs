@@ -1,4 +1,4 @@
-//! What arrives, what waits, what runs and what is to be written.
+//! The state of the server: requests that wait, calls that run, and answers to write.
 
 use std::num::NonZeroUsize;
 
@@ -7,18 +7,18 @@ use serde_json::value::RawValue;
 use tracing::{debug, error, warn};
 
 use super::LINE_LEN_MAX;
-use super::json::{Members, kind};
 use super::protocol::{self, Answer};
 use super::queue::Queue;
 use super::running::{Ended, Running};
-use crate::protocol::jsonrpc::id_scan::Whose;
+use crate::protocol::jsonrpc::id_scan::LineKind;
+use crate::protocol::jsonrpc::raw::type_name;
 use crate::protocol::jsonrpc::{
-    Frame, INTERNAL_ERROR, INVALID_REQUEST, Line, LineSplitter, Malformed, Message, PARSE_ERROR,
-    decode,
+    Frame, INTERNAL_ERROR, INVALID_REQUEST, Line, LineSplitter, Malformed, Members, Message,
+    PARSE_ERROR, decode,
 };
 use crate::protocol::mcp::method;
 
-/// With this much unwritten, the client is not reading: no more is read from it and no call is started.
+/// With this many unwritten bytes the client is not reading: nothing is read and no call starts.
 const OUT_LEN_MAX: usize = 1024 * 1024;
 
 pub(super) struct Server {
@@ -27,7 +27,7 @@ pub(super) struct Server {
     pub(super) running: Running,
     /// Answers to be written.
     pub(super) out: BytesMut,
-    /// The time of calls is over; only what is answered at once still is.
+    /// Set when calls were stopped. Requests that need no call are still answered.
     stopped: bool,
 }
 
@@ -42,7 +42,7 @@ impl Server {
         }
     }
 
-    /// Goes on as far as it can: starts what waits, then takes what has arrived.
+    /// Makes progress as far as possible: starts waiting requests, then handles new lines.
     pub(super) fn take_lines(&mut self, lines: &mut LineSplitter) {
         loop {
             self.start_waiting();
@@ -51,7 +51,7 @@ impl Server {
             }
             match lines.next_line() {
                 Some(Line::Whole(line)) => self.take(&line),
-                Some(Line::TooLong { whose: Whose::AnswerTo(_) }) => {
+                Some(Line::TooLong { kind: LineKind::AnswerTo(_) }) => {
                     warn!("ignored an answer: nothing was asked");
                 }
                 Some(Line::TooLong { .. }) => {
@@ -63,36 +63,34 @@ impl Server {
         }
     }
 
-    /// Whether more may be read.
     pub(super) fn has_room(&self) -> bool {
         self.queue.has_room() && self.out.len() < OUT_LEN_MAX
     }
 
-    /// Nothing runs, waits or is left to write.
     pub(super) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.queue.is_empty() && self.out.is_empty()
     }
 
-    /// A call has ended by itself, or was cancelled.
+    /// Answers a call that has ended; `None` if it was cancelled.
     pub(super) fn finish(&mut self, ended: Option<Ended>) {
         let Some(Ended { id, era, outcome }) = ended else { return };
         let frame = match outcome {
             Some(outcome) => protocol::call_result(&id, era, &outcome),
-            None => Frame::error(Some(&id), INTERNAL_ERROR, "the tool broke down", None),
+            None => Frame::error(Some(&id), INTERNAL_ERROR, "the tool failed unexpectedly", None),
         };
         self.send(&frame);
     }
 
-    /// So much of `out` was written.
+    /// Removes the bytes that were written from `out`.
     pub(super) fn written(&mut self, len: usize) {
         self.out.advance(len);
-        // What one long answer needed is not kept for the short ones after it.
+        // A buffer that one long answer needed is released.
         if self.out.is_empty() && self.out.capacity() > OUT_LEN_MAX {
             self.out = BytesMut::new();
         }
     }
 
-    /// Stops the calls that run and starts no more of those that take time.
+    /// Stops running calls and starts no more.
     pub(super) fn stop_calls(&mut self) {
         self.stopped = true;
         self.running.cancel_all();
@@ -115,8 +113,8 @@ impl Server {
         }
     }
 
-    /// Only calls wait for each other, so that a busy server still answers a `ping`. With a maximum of
-    /// one all requests do, since then the order is promised.
+    /// Only calls wait for each other, so that a busy server still answers a `ping`. With a maximum
+    /// of one all requests do, since then the order is promised.
     fn must_wait(&self, method: &str) -> bool {
         let waits_in_line = method == method::TOOLS_CALL || self.max_concurrent == 1;
         waits_in_line && (!self.queue.is_empty() || !self.may_start())
@@ -163,8 +161,8 @@ impl Server {
         }
     }
 
-    /// Ends every request with that id, should a client have used one twice. An id that is not known
-    /// has most likely just been answered.
+    /// Cancels every request with that id; a client may have used it twice. A request with an
+    /// unknown id has most likely just been answered.
     fn cancel(&mut self, params: Option<&RawValue>) {
         let Some(id) = params.and_then(request_id) else {
             let params = params.map(RawValue::get);
@@ -179,9 +177,8 @@ impl Server {
     }
 }
 
-/// The request that a cancellation is about.
+/// Returns the id of the request to cancel.
 fn request_id(params: &RawValue) -> Option<&RawValue> {
-    let Members(members) = serde_json::from_str(params.get()).ok()?;
-    let (_, id) = members.into_iter().find(|(key, _)| key == "requestId")?;
-    matches!(kind(id), "a string" | "a number" | "null").then_some(id)
+    let id = Members::parse(params.get()).ok()?.get("requestId")?;
+    matches!(type_name(id.get()), "a string" | "a number" | "null").then_some(id)
 }

@@ -1,4 +1,4 @@
-//! The process's own stdin and stdout, without a thread in between where that can be.
+//! The process's own stdin and stdout, without a blocking thread where possible.
 
 use std::fs::File;
 use std::io;
@@ -10,18 +10,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-/// What a file descriptor leads to.
 enum Stream {
     Pipe(OwnedFd),
-    /// Some clients make socket pairs of their servers' stdio.
+    /// Some clients use socket pairs for their servers' stdio.
     Socket(UnixStream),
-    /// A terminal or a file, which cannot be waited for other than by a blocking thread.
+    /// A terminal or a file, which needs a blocking thread.
     Other,
 }
 
 /// Serves the client at stdin and stdout until it closes stdin.
 ///
-/// If that is a terminal, a thread stays blocked reading it: end the runtime with `shutdown_background`.
+/// On a terminal a thread stays blocked in a read: end the runtime with `shutdown_background`.
 pub async fn run_on_stdio(max_concurrent: NonZeroUsize) -> io::Result<()> {
     super::run(stdin()?, stdout()?, max_concurrent).await
 }
@@ -46,12 +45,12 @@ fn stream(fd: BorrowedFd<'_>) -> io::Result<Stream> {
     let file = File::from(fd.try_clone_to_owned()?);
     let kind = file.metadata()?.file_type();
     let fd = OwnedFd::from(file);
-    // Not blocking is a property of the pipe's end itself, shared with whoever else holds that end.
+    // Non-blocking mode is a property of the pipe's end, shared with every process that holds it.
     if kind.is_fifo() {
         return Ok(Stream::Pipe(fd));
     }
     if kind.is_socket() {
-        // Of whatever family: only `read` and `write` are used.
+        // Any family will do: only `read` and `write` are used.
         let socket = std::os::unix::net::UnixStream::from(fd);
         socket.set_nonblocking(true)?;
         return UnixStream::from_std(socket).map(Stream::Socket);

@@ -1,7 +1,7 @@
-//! What one listener has not been told yet.
+//! The changes that one listener has not read yet.
 //!
-//! Nothing is queued per change: a mailbox says *what* has changed since it was last emptied, so it is bounded by what
-//! was asked for, however slow its reader and however busy the server.
+//! A mailbox is a set and not a queue: it holds what has changed since it was last emptied. So its
+//! size is bounded by the subscription, however slow the reader and however busy the server.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use crate::common::ids::ServerId;
 use crate::protocol::mcp::results::ServerCapabilities;
 
-/// A list that a server may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// `tools/list`
@@ -22,22 +21,18 @@ pub enum List {
     Resources,
 }
 
-/// Which lists somebody wants to know about.
+/// A set of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// The tools.
     pub tools: bool,
-    /// The prompts.
     pub prompts: bool,
-    /// The resources and their templates.
     pub resources: bool,
 }
 
 impl Lists {
-    /// All of them.
     pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
 
-    /// Those that a server has which can do this.
+    /// Returns the lists that a server with these capabilities has.
     pub(crate) fn of(capabilities: &ServerCapabilities) -> Self {
         Self {
             tools: capabilities.tools.is_some(),
@@ -46,7 +41,6 @@ impl Lists {
         }
     }
 
-    /// Those of either.
     pub fn or(self, other: Self) -> Self {
         Self {
             tools: self.tools || other.tools,
@@ -55,7 +49,7 @@ impl Lists {
         }
     }
 
-    pub(crate) fn slot(&mut self, list: List) -> &mut bool {
+    pub(crate) fn flag_mut(&mut self, list: List) -> &mut bool {
         match list {
             List::Tools => &mut self.tools,
             List::Prompts => &mut self.prompts,
@@ -64,31 +58,27 @@ impl Lists {
     }
 
     pub(crate) fn has(mut self, list: List) -> bool {
-        *self.slot(list)
+        *self.flag_mut(list)
     }
 }
 
-/// What has changed since somebody last looked.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct UnreadChanges {
     pub(crate) lists: Lists,
-    /// With their servers.
     pub(crate) resources: BTreeSet<(ServerId, String)>,
 }
 
-/// One piece of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A list is another now.
     List(List),
-    /// A resource of a server is.
+    /// The URI of a resource, and its server.
     Resource(ServerId, String),
 }
 
-impl News {
+impl UnreadChanges {
     fn take(&mut self) -> Option<Change> {
         for list in [List::Tools, List::Prompts, List::Resources] {
-            if std::mem::take(self.lists.slot(list)) {
+            if std::mem::take(self.lists.flag_mut(list)) {
                 return Some(Change::List(list));
             }
         }
@@ -97,43 +87,39 @@ impl News {
     }
 }
 
-/// One listener's news.
 #[derive(Debug, Default)]
 pub struct Mailbox {
-    news: Mutex<News>,
+    unread: Mutex<UnreadChanges>,
     arrived: Notify,
 }
 
 impl Mailbox {
-    /// Waits until something has changed, and takes that one thing: what a reader does not get to tell is still there
-    /// for the next. Safe to give up.
+    /// Waits for a change and takes that one. The others stay for the next reader. Cancel-safe.
     pub async fn next(&self) -> Change {
         loop {
             let arrived = self.arrived.notified();
-            if let Some(change) = self.news.lock().take() {
+            if let Some(change) = self.unread.lock().take() {
                 return change;
             }
             arrived.await;
         }
     }
 
-    /// These lists are others now.
     pub fn lists_changed(&self, lists: Lists) {
-        self.put(|news| news.lists = news.lists.or(lists));
+        self.update(|unread| unread.lists = unread.lists.or(lists));
     }
 
-    /// Forgets a resource that is not wanted any more.
-    pub(crate) fn take_back(&self, resource: &(ServerId, String)) {
-        self.news.lock().resources.remove(resource);
+    pub(crate) fn remove_resource(&self, resource: &(ServerId, String)) {
+        self.unread.lock().resources.remove(resource);
     }
 
-    /// Forgets all resources of a server.
-    pub(crate) fn forget(&self, server: &ServerId) {
-        self.news.lock().resources.retain(|(of, _)| of != server);
+    /// Removes all resources of a server.
+    pub(crate) fn remove_server(&self, server: &ServerId) {
+        self.unread.lock().resources.retain(|(of, _)| of != server);
     }
 
-    pub(crate) fn put(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.news.lock());
+    pub(crate) fn update(&self, change: impl FnOnce(&mut UnreadChanges)) {
+        change(&mut self.unread.lock());
         self.arrived.notify_one();
     }
 }

@@ -1,4 +1,4 @@
-//! One request, from its post to its answer.
+//! Posts one request and reads its answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,208 +8,198 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::Link;
+use super::Endpoint;
 use super::client::SendError;
-use super::doubt;
-use super::head::{Head, SESSION};
-use super::refusal::refused;
+use super::headers::{MessageInfo, SESSION};
+use super::refusal::handle_refusal;
+use super::refusal_probe;
 use super::sse::SseDecoder;
-use super::stream::{Ended, Kind, drain, kind_of, read_events, read_whole, take};
-use crate::backend::connection::{CloseReason, RequestError};
-use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind};
+use super::stream::{BodyEnd, BodyKind, deliver, drain, kind_of, read_events, read_whole};
+use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::connection::reader::{Answers, Taken};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::method;
 
-/// The longest id of a session.
-const SESSION_LEN_MAX: usize = 1024;
-/// Before a stream that has broken off is asked for again, when the server has not said.
-const RESUME_AFTER: Duration = Duration::from_secs(1);
-/// At least so long, whatever the server says.
-const RESUME_AFTER_MIN: Duration = Duration::from_millis(50);
-/// How often to look whether a call whose time is over is still there.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// A server that was heard so lately is there, though one connection to it could not be made.
-const HEARD_LATELY: Duration = Duration::from_secs(1);
+const SESSION_ID_LEN_MAX: usize = 1024;
+/// The pause before a broken stream is resumed, unless the server names one.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
+const RESUME_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// How often to check whether an overdue call is still in flight.
+const OVERDUE_CHECK: Duration = Duration::from_secs(1);
+/// A server heard from within this time is alive, although a connection to it has failed.
+const HEARD_RECENTLY: Duration = Duration::from_secs(1);
 
-/// Why a request was sent on to where it must not go.
-pub(super) const ASTRAY: &str = "it redirects to where it must not";
+pub(super) const BAD_REDIRECT: &str = "it redirects to a host that is not allowed";
 
-/// Sends a request and brings back its answer, or why there is none. Gives the id it was for.
+/// Sends a request and completes its in-flight call. Returns the call's id.
 pub(super) async fn run(
-    link: Arc<Link>,
+    endpoint: Arc<Endpoint>,
     id: u64,
     frame: Frame,
     params: Vec<(String, String)>,
     cancelled: CancellationToken,
 ) -> u64 {
-    let connection = &link.connection;
+    let connection = &endpoint.connection;
     tokio::select! {
-        outcome = converse(&link, id, frame, &params) => {
+        outcome = request(&endpoint, id, frame, &params) => {
             if let Err(failure) = outcome {
-                if failure == RequestError::TooLarge {
-                    connection.metrics.too_long_lines.inc();
+                if failure == Failure::TooLarge {
+                    connection.metrics().too_long_lines.inc();
                 }
-                connection.in_flight.complete(id, Err(failure));
+                connection.pending().complete(id, Err(failure));
             }
         }
-        () = given_up(&link, id, &cancelled) => {}
-        _ = connection.closed() => {}
+        () = abandoned(&endpoint, id, &cancelled) => {}
+        () = connection.token().cancelled() => {}
     }
     id
 }
 
-/// Done when nobody is interested in the answer any more. A modern server learns of that by the end of the
-/// stream. A legacy one has been told, and may still answer.
-async fn given_up(link: &Link, id: u64, cancelled: &CancellationToken) {
-    let (connection, grace) = (&link.connection, link.connection.grace);
-    let told = async {
+/// Waits until nobody wants the answer any more. A modern server notices that the stream was
+/// closed. A legacy server got a cancel notification and has the grace period to answer.
+async fn abandoned(endpoint: &Endpoint, id: u64, cancelled: &CancellationToken) {
+    let (connection, grace) = (&endpoint.connection, endpoint.connection.grace());
+    let cancelled = async {
         cancelled.cancelled().await;
-        if !link.is_modern() {
+        if !endpoint.is_modern() {
             sleep(grace).await;
         }
     };
-    let forgotten = async {
-        while let Some(deadline) = connection.in_flight.deadline(id) {
-            sleep_until((deadline + grace).max(Instant::now() + LOOK_AGAIN)).await;
+    let expired = async {
+        while let Some(deadline) = connection.pending().deadline(id) {
+            sleep_until((deadline + grace).max(Instant::now() + OVERDUE_CHECK)).await;
         }
     };
     tokio::select! {
-        () = told => {}
-        () = forgotten => {}
+        () = cancelled => {}
+        () = expired => {}
     }
 }
 
-async fn converse(
-    link: &Link,
+async fn request(
+    endpoint: &Endpoint,
     id: u64,
     frame: Frame,
     params: &[(String, String)],
-) -> Result<(), RequestError> {
-    let head = Head::of(&frame);
-    let headers = head.headers(link, params)?;
-    match exchange(link, id, frame, &head, &headers).await {
-        Err(failure) if doubt::is_telling(link, &head.method) => {
-            Err(doubt::consider(link, id, failure).await)
+) -> Result<(), Failure> {
+    let info = MessageInfo::of(&frame);
+    let headers = info.headers(endpoint, params)?;
+    match exchange(endpoint, id, frame, &info, &headers).await {
+        Err(failure) if refusal_probe::is_relevant(endpoint, &info.method) => {
+            Err(refusal_probe::classify(endpoint, id, failure).await)
         }
         outcome => outcome,
     }
 }
 
 async fn exchange(
-    link: &Link,
+    endpoint: &Endpoint,
     id: u64,
     frame: Frame,
-    head: &Head,
+    info: &MessageInfo,
     headers: &HeaderMap,
-) -> Result<(), RequestError> {
-    let mut response = link.post(headers, frame).await.map_err(|error| unsent(link, error))?;
+) -> Result<(), Failure> {
+    let response = endpoint.post(headers, frame).await;
+    let mut response = response.map_err(|error| send_failure(endpoint, error))?;
     if !response.status().is_success() {
-        return refused(link, id, response, &head.method, headers.contains_key(SESSION)).await;
+        let is_in_session = headers.contains_key(SESSION);
+        return handle_refusal(endpoint, id, response, &info.method, is_in_session).await;
     }
-    if head.method == method::INITIALIZE {
-        note_session(link, response.headers());
+    if info.method == method::INITIALIZE {
+        keep_session_id(endpoint, response.headers());
     }
     let answered = match kind_of(&response) {
-        Kind::Json => {
-            let body = read_whole(&mut response, link.message_len_max).await.map_err(cut_off)?;
-            match take(link, body, ExpectedAnswers::To(id)).await {
-                MessageKind::Answer => Ok(()),
-                _ => Err(senseless("it answered with something else than an answer")),
+        BodyKind::Json => {
+            let body =
+                read_whole(&mut response, endpoint.message_len_max).await.map_err(cut_off)?;
+            match deliver(endpoint, body, Answers::To(id)).await {
+                Taken::Answer => Ok(()),
+                _ => Err(protocol_error("its response is not the answer to the request")),
             }
         }
-        Kind::Events => follow(link, id, response).await,
-        Kind::Other => Err(senseless("its answer is neither JSON nor a stream of events")),
+        BodyKind::Events => read_stream(endpoint, id, response).await,
+        BodyKind::Other => Err(protocol_error("its answer is neither JSON nor a stream of events")),
     };
     if answered.is_ok() {
-        link.doubt.note_answer();
+        endpoint.refusal_probe.note_answer();
     }
     answered
 }
 
-/// Reads a stream until the answer. A legacy server may end it and go on where it is asked to.
-async fn follow(link: &Link, id: u64, mut response: Response) -> Result<(), RequestError> {
-    let mut decoder = SseDecoder::new(link.message_len_max);
+/// Reads a stream until the answer. A stream of a legacy server that ends early is resumed.
+async fn read_stream(endpoint: &Endpoint, id: u64, mut response: Response) -> Result<(), Failure> {
+    let mut decoder = SseDecoder::new(endpoint.message_len_max);
     loop {
-        let ended = read_events(link, &mut response, &mut decoder, ExpectedAnswers::To(id)).await;
-        let Some(last_id) = decoder.last_id().filter(|_| !link.is_modern()).map(str::to_owned)
-        else {
-            return finish(ended, response).await;
-        };
-        if !matches!(ended, Ended::Over | Ended::Broken(_)) {
-            return finish(ended, response).await;
+        let ended = read_events(endpoint, &mut response, &mut decoder, Answers::To(id)).await;
+        if ended == BodyEnd::Answered {
+            drain(response).await;
+            return Ok(());
         }
-        sleep(decoder.retry().unwrap_or(RESUME_AFTER).max(RESUME_AFTER_MIN)).await;
-        response = match link.get(Some(&last_id)).await {
+        let is_resumable = matches!(ended, BodyEnd::EndOfBody | BodyEnd::ConnectionLost(_));
+        let last_id = decoder.last_id().filter(|_| is_resumable && !endpoint.is_modern());
+        let Some(last_id) = last_id.map(str::to_owned) else { return Err(cut_off(ended)) };
+        sleep(decoder.retry().unwrap_or(RESUME_PAUSE).max(RESUME_PAUSE_MIN)).await;
+        response = match endpoint.get(Some(&last_id)).await {
             Ok(response) if response.status().is_success() => response,
             Ok(_) => return Err(cut_off(ended)),
             Err(error) => {
-                tracing::debug!(%error, "an answer that broke off could not be resumed");
+                tracing::debug!(%error, "a broken stream could not be resumed");
                 return Err(cut_off(ended));
             }
         };
-        decoder.begin_again();
+        decoder.restart();
     }
 }
 
-async fn finish(ended: Ended, response: Response) -> Result<(), RequestError> {
-    if ended == Ended::Answered {
-        drain(response).await;
-        return Ok(());
-    }
-    Err(cut_off(ended))
-}
-
-/// The server may have done what it was asked; nobody will know.
-fn cut_off(ended: Ended) -> RequestError {
+/// Returns the failure of a call whose answer did not arrive. The server may have executed it.
+fn cut_off(ended: BodyEnd) -> Failure {
     match ended {
-        Ended::TooLarge => RequestError::TooLarge,
-        Ended::Flood => senseless("it floods its answer with what is no message"),
-        Ended::Answered | Ended::Over => senseless("it ended the response before the answer"),
-        Ended::Broken(error) => {
-            tracing::debug!(%error, "an answer broke off");
-            exited("the connection to it was lost")
+        BodyEnd::TooLarge => Failure::TooLarge,
+        BodyEnd::Flood => protocol_error("it floods its response with data that is no message"),
+        BodyEnd::Answered | BodyEnd::EndOfBody => {
+            protocol_error("it ended the response before the answer")
         }
+        BodyEnd::ConnectionLost(error) => connection_lost(&error),
     }
 }
 
-fn senseless(what: &str) -> RequestError {
-    RequestError::Closed { reason: CloseReason::Protocol(what.to_owned()), written: true }
+fn protocol_error(reason: &str) -> Failure {
+    Failure::Ended { end: End::Protocol(reason.to_owned()), written: true }
 }
 
-fn exited(how: &str) -> RequestError {
-    RequestError::Closed { reason: CloseReason::Exited(how.to_owned()), written: true }
+fn connection_lost(error: &str) -> Failure {
+    tracing::debug!(%error, "the connection was lost during a request");
+    let reason = "the connection to it was lost".to_owned();
+    Failure::Ended { end: End::Exited(reason), written: true }
 }
 
-fn unsent(link: &Link, error: SendError) -> RequestError {
+fn send_failure(endpoint: &Endpoint, error: SendError) -> Failure {
     let detail = error.to_string();
     match error {
         SendError::Unreachable(_) => {
             let reason = "it cannot be reached";
-            if link.connection.liveness.silent_for() > HEARD_LATELY {
-                link.connection.retire(reason, detail.clone());
+            if endpoint.connection.pulse().silent_for() > HEARD_RECENTLY {
+                endpoint.connection.retire(reason, detail.clone());
             }
-            RequestError::Unreached { reason: reason.into(), detail }
+            Failure::Unreached { reason: reason.into(), detail }
         }
-        SendError::Elsewhere(_) | SendError::Nowhere => {
+        SendError::RedirectRefused(_) | SendError::BadRedirect => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
-            RequestError::Unreached { reason: ASTRAY.into(), detail }
+            Failure::Unreached { reason: BAD_REDIRECT.into(), detail }
         }
-        SendError::Broken(_) => {
-            tracing::debug!(%error, "a request broke off");
-            exited("the connection to it was lost")
-        }
+        SendError::Broken(_) => connection_lost(&detail),
     }
 }
 
-fn note_session(link: &Link, headers: &HeaderMap) {
+fn keep_session_id(endpoint: &Endpoint, headers: &HeaderMap) {
     let is_id = |value: &&HeaderValue| {
         let bytes = value.as_bytes();
-        (1..=SESSION_LEN_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+        (1..=SESSION_ID_LEN_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     };
     if let Some(session) = headers.get(SESSION).filter(is_id) {
         let mut session = session.clone();
         session.set_sensitive(true);
-        let _ = link.session.set(session);
+        let _ = endpoint.session.set(session);
     }
 }
 
@@ -221,16 +211,15 @@ mod tests {
     use crate::backend::connection::Connection;
 
     #[tokio::test(start_paused = true)]
-    async fn one_connection_that_cannot_be_made_is_no_reason_to_leave_a_server_that_was_just_heard()
-    {
-        let link = Link::to_nowhere();
+    async fn one_failed_connection_does_not_retire_a_server_that_was_heard_recently() {
+        let endpoint = Endpoint::unreachable();
         let is_retired = |connection: &Connection| connection.retired().is_some();
-        let fail = || unsent(&link, SendError::Unreachable("refused".to_owned()));
-        advance(HEARD_LATELY * 10).await;
-        link.connection.liveness.note_output();
-        advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), RequestError::Unreached { .. }) && !is_retired(&link.connection));
-        advance(HEARD_LATELY).await;
-        assert!(matches!(fail(), RequestError::Unreached { .. }) && is_retired(&link.connection));
+        let fail = || send_failure(&endpoint, SendError::Unreachable("refused".to_owned()));
+        advance(HEARD_RECENTLY * 10).await;
+        endpoint.connection.pulse().note_heard();
+        advance(HEARD_RECENTLY).await;
+        assert!(matches!(fail(), Failure::Unreached { .. }) && !is_retired(&endpoint.connection));
+        advance(HEARD_RECENTLY).await;
+        assert!(matches!(fail(), Failure::Unreached { .. }) && is_retired(&endpoint.connection));
     }
 }

@@ -1,5 +1,4 @@
-//! The way to one server: its address, what the operator wants every request to carry, and how far the
-//! server may send a request elsewhere.
+//! Sends requests to one server, with the operator's headers, and follows redirects within bounds.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,51 +11,49 @@ use reqwest::{Method, Response, StatusCode, Url};
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
 use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
 
-/// Less than what common servers (Node.js, uvicorn: 5 s) keep a connection open for: a request that meets a
-/// connection as it is being closed is lost.
+/// Less than the idle timeout of common servers (Node.js, uvicorn: 5 s). A request on a connection
+/// that the server is closing is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How a connection that has gone silent is found out.
+/// HTTP/2 pings find a connection that has gone silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// More hops than this lead nowhere.
 const REDIRECTS_MAX: usize = 5;
 
-/// Sends requests to one server.
 pub(super) struct Client {
     http: reqwest::Client,
     url: Url,
-    /// The operator's own. They go to no other host.
+    /// The operator's headers. They go to no other host.
     headers: HeaderMap,
     redirect_hosts: Vec<Host>,
 }
 
-/// Why there is no way.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// A tenant's secret that it needs is not there.
     #[error(transparent)]
     MissingSecret(#[from] MissingSecret),
-    /// With a secret put in, a header is none.
+    /// A secret that was inserted makes the header invalid.
     #[error("the header `{0}` has characters that no header can have")]
     Header(String),
-    /// TLS cannot be set up.
-    #[error("HTTP cannot be spoken; are the system's CA certificates installed? {}", causes(.0))]
+    #[error(
+        "the HTTP client cannot be set up; are the system's CA certificates installed? {}",
+        causes(.0)
+    )]
     Tls(reqwest::Error),
 }
 
-/// Why a request got no response.
+/// Says why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
-    /// The server has not seen it.
+    /// The request did not reach the server.
     #[error("{0}")]
     Unreachable(String),
-    /// The server sent it on to where it must not go. Nobody has worked on it.
+    /// Not executed: the server redirected the request to a host that is not allowed.
     #[error("it redirects to `{0}`, which is not in `redirect_hosts`")]
-    Elsewhere(String),
-    /// The server sent it on and on, or nowhere.
+    RedirectRefused(String),
+    /// Too many redirects, or one without a usable location.
     #[error("its redirects lead nowhere")]
-    Nowhere,
-    /// It may have arrived.
+    BadRedirect,
+    /// The request may have reached the server.
     #[error("{0}")]
     Broken(String),
 }
@@ -77,9 +74,9 @@ impl Client {
             headers.insert(name, value);
         }
         let http = reqwest::Client::builder()
-            // What the operator has written is where it goes.
+            // Requests go to the configured address, whatever the environment says of proxies.
             .no_proxy()
-            // Followed here, since all headers would go along.
+            // Followed in `send`, because reqwest would pass all headers on.
             .redirect(Policy::none())
             .user_agent(format!("{IMPLEMENTATION_NAME}/{IMPLEMENTATION_VERSION}"))
             .connect_timeout(upstream.init_timeout)
@@ -94,7 +91,7 @@ impl Client {
         Ok(Self { http, url: upstream.url.clone(), headers, redirect_hosts })
     }
 
-    /// Sends a request wherever the server wants it, within bounds. Redirects keep method and body.
+    /// Sends a request and follows redirects within bounds. Redirects keep method and body.
     pub(super) async fn send(
         &self,
         method: &Method,
@@ -104,7 +101,7 @@ impl Client {
         let mut url = self.url.clone();
         for _ in 0..=REDIRECTS_MAX {
             let mut request = self.http.request(method.clone(), url.clone());
-            if self.is_home(&url) {
+            if self.is_own_host(&url) {
                 request = request.headers(self.headers.clone());
             }
             request = request.headers(headers.clone());
@@ -116,27 +113,28 @@ impl Client {
                 return Ok(response);
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            url = self.next(&url, location)?;
+            url = self.redirected(&url, location)?;
         }
-        Err(SendError::Nowhere)
+        Err(SendError::BadRedirect)
     }
 
-    /// Where a redirect leads, if it may.
-    fn next(&self, from: &Url, location: Option<&str>) -> Result<Url, SendError> {
+    /// Returns the URL that a redirect leads to, if it is allowed.
+    fn redirected(&self, from: &Url, location: Option<&str>) -> Result<Url, SendError> {
         let next = location.and_then(|location| from.join(location).ok());
-        let mut next = next.ok_or(SendError::Nowhere)?;
+        let mut next = next.ok_or(SendError::BadRedirect)?;
         let _ = next.set_username("");
         let _ = next.set_password(None);
         let is_downgrade = self.url.scheme() == "https" && next.scheme() != "https";
-        let is_known = self.is_home(&next) || self.may_redirect_to(&next);
-        match is_known && !is_downgrade && ["http", "https"].contains(&next.scheme()) {
-            true => Ok(next),
-            false => Err(SendError::Elsewhere(host_of(&next))),
+        let is_known = self.is_own_host(&next) || self.may_redirect_to(&next);
+        if is_known && !is_downgrade && ["http", "https"].contains(&next.scheme()) {
+            Ok(next)
+        } else {
+            Err(SendError::RedirectRefused(host_of(&next)))
         }
     }
 
-    /// Whether it is the server itself; it may ask for encryption.
-    fn is_home(&self, url: &Url) -> bool {
+    /// Returns whether the URL is on the server itself. A change from `http` to `https` is allowed.
+    fn is_own_host(&self, url: &Url) -> bool {
         let same_port = url.port_or_known_default() == self.url.port_or_known_default();
         let (from, to) = (self.url.scheme(), url.scheme());
         let same_service = from == to && same_port || from == "http" && to == "https";
@@ -151,18 +149,18 @@ impl Client {
 
 impl SendError {
     fn of(error: reqwest::Error) -> Self {
-        let (is_connect, story) =
-            (error.is_connect() || error.is_builder(), causes(&error.without_url()));
-        if is_connect { Self::Unreachable(story) } else { Self::Broken(story) }
+        let is_unsent = error.is_connect() || error.is_builder();
+        let causes = causes(&error.without_url());
+        if is_unsent { Self::Unreachable(causes) } else { Self::Broken(causes) }
     }
 }
 
-/// 303 is not among them: it says that the answer is elsewhere, not the server.
+/// Excludes 303, which says that the answer, and not the server, is elsewhere.
 fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 307 | 308)
 }
 
-/// `host:port`, as it stands in `redirect_hosts`.
+/// Returns `host:port`, as in `redirect_hosts`.
 fn host_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port_or_known_default() {
@@ -171,7 +169,7 @@ fn host_of(url: &Url) -> String {
     }
 }
 
-/// An error with what lies behind it, which reqwest keeps to itself.
+/// Joins an error and its sources, which reqwest leaves out of its message.
 pub(super) fn causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -197,8 +195,8 @@ mod tests {
         Client::new(&upstream, &Secrets::new(), 1).unwrap()
     }
 
-    fn lead(client: &Client, location: &str) -> Result<String, String> {
-        let next = client.next(&client.url, Some(location));
+    fn redirected(client: &Client, location: &str) -> Result<String, String> {
+        let next = client.redirected(&client.url, Some(location));
         next.map(String::from).map_err(|error| error.to_string())
     }
 
@@ -206,29 +204,29 @@ mod tests {
     fn redirects_stay_with_the_server_and_never_lose_encryption() {
         let plain = client("http://a.example/mcp", &[]);
         for location in ["/mcp/", "http://a.example/x", "https://a.example/mcp"] {
-            assert!(lead(&plain, location).is_ok(), "{location}");
+            assert!(redirected(&plain, location).is_ok(), "{location}");
         }
         for location in
             ["http://b.example/mcp", "http://a.example:81/", "ftp://a.example/", "//b.example/"]
         {
-            assert!(lead(&plain, location).is_err(), "{location}");
+            assert!(redirected(&plain, location).is_err(), "{location}");
         }
-        let error = lead(&plain, "http://b.example/mcp").unwrap_err();
+        let error = redirected(&plain, "http://b.example/mcp").unwrap_err();
         assert_eq!(error, "it redirects to `b.example:80`, which is not in `redirect_hosts`");
         let encrypted = client("https://a.example/mcp", &["b.example", "a.example"]);
-        assert!(lead(&encrypted, "http://a.example/mcp").is_err());
-        assert!(lead(&encrypted, "http://b.example/mcp").is_err());
+        assert!(redirected(&encrypted, "http://a.example/mcp").is_err());
+        assert!(redirected(&encrypted, "http://b.example/mcp").is_err());
         assert_eq!(
-            lead(&encrypted, "https://user:pw@b.example/mcp").unwrap(),
+            redirected(&encrypted, "https://user:pw@b.example/mcp").unwrap(),
             "https://b.example/mcp"
         );
     }
 
     #[test]
-    fn the_operators_headers_stay_at_home() {
+    fn the_operators_headers_go_to_no_other_host() {
         let client = client("http://a.example/mcp", &["b.example"]);
-        let is_home = |url: &str| client.is_home(&url.parse().unwrap());
-        assert!(is_home("http://a.example/other") && is_home("https://a.example/mcp"));
-        assert!(!is_home("http://b.example/mcp") && !is_home("http://a.example:8080/mcp"));
+        let is_own_host = |url: &str| client.is_own_host(&url.parse().unwrap());
+        assert!(is_own_host("http://a.example/other") && is_own_host("https://a.example/mcp"));
+        assert!(!is_own_host("http://b.example/mcp") && !is_own_host("http://a.example:8080/mcp"));
     }
 }

@@ -1,4 +1,4 @@
-//! A response that is no success: what it says about the request, the session and the server.
+//! Interprets a response that is no success: what it says of the request, the session, the server.
 
 use std::time::Duration;
 
@@ -7,104 +7,103 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
-use super::Link;
-use super::doubt;
-use super::stream::{read_whole, take};
-use crate::backend::connection::RequestError;
-use crate::backend::connection::incoming::ExpectedAnswers;
+use super::Endpoint;
+use super::refusal_probe;
+use super::stream::{deliver, read_whole};
+use crate::backend::connection::in_flight::Failure;
+use crate::backend::connection::reader::Answers;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
-/// How much of the body of a refusal is looked at.
-const REFUSAL_LEN_MAX: usize = 64 * 1024;
-/// How long it may take to come. The status says that it is one, and callers need not wait for more.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The codes with which SDKs refuse a session.
+const BODY_LEN_MAX: usize = 64 * 1024;
+/// Time for the body to arrive. The status alone is enough to fail the call.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Error codes that SDKs use to refuse a session.
 const BAD_REQUEST: i64 = -32000;
 const NO_SUCH_SESSION: i64 = -32001;
-/// The longest wait that callers are told of.
+/// The longest `Retry-After` that callers get.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-/// A server that wants to be left alone for longer is asked again all the same: one refusal, whoever's call it was, does
-/// not keep all tenants waiting for long. If the server still means it, the next call finds out.
+/// The longest pause that one refusal causes, whatever `Retry-After` says: one tenant's call must
+/// not keep all tenants waiting. If the server still refuses, the next call finds out.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// For how long a server is left alone that is asked too much and does not say for how long.
+/// The pause after a 429 without `Retry-After`.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A status that is no success. Modern servers say more in the body: that is an answer like any other, unless the server
-/// wants to be left alone. Then it has refused the request, and whoever asks next has to know, however long the rest of
-/// the response may take.
-pub(super) async fn refused(
-    link: &Link,
+/// Handles a status that is no success. A JSON-RPC error in the body is an answer like any other,
+/// unless the server asks for a pause. The pause then starts at once, before the body is read.
+pub(super) async fn handle_refusal(
+    endpoint: &Endpoint,
     id: u64,
     mut response: Response,
     method: &str,
     is_in_session: bool,
-) -> Result<(), RequestError> {
-    // Else a server that says nothing but this when it is idle would be asked for a sign of life all the time.
-    link.connection.liveness.note_output();
+) -> Result<(), Failure> {
+    // A status is a sign of life. Otherwise an idle server that only refuses would be pinged
+    // forever.
+    endpoint.connection.pulse().note_heard();
     let status = response.status().as_u16();
     let retry_after = match (status, retry_after(response.headers())) {
         (429, None) => Some(PAUSE),
         (_, said) => said,
     };
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
-        link.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
-        return Err(RequestError::Http { status, retry_after: Some(retry_after) });
+        endpoint.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
+        return Err(Failure::Http { status, retry_after: Some(retry_after) });
     }
-    let body = timeout(REFUSAL_TIMEOUT, read_whole(&mut response, REFUSAL_LEN_MAX)).await;
+    let body = timeout(BODY_TIMEOUT, read_whole(&mut response, BODY_LEN_MAX)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let error_code = error_of(&body, id);
     if is_in_session {
         let is_gone = match session_after(status, &body, error_code.is_some()) {
-            Session::Known => false,
-            // What was there when the session began is not there either. For other things it is asked for.
-            Session::InDoubt => method == method::TOOLS_LIST,
-            Session::Gone => true,
+            SessionState::Known => false,
+            // The tool list existed when the session began, so a 404 for it means the session.
+            SessionState::InDoubt => method == method::TOOLS_LIST,
+            SessionState::Gone => true,
         };
         if is_gone {
-            return Err(link.session_is_gone());
+            return Err(endpoint.retire_session());
         }
     }
     if let Some(code) = error_code {
         if code == HEADER_MISMATCH {
-            // What the tool wants in headers is not what it said when it was listed.
-            link.connection.note_tools_changed();
+            // The tool wants other headers than when it was listed.
+            endpoint.connection.note_tools_changed();
         }
-        // A version that was agreed upon, or a request that makes no sense to it: it may have become another.
-        if doubt::is_telling(link, method) {
+        // A server that rejects the agreed version or a valid request may have been replaced.
+        if refusal_probe::is_relevant(endpoint, method) {
             match code {
                 UNSUPPORTED_PROTOCOL_VERSION => {
-                    if let Some(given_up) = doubt::verdict(link, id).await {
-                        return Err(given_up);
+                    if let Some(retired) = refusal_probe::wait(endpoint, id).await {
+                        return Err(retired);
                     }
                 }
-                _ if status == 400 => doubt::raise(link),
+                _ if status == 400 => refusal_probe::trigger(endpoint),
                 _ => {}
             }
         }
-        take(link, body, ExpectedAnswers::To(id)).await;
+        deliver(endpoint, body, Answers::To(id)).await;
         return Ok(());
     }
-    Err(RequestError::Http { status, retry_after })
+    Err(Failure::Http { status, retry_after })
 }
 
-/// What a refusal says about the session.
+/// Says what a refusal means for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Session {
-    /// Nothing.
+enum SessionState {
     Known,
-    /// Either that it has ended, or that one thing is not there.
+    /// Either the session is gone, or the requested thing does not exist.
     InDoubt,
-    /// That it has ended.
     Gone,
 }
 
-/// Whether the server has forgotten the session. The specification asks for 404, which is also what one tool may say, or a
-/// proxy; many servers say 400 with an error, and some make that the answer to the request. Then it must have the words they
-/// have from the SDKs: a tool that has sessions of its own can fail with others, and has run.
-fn session_after(status: u16, body: &[u8], is_answer: bool) -> Session {
-    // Without the other members of an answer, at times.
+/// Decides whether the server has forgotten the session.
+///
+/// The specification asks for 404, but a tool or a proxy may say 404 too. Many servers say 400 with
+/// an error, and some make that error the answer to the request. An answer must have the exact
+/// words of the SDKs: a tool with sessions of its own may fail with others, after it has run.
+fn session_after(status: u16, body: &[u8], is_answer: bool) -> SessionState {
+    // The other members of an answer may be missing.
     #[derive(Deserialize)]
     struct Refusal {
         error: ErrorObject,
@@ -114,17 +113,17 @@ fn session_after(status: u16, body: &[u8], is_answer: bool) -> Session {
         refusal.map_or((0, String::new()), |it| (it.code, it.message.to_lowercase()));
     let is_about_session = words.contains("session");
     let is_gone = match (status, code) {
-        (404, _) if !is_answer && !is_about_session => return Session::InDoubt,
+        (404, _) if !is_answer && !is_about_session => return SessionState::InDoubt,
         (404, _) if !is_answer => true,
         (400, BAD_REQUEST | NO_SUCH_SESSION) if !is_answer => is_about_session,
         (400 | 404, BAD_REQUEST) => is_about_session && words.starts_with("bad request:"),
         (404, NO_SUCH_SESSION) => words == "session not found",
         _ => false,
     };
-    if is_gone { Session::Gone } else { Session::Known }
+    if is_gone { SessionState::Gone } else { SessionState::Known }
 }
 
-/// The code of the JSON-RPC error that answers `id`.
+/// Returns the code of the JSON-RPC error that answers `id`.
 fn error_of(body: &[u8], id: u64) -> Option<i64> {
     match decode(body) {
         Ok(Message::Response { id: answered, outcome: Err(error) })
@@ -136,7 +135,7 @@ fn error_of(body: &[u8], id: u64) -> Option<i64> {
     }
 }
 
-/// `Retry-After`, in seconds or as a date.
+/// Parses `Retry-After`, in seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match value.parse() {
@@ -172,21 +171,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_refusal_keeps_all_tenants_waiting_for_a_moment_only() {
-        let link = Link::to_nowhere();
+    async fn one_refusal_pauses_all_tenants_only_briefly() {
+        let endpoint = Endpoint::unreachable();
         for (asked, paused) in [("3", 3), ("300", 10)] {
             let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
             let response = Response::from(response.body("").unwrap());
-            let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
+            let failure = handle_refusal(&endpoint, 1, response, method::TOOLS_CALL, false)
+                .await
+                .unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
-            assert_eq!(failure, RequestError::Http { status: 429, retry_after });
+            assert_eq!(failure, Failure::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
-            assert_eq!(*link.connection.paused_until().borrow(), Some(until));
+            assert_eq!(*endpoint.connection.paused_until().borrow(), Some(until));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_asked_too_much_is_left_alone_whatever_else_it_says() {
+    async fn a_server_that_asks_for_a_pause_gets_it_whatever_else_it_says() {
         let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"too many"}}"#;
         let second = Duration::from_secs(1);
         for (status, asked, body, wait) in [
@@ -194,48 +195,50 @@ mod tests {
             (429, None, error, Some(second)),
             (429, Some("3"), error, Some(3 * second)),
             (503, Some("3"), error, Some(3 * second)),
-            // A proxy's, for all that is known.
+            // May come from a proxy.
             (503, None, "", None),
         ] {
-            let link = Link::to_nowhere();
+            let endpoint = Endpoint::unreachable();
             let mut response = axum::http::Response::builder().status(status);
             if let Some(asked) = asked {
                 response = response.header(RETRY_AFTER, asked);
             }
             let response = Response::from(response.body(body).unwrap());
-            let failure = refused(&link, 1, response, method::TOOLS_CALL, false).await.unwrap_err();
-            assert_eq!(failure, RequestError::Http { status, retry_after: wait });
+            let failure = handle_refusal(&endpoint, 1, response, method::TOOLS_CALL, false)
+                .await
+                .unwrap_err();
+            assert_eq!(failure, Failure::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
-            assert_eq!(*link.connection.paused_until().borrow(), until);
+            assert_eq!(*endpoint.connection.paused_until().borrow(), until);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_status_is_a_sign_of_life() {
-        let link = Link::to_nowhere();
+        let endpoint = Endpoint::unreachable();
         for status in [401, 429, 500, 502] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let response = axum::http::Response::builder().status(status).body("").unwrap();
-            refused(&link, 1, Response::from(response), method::TOOLS_CALL, false)
+            handle_refusal(&endpoint, 1, Response::from(response), method::TOOLS_CALL, false)
                 .await
                 .unwrap_err();
-            assert_eq!(link.connection.liveness.silent_for(), Duration::ZERO, "{status}");
+            assert_eq!(endpoint.connection.pulse().silent_for(), Duration::ZERO, "{status}");
         }
     }
 
     #[test]
-    fn a_session_that_is_not_known_is_told_from_other_errors() {
+    fn an_unknown_session_is_distinguished_from_other_errors() {
         let body = |code: i64, message: &str| {
             format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"{message}"}}}}"#)
         };
         let bad_request = body(-32000, "Bad Request: No valid session ID provided");
         let not_found = body(-32001, "Session not found");
         let after = |status, body: &str| session_after(status, body.as_bytes(), false);
-        let lost = |status, body: &str| after(status, body) == Session::Gone;
+        let lost = |status, body: &str| after(status, body) == SessionState::Gone;
         assert!(lost(400, &bad_request) && lost(400, &not_found) && lost(404, &not_found));
         assert!(lost(404, &body(-32600, "Session not found")));
         for body in ["", "<p>", "session not found", &body(-32600, "Not found")] {
-            assert_eq!(after(404, body), Session::InDoubt, "{body}");
+            assert_eq!(after(404, body), SessionState::InDoubt, "{body}");
         }
         assert!(!lost(400, &body(-32602, "no such session")));
         assert!(!lost(400, &body(-32000, "Bad Request")) && !lost(400, "session"));
@@ -243,7 +246,7 @@ mod tests {
 
         // The answer to the request, by its id.
         let lost =
-            |status, body: &str| session_after(status, body.as_bytes(), true) == Session::Gone;
+            |status, body: &str| session_after(status, body.as_bytes(), true) == SessionState::Gone;
         assert!(lost(400, &bad_request) && lost(404, &not_found));
         assert!(!lost(400, &not_found) && !lost(500, &bad_request) && !lost(404, ""));
         for message in ["browser session is busy", "Session not found", "no session: bad request"] {

@@ -1,56 +1,51 @@
-//! Reads `text/event-stream`: bytes in, however they were cut, and events out.
+//! Decodes `text/event-stream`: chunks of bytes in, events out.
 //!
-//! It holds the data of one event at most, up to a limit. Of an event over the limit no more is kept than
-//! that there was one.
+//! The decoder buffers one event at most. It reports an event over the limit without keeping it.
 
 use std::time::Duration;
 
-/// Beyond the data itself, a line has the name of its field.
+/// A line has the name of its field beside the data.
 const FIELD_LEN_MAX: usize = 16;
-/// A longer id is not one that could be sent back in a header.
+/// A longer id could not be sent back in a header.
 const ID_LEN_MAX: usize = 1024;
-/// Nobody comes back after more than this.
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item {
-    /// The data of an event that is a message.
+    /// The data of an event of the type `message`.
     Message(Vec<u8>),
-    /// An event was over the limit. What is left of it will be skipped.
+    /// An event was over the limit. The rest of it will be skipped.
     TooLarge,
 }
 
-/// A stream that is being read.
 #[derive(Debug)]
 pub struct SseDecoder {
     data_len_max: usize,
-    /// What has come of a line whose end has not.
+    /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
-    /// The line so far is a comment, or too long: it is not kept.
+    /// Set while a comment, or a line that is too long, is skipped.
     skips_line: bool,
-    /// The last line ended with CR: an LF that follows belongs to it.
+    /// Set after a CR that ended a line: an LF that follows belongs to it.
     after_cr: bool,
     is_first_line: bool,
-    event: Event,
-    /// Only an event that has come whole counts.
+    event: PartialEvent,
+    /// The id of the last complete event that had one.
     last_id: Option<String>,
     retry: Option<Duration>,
 }
 
-/// An event whose end has not come.
 #[derive(Debug, Default)]
-struct Event {
+struct PartialEvent {
     data: Option<Vec<u8>>,
     id: Option<String>,
-    /// It is of another kind than `message`.
+    /// Set for an event of another type than `message`.
     is_other: bool,
     is_too_large: bool,
 }
 
 impl SseDecoder {
-    /// A stream from its beginning; `data_len_max` limits the data of one event.
+    /// Starts at the beginning of a stream; `data_len_max` limits the data of one event.
     pub fn new(data_len_max: usize) -> Self {
         Self {
             data_len_max,
@@ -58,13 +53,13 @@ impl SseDecoder {
             skips_line: false,
             after_cr: false,
             is_first_line: true,
-            event: Event::default(),
+            event: PartialEvent::default(),
             last_id: None,
             retry: None,
         }
     }
 
-    /// Takes the next bytes; what is complete with them is added to `items`.
+    /// Decodes the next bytes and adds every completed event to `items`.
     pub fn push(&mut self, mut bytes: &[u8], items: &mut Vec<Item>) {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
@@ -81,18 +76,18 @@ impl SseDecoder {
         }
     }
 
-    /// A new stream takes the place of one that has ended; its id and its `retry` are still good.
-    pub fn begin_again(&mut self) {
+    /// Prepares for a new stream that continues this one. Keeps the last id and `retry`.
+    pub fn restart(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry);
         *self = Self { last_id, retry, ..Self::new(self.data_len_max) };
     }
 
-    /// The id of the last event that had one: where to go on.
+    /// Returns the id from which the stream can be resumed.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long to wait before coming back, if the server has said.
+    /// Returns the pause that the server asked for before a reconnect.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
@@ -123,7 +118,7 @@ impl SseDecoder {
         } else {
             self.field(text, items);
         }
-        // Its memory serves the next one, unless it is much.
+        // Reuse the buffer for the next line, unless it has grown large.
         line.clear();
         if line.capacity() <= 4096 {
             self.line = line;
@@ -176,7 +171,7 @@ impl SseDecoder {
     fn end_event(&mut self, items: &mut Vec<Item>) {
         let event = std::mem::take(&mut self.event);
         if let Some(id) = event.id {
-            // An empty one takes back those before.
+            // An empty id resets the last one.
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
         match event.data {

@@ -1,16 +1,18 @@
-//! The guard: a small process between the gateway and each server it starts, so that no server outlives
-//! the gateway, however the gateway ends.
+//! The guard: a small process between the gateway and each server, so that no server outlives the
+//! gateway, however the gateway ends.
 //!
-//! Neither process groups nor the parent-death signal reach a grandchild that made a session of its own,
-//! and a gateway that is killed cannot clean up. The guard can: it is this executable run again, it is the
-//! parent of the server and the adoptive parent of whatever the server leaves behind, and it watches the
-//! gateway. When the gateway is gone it kills everything below it; when the server ends it kills what is
-//! left and passes on the exit code; when it is told to stop it goes TERM, then KILL.
+//! Neither process groups nor the parent-death signal reach a grandchild that made its own session,
+//! and a killed gateway cannot clean up. The guard can. It is this executable, run again, and it is
+//! the parent of the server and the subreaper of the server's orphans.
 //!
-//! The server's pipes are the gateway's own: the guard hands them down and keeps none.
+//! - The gateway ends: the guard kills all its descendants.
+//! - The server ends: the guard kills what is left and passes on the exit code.
+//! - The guard gets TERM: it sends TERM to the server, then KILL.
 //!
-//! The guard itself is not confined, since it has to clean up: the process that becomes the server confines itself
-//! ([`super::sandbox::Confinement`]).
+//! The guard hands the gateway's pipes down to the server and keeps none.
+//!
+//! The guard itself is not confined, because it has to clean up. The process that becomes the
+//! server confines itself ([`super::sandbox::Confinement`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -33,22 +35,22 @@ use tokio::time::Instant;
 use super::proc_table;
 use super::sandbox::{
     CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, PrivateDirectory, Profile,
-    close_inherited, hide,
+    close_inherited, make_undumpable,
 };
 
-/// From TERM to KILL.
+/// Time from TERM to KILL.
 pub(crate) const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long killed processes are waited for. One that is stuck in the kernel cannot be helped.
+/// Time to wait for killed processes. A process stuck in the kernel may never exit.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The server did not end when told to, and was killed: what a shell says of signal 9.
+/// Exit code for a server that ignored TERM and was killed, as a shell reports signal 9.
 const KILLED: u8 = 128 + 9;
 
-/// Runs `program` under guard, confined by `profile`, until it ends, or `gateway` does.
+/// Runs `program`, confined by `profile`, until the program or `gateway` ends.
 pub fn run(gateway: u32, profile: &str, program: &OsStr, args: &[OsString]) -> ExitCode {
     match try_run(gateway, profile, program, args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            // Whoever would read it may be gone.
+            // Nobody may be left to read it.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(match error {
                 ConfineError::Run { .. } | ConfineError::Guard(_) => CANNOT_RUN,
@@ -64,12 +66,12 @@ fn try_run(
     program: &OsStr,
     args: &[OsString],
 ) -> Result<u8, ConfineError> {
-    // First of all, as long as everything that is open is inherited.
+    // Must come first: at this point every open descriptor is an inherited one.
     close_inherited().map_err(ConfineError::Descriptors)?;
-    let Some(gateway_end) = take_post(gateway)? else { return Ok(0) };
+    let Some(gateway_end) = become_guard(gateway)? else { return Ok(0) };
     let profile: Profile = serde_json::from_str(profile)?;
     let is_in_sandbox = profile.reach.is_some();
-    // It goes when nothing is left that could use it.
+    // Dropped, and thereby removed, when no process is left that could use it.
     let directory = make_directory(&profile)?;
     let mut command = Command::new(program);
     command.args(args).process_group(0);
@@ -87,15 +89,15 @@ fn try_run(
     })
 }
 
-/// Makes this process a guard; gives what shows the gateway's end, if that has not come yet.
-fn take_post(gateway: u32) -> io::Result<Option<OwnedFd>> {
+/// Makes this process a guard. Returns the gateway's pidfd, or `None` if the gateway has ended.
+fn become_guard(gateway: u32) -> io::Result<Option<OwnedFd>> {
     let gateway = Pid::from_raw(gateway.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
-    // Its environment is the server's, secrets included, and its user may be that of other servers.
-    hide()?;
-    // A session of its own: keys pressed at the gateway's terminal are for the gateway.
+    // The guard's environment has the server's secrets, and other servers may run as the same user.
+    make_undumpable()?;
+    // In a session of its own the guard gets no signals from the gateway's terminal.
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    // Opened before the look at the parent: if the gateway died earlier than this, one of the two shows it.
+    // Opened before the parent is checked: if the gateway has died, one of the two shows it.
     let gateway_end = pidfd_open(gateway, PidfdFlags::empty())?;
     Ok((getppid() == Some(gateway)).then_some(gateway_end))
 }
@@ -108,57 +110,53 @@ fn make_directory(profile: &Profile) -> Result<Option<PrivateDirectory>, Confine
     }
 }
 
-/// Starts the server and stays until nothing is left of it; gives its exit code.
+/// Starts the server, waits until it and all its descendants are gone, and returns its exit code.
 fn guard(
     gateway_end: &OwnedFd,
     start: impl FnOnce() -> Result<Child, ConfineError>,
 ) -> Result<u8, ConfineError> {
-    // Before the server is started, so that none is missed.
-    let signals = hear_signals()?;
-    // From this thread, which lives as long as the guard, since that is what the kernel takes for its end.
+    // Blocked before the server starts, so that no signal is missed.
+    let signals = block_signals()?;
+    // Started from the main thread: the parent-death signal fires when the starting thread ends.
     let server = Pid::from_child(&start()?);
     let ended = watch(server, &signals, gateway_end);
-    // However it ended, nothing is left behind. A server that was not collected yet still has its
-    // number, and its group can be killed at one stroke.
-    if !matches!(ended, Ok(Ended::ByItself(_))) {
+    // A server that was not reaped yet still has its pid, so its whole group can be killed at once.
+    if !matches!(ended, Ok(Ended::Exited(_))) {
         let _ = kill_process_group(server, Signal::KILL);
     }
     kill_descendants();
     Ok(exit_code(ended?))
 }
 
-/// Has the end of children and the wish to stop wait to be read.
-fn hear_signals() -> io::Result<SignalFd> {
-    let heard = SigSet::from_iter([SIGCHLD, SIGTERM]);
-    heard.thread_block()?;
-    Ok(SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+/// Blocks SIGCHLD and SIGTERM, and returns the descriptor that reports them.
+fn block_signals() -> io::Result<SignalFd> {
+    let blocked = SigSet::from_iter([SIGCHLD, SIGTERM]);
+    blocked.thread_block()?;
+    Ok(SignalFd::with_flags(&blocked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// How a watch ends.
 enum Ended {
-    /// The server ended, for whatever reason.
-    ByItself(ExitStatus),
-    /// It was told to end, and did not.
+    Exited(ExitStatus),
+    /// The server ignored TERM for [`TERM_GRACE`].
     Overdue,
-    /// The gateway is gone.
     GatewayGone,
 }
 
-/// Waits for the server's end, a reason to end it, or the gateway's end.
+/// Waits until the server ends, is overdue after a TERM, or the gateway ends.
 fn watch(server: Pid, signals: &SignalFd, gateway_end: &OwnedFd) -> io::Result<Ended> {
-    let_go_of_the_pipes()?;
+    release_pipes()?;
     let mut kill_at: Option<Instant> = None;
     loop {
         if let Some(signal) = signals.read_signal()?
             && signal.ssi_signo.cast_signed() == SIGTERM as i32
         {
             let _ = kill_process_group(server, Signal::TERM);
-            // One that is stopped would not hear it.
+            // A stopped process handles TERM only after it continues.
             let _ = kill_process_group(server, Signal::CONT);
             kill_at.get_or_insert(Instant::now() + TERM_GRACE);
         }
         if let Some(status) = reap(server)? {
-            return Ok(Ended::ByItself(status));
+            return Ok(Ended::Exited(status));
         }
         let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -177,15 +175,16 @@ fn watch(server: Pid, signals: &SignalFd, gateway_end: &OwnedFd) -> io::Result<E
     }
 }
 
-/// The pipes belong to the gateway and the server alone: only then does each see when the other lets go.
-fn let_go_of_the_pipes() -> io::Result<()> {
+/// Closes the guard's ends of the pipes: only then do the gateway and the server see each other's
+/// end of file.
+fn release_pipes() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
 }
 
-/// Collects everything that has ended, orphans included; the server's status if it was among them.
+/// Reaps all zombies, orphans included. Returns the server's status if it was among them.
 fn reap(server: Pid) -> io::Result<Option<ExitStatus>> {
     let mut server_status = None;
     loop {
@@ -201,9 +200,9 @@ fn reap(server: Pid) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills all that descends from here, whatever group or session it has moved to. Again and again, since
-/// the killed may have been about to start others.
-#[expect(clippy::disallowed_methods, reason = "there is no runtime whose worker would stand still")]
+/// Kills all descendants, whatever group or session they moved to. Repeats, because a process may
+/// have started another one before it was killed.
+#[expect(clippy::disallowed_methods, reason = "there is no runtime whose worker would block")]
 fn kill_descendants() {
     let give_up = Instant::now() + REAP_TIMEOUT;
     while has_descendants() && Instant::now() < give_up {
@@ -214,8 +213,8 @@ fn kill_descendants() {
     }
 }
 
-/// Whether anything is left below. Whose parent has ended is adopted, so it is enough to look for children; those that
-/// have ended are collected.
+/// Reaps zombies and returns whether any child is left. Orphans become children of the guard, so
+/// looking at children is enough.
 fn has_descendants() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -228,7 +227,7 @@ fn has_descendants() -> bool {
 
 fn exit_code(ended: Ended) -> u8 {
     let status = match ended {
-        Ended::ByItself(status) => status,
+        Ended::Exited(status) => status,
         Ended::Overdue => return KILLED,
         Ended::GatewayGone => return 0,
     };

@@ -1,4 +1,13 @@
-//! Servers that are child processes: the process under its guard and sandbox, and its pipes.
+//! Servers that run as child processes: the process, its guard, its sandbox and its pipes.
+//!
+//! ```text
+//! gateway ──┬── stdin ◀── writer                    (one task per connection)
+//!           │
+//!           └── guard ── confines ──▶ server        (the guard kills what the server leaves)
+//!
+//! server ── stdout ──▶ connection::reader
+//!        └─ stderr ──▶ stderr                       (the last lines, for the operator)
+//! ```
 
 pub mod guard;
 pub(crate) mod proc_table;

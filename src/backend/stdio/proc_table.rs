@@ -1,4 +1,4 @@
-//! The system's table of processes, as far as it is needed to find what a server has started.
+//! Reads `/proc` to find the processes that a server has started.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,8 +11,7 @@ struct Entry {
     session: i32,
 }
 
-/// Every process whose chain of parents leads to `ancestor`. Ended ones that wait to be collected by
-/// their parent count too.
+/// Returns every process whose chain of parents leads to `ancestor`, zombies included.
 pub(crate) fn descendants_of(ancestor: Pid) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in entries() {
@@ -29,7 +28,6 @@ pub(crate) fn descendants_of(ancestor: Pid) -> Vec<Pid> {
     found
 }
 
-/// Every process of a session.
 pub(crate) fn members_of_session(session: Pid) -> Vec<Pid> {
     let session = session.as_raw_pid();
     entries()
@@ -38,7 +36,7 @@ pub(crate) fn members_of_session(session: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// What everything below `ancestor` uses of the machine's memory, in bytes.
+/// Returns the resident memory of all descendants of `ancestor`, in bytes.
 pub(crate) fn memory_below(ancestor: Pid) -> u64 {
     let resident = |pid: Pid| {
         let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).ok()?;
@@ -53,12 +51,12 @@ fn entries() -> impl Iterator<Item = Entry> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|dir| {
         let pid = dir.file_name().to_str()?.parse().ok()?;
-        // Gone in the meantime, or not ours to see: not there, as far as we are concerned.
+        // An unreadable entry has exited in the meantime, or belongs to somebody else: skip it.
         parse(pid, &fs::read_to_string(dir.path().join("stat")).ok()?)
     })
 }
 
-/// `PID (NAME) STATE PARENT GROUP SESSION …`, where the name may hold anything, parentheses included.
+/// Parses `PID (NAME) STATE PARENT GROUP SESSION …`. The name may contain parentheses.
 fn parse(pid: i32, stat: &str) -> Option<Entry> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(1);
@@ -72,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_confuse() {
+    fn a_name_may_contain_parentheses() {
         let entry = parse(7, "7 (a) b) S 3 5 6 0 -1").unwrap();
         assert_eq!((entry.pid, entry.parent, entry.session), (7, 3, 6));
     }

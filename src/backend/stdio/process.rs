@@ -1,6 +1,7 @@
-//! Starting and stopping a server's process.
+//! Starts and stops a server's process, and says how it ended.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,55 +21,79 @@ use super::stderr::StderrTail;
 use crate::backend::instance::redaction::Redaction;
 use crate::config;
 
-/// What a server inherits from the gateway's environment; everything else must be configured.
+/// Variables that a server inherits from the gateway. All others must be configured.
 const ENV_BASE: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
-/// From the end of its input until it is told to end.
+/// Time for a server to exit after its standard input was closed, before TERM.
 const STDIN_GRACE: Duration = Duration::from_secs(2);
-/// What the guard needs beyond TERM and KILL to clean up.
+/// Time for the guard to clean up, on top of [`TERM_GRACE`].
 const GUARD_GRACE: Duration = Duration::from_secs(2);
 
-/// A running server, under its guard. Dropped without [`Process::stop`], it is told to end at once.
+/// A running server, under its guard. Sends TERM when dropped without [`Process::stop`].
 #[derive(Debug)]
 pub struct Process {
-    /// Names the guard even when its number has been given to another process.
+    /// A pidfd: still names the guard when its pid has been reused.
     guard: OwnedFd,
     guard_pid: Pid,
-    /// How it ended, once it has.
-    exit: watch::Receiver<Option<String>>,
+    exit: watch::Receiver<Option<ExitReason>>,
     stderr: StderrTail,
 }
 
-/// Why a process could not be started.
+/// Says how a server's process ended. The sentence may be shown to callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExitReason {
+    Code(i32),
+    Signal(i32),
+    /// The process could not apply its sandbox, so the program never ran.
+    NotConfined,
+    /// Somebody killed the guard. The server's own status is lost.
+    GuardKilled,
+    /// The gateway could not wait for the guard.
+    Unobserved(String),
+}
+
+impl fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "it ended with exit code {code}"),
+            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
+            Self::NotConfined => f.write_str("it could not be confined as configured"),
+            Self::GuardKilled => f.write_str("its guard was killed"),
+            Self::Unobserved(error) => write!(f, "its end could not be observed: {error}"),
+        }
+    }
+}
+
+impl From<ExitStatus> for ExitReason {
+    /// Reads the guard's status. The guard reports its server's signal as shells do: 128 + signal.
+    fn from(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(code) if code == i32::from(CANNOT_CONFINE) => Self::NotConfined,
+            Some(code @ 129..160) => Self::Signal(code - 128),
+            Some(code) => Self::Code(code),
+            None => Self::GuardKilled,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// With where it was looked for.
     #[error("the program `{program}` was not found{searched}")]
-    NotFound {
-        /// As configured.
-        program: String,
-        /// Where.
-        searched: String,
-    },
-    /// It is there, but cannot be run.
+    NotFound { program: String, searched: String },
     #[error("the program `{0}` is not an executable file")]
     NotExecutable(PathBuf),
-    /// Where it is to be started.
     #[error("`cwd` is {0}, and there is no such directory")]
     NoDirectory(PathBuf),
-    /// A tenant's secret that it needs is not there.
     #[error(transparent)]
     MissingSecret(#[from] config::MissingSecret),
-    /// It cannot be confined as configured.
     #[error(transparent)]
     Confine(#[from] PlanError),
-    /// The system said no.
     #[error("the process could not be started: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl Process {
-    /// Starts a server. `guard` is this executable, which is run again to watch over it. What it last writes to standard
-    /// error is kept in `stderr`.
+    /// Starts a server. `guard` is this executable, run again to watch over the server. `stderr`
+    /// keeps the last lines of standard error.
     pub fn spawn(
         guard: &Path,
         server: &config::Program,
@@ -82,7 +107,10 @@ impl Process {
         let program = find_program(&server.command, path)?;
         let plan = plan(server, &Kernel::current())?;
         for missing in &plan.missing {
-            tracing::warn!(program = %program.display(), "not in force, and `sandbox.optional` allows it: {missing}");
+            tracing::warn!(
+                program = %program.display(),
+                "not in force, and `sandbox.optional` allows it: {missing}"
+            );
         }
         let mut profile = plan.profile;
         if server.cwd.is_none() {
@@ -93,7 +121,7 @@ impl Process {
             .arg("guard")
             .arg(std::process::id().to_string())
             .arg(serde_json::to_string(&profile).map_err(std::io::Error::from)?)
-            // From here on nothing is for the guard, whatever it looks like.
+            // Ends the guard's own options, so no argument of the server is taken for one.
             .arg("--")
             .arg(program)
             .args(&server.args)
@@ -111,12 +139,12 @@ impl Process {
             }
             command.current_dir(dir);
         }
-        see_ends()?;
+        stop_ignoring_sigchld()?;
         let mut child = command.spawn()?;
         let (Some(pid), Some(stdin), Some(stdout), Some(errors)) =
             (child.id(), child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            unreachable!("it was just started, with all three piped");
+            unreachable!("the child was just started, with all three streams piped");
         };
         let pid = Pid::from_raw(pid.cast_signed())
             .ok_or_else(|| std::io::Error::other("no process id"))?;
@@ -126,20 +154,18 @@ impl Process {
         })?;
         tokio::spawn(stderr.clone().drain(errors, Redaction::new(secrets)));
         let (exited, exit) = watch::channel(None);
-        tokio::spawn(
-            async move { exited.send(Some(collect(child, pid, profile.directory).await)) },
-        );
+        tokio::spawn(async move { exited.send(Some(reap(child, pid, profile.directory).await)) });
         Ok((Self { guard, guard_pid: pid, exit, stderr }, stdin, stdout))
     }
 
-    /// Where the end of the server is told: how it ended, in words, once it and everything it started
-    /// are gone.
-    pub fn exit(&self) -> watch::Receiver<Option<String>> {
+    /// Returns a channel that gets the exit reason once the server and all its descendants are
+    /// gone.
+    pub fn exit(&self) -> watch::Receiver<Option<ExitReason>> {
         self.exit.clone()
     }
 
-    /// Ends the server, whose input must have been closed before: waits, then TERM, then KILL, to
-    /// everything it has started.
+    /// Stops the server and all its descendants: waits, then TERM, then KILL. The server's standard
+    /// input must be closed already.
     pub async fn stop(self) {
         if timeout(STDIN_GRACE, exited(self.exit())).await.is_ok() {
             return;
@@ -149,23 +175,23 @@ impl Process {
             return;
         }
         self.signal(Signal::KILL);
-        // One that is stuck in the kernel cannot be waited for.
+        // A process stuck in the kernel may never exit, so this wait is bounded too.
         let _ = timeout(GUARD_GRACE, exited(self.exit())).await;
     }
 
-    /// Tells it to end, without waiting for that: one that is stuck does not notice the end of its input.
-    pub fn tell_to_end(&self) {
+    /// Sends TERM without waiting. A stuck server does not notice that its standard input was
+    /// closed.
+    pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// What it and all it started use of the machine's memory, in bytes.
+    /// Returns the resident memory of the server and all its descendants, in bytes.
     pub async fn memory(&self) -> Option<u64> {
         let guard = self.guard_pid;
         let memory = tokio::task::spawn_blocking(move || proc_table::memory_below(guard)).await;
         memory.ok().filter(|bytes| *bytes > 0)
     }
 
-    /// What it last wrote to standard error.
     pub fn stderr(&self) -> &StderrTail {
         &self.stderr
     }
@@ -181,46 +207,44 @@ impl Drop for Process {
     }
 }
 
-/// Whoever started the gateway may have ignored how children end. That is inherited, by guards too, and the system then tells
-/// nobody. A handler, which stays, ends that here, and programs do not inherit it.
-fn see_ends() -> std::io::Result<()> {
+/// Installs a handler for SIGCHLD, which undoes an inherited SIG_IGN: under SIG_IGN no exit status
+/// is reported. Guards would inherit SIG_IGN too; they do not inherit a handler.
+fn stop_ignoring_sigchld() -> std::io::Result<()> {
     signal(SignalKind::child()).map(drop)
 }
 
-/// Waits for the end that [`Process::exit`] tells.
-pub async fn exited(mut exit: watch::Receiver<Option<String>>) -> String {
-    match exit.wait_for(Option::is_some).await {
-        Ok(exit) => exit.clone().unwrap_or_default(),
-        Err(_) => "its end was not observed".to_owned(),
-    }
+/// Waits for the exit reason that [`Process::exit`] reports.
+pub async fn exited(mut exit: watch::Receiver<Option<ExitReason>>) -> ExitReason {
+    let exit = exit.wait_for(Option::is_some).await;
+    let exit = exit.ok().and_then(|exit| exit.clone());
+    exit.unwrap_or_else(|| ExitReason::Unobserved("nobody waited for it".to_owned()))
 }
 
-/// Waits for the guard, so that it never stays behind as a zombie, and says how it ended.
-async fn collect(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> String {
-    match guard.wait().await {
-        Ok(status) => {
-            if status.code().is_none() {
-                // Somebody killed the guard. What it guarded is still in its session.
-                for pid in proc_table::members_of_session(session) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-                if let Some(directory) = directory {
-                    let _ = tokio::fs::remove_dir_all(directory).await;
-                }
-            }
-            describe(status)
+/// Waits for the guard, so that no zombie is left. Cleans up in its place if it was killed.
+async fn reap(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> ExitReason {
+    let reason = match guard.wait().await {
+        Ok(status) => status.into(),
+        Err(error) => return ExitReason::Unobserved(error.to_string()),
+    };
+    if reason == ExitReason::GuardKilled {
+        for pid in proc_table::members_of_session(session) {
+            let _ = kill_process(pid, Signal::KILL);
         }
-        Err(error) => format!("its end could not be observed: {error}"),
+        if let Some(directory) = directory {
+            let _ = tokio::fs::remove_dir_all(directory).await;
+        }
     }
+    reason
 }
 
-/// The full path of a program, looked up here so that a missing one is named before anything is started.
+/// Returns the full path of a program. Looked up before anything starts, so that the error can name
+/// a missing program.
 fn find_program(program: &Path, path: Option<&str>) -> Result<PathBuf, SpawnError> {
     let not_found =
         |searched| SpawnError::NotFound { program: program.display().to_string(), searched };
     if program.components().count() > 1 {
         return match program.metadata() {
-            // Absolute, since the server may be started in another directory.
+            // Absolute, because the server may start in another directory.
             Ok(_) if is_executable(program) => Ok(std::path::absolute(program)?),
             Ok(_) => Err(SpawnError::NotExecutable(program.to_owned())),
             Err(_) => Err(not_found(String::new())),
@@ -237,21 +261,19 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-fn describe(status: ExitStatus) -> String {
-    match status.code() {
-        Some(code) if code == i32::from(CANNOT_CONFINE) => {
-            "it could not be confined as configured".to_owned()
-        }
-        // The guard passes on a signal as shells do.
-        Some(code @ 129..160) => format!("it was ended by signal {}", code - 128),
-        Some(code) => format!("it ended with exit code {code}"),
-        None => "its guard was killed".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exit_reason_says_how_the_process_ended() {
+        use std::os::unix::process::ExitStatusExt;
+        let exit_code = |code: i32| ExitReason::from(ExitStatus::from_raw(code << 8)).to_string();
+        assert_eq!(exit_code(3), "it ended with exit code 3");
+        assert_eq!(exit_code(128 + 9), "it was ended by signal 9");
+        assert_eq!(exit_code(CANNOT_CONFINE.into()), "it could not be confined as configured");
+        assert_eq!(ExitReason::from(ExitStatus::from_raw(9)), ExitReason::GuardKilled);
+    }
 
     #[test]
     fn a_directory_that_is_not_there_is_named() {

@@ -1,4 +1,4 @@
-//! What a server's process writes to standard error.
+//! Reads a server's standard error and keeps the last lines for the operator.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,26 +11,25 @@ use tokio::time::sleep;
 use crate::backend::instance::redaction::Redaction;
 use crate::protocol::jsonrpc::{Line, LineSplitter};
 
-/// Lines that are kept for the operator.
 const TAIL_LINES: usize = 20;
-/// Bytes kept of each of them.
 const LINE_LEN_MAX: usize = 1024;
-/// After so much there is a pause: who floods it waits for itself, and not everybody for the machine.
-/// About what a pipe holds, so that neither side is at work for long at a time.
+/// After this many bytes the reader pauses, so that a flood slows down the server that causes it
+/// and not the machine. About the size of a pipe's buffer.
 const BURST: usize = 128 << 10;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The last lines of a server's standard error. For the operator: it may hold anything but the tenant's secrets.
+/// The last lines of a server's standard error, for the operator only. They may contain anything
+/// except the tenant's secrets.
 #[derive(Clone, Debug, Default)]
 pub struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
 impl StderrTail {
-    /// The lines, oldest first.
+    /// Returns the lines, oldest first.
     pub fn lines(&self) -> Vec<String> {
         self.0.lock().iter().cloned().collect()
     }
 
-    /// Reads to the end: a server whose standard error is full stands still.
+    /// Reads to the end: a server blocks when its standard error is full.
     pub(crate) async fn drain(self, mut stderr: impl AsyncRead + Unpin, redaction: Redaction) {
         let mut splitter = LineSplitter::new(LINE_LEN_MAX);
         let mut since_pause = 0;

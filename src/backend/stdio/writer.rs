@@ -1,4 +1,4 @@
-//! The writer task: takes queued frames and writes them whole, many at once when many wait.
+//! The writer task: takes queued frames and writes them whole, many in one write when many wait.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -8,18 +8,17 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::backend::connection::CloseReason;
-use crate::backend::connection::liveness::Liveness;
+use crate::backend::connection::in_flight::End;
+use crate::backend::connection::liveness::Pulse;
 use crate::backend::connection::{Connection, Outgoing};
 use crate::protocol::mcp::requests;
 
-/// Frames taken from the queue at once.
 const BATCH_FRAMES_MAX: usize = 128;
-/// Frames are gathered up to this size, then written with one call to the system.
+/// Bytes of frames that are written with one system call.
 const BATCH_LEN: usize = 64 * 1024;
 
-/// Runs until the connection is closed or the server stops reading for good. Dropping `input` then
-/// closes the server's standard input, which asks it to end.
+/// Writes until the connection closes or a write fails. Dropping `input` then closes the server's
+/// standard input, which asks the server to exit.
 pub(crate) async fn run(
     connection: Arc<Connection>,
     mut input: impl AsyncWrite + Unpin,
@@ -29,40 +28,40 @@ pub(crate) async fn run(
         let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
         let mut buffer = Vec::new();
         while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
-            // The scheduler runs this task as soon as the first frame is queued. Where there are other
-            // callers, those that are ready to go on may do so first: one write then serves many.
-            if connection.in_flight_len() > 1 {
+            // The scheduler runs this task as soon as the first frame is queued. Yielding lets
+            // other callers queue their frames first, so that one write serves many.
+            if connection.in_flight() > 1 {
                 tokio::task::yield_now().await;
                 take_waiting(&mut frames, &mut frames_taken);
             }
             while !frames_taken.is_empty() {
                 let mut batch: Vec<Outgoing> =
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
-                // The last look before the write: callers that left, deadlines that passed in the queue.
+                // The last check before the write drops calls that were cancelled or expired.
                 let now = Instant::now();
-                let number = connection.in_flight.claim(&mut batch, Outgoing::claimed, now);
-                connection.liveness.note_write_begun(now, number);
-                let written = write_batch(&mut input, &mut buffer, &batch, &connection.liveness);
+                let number = connection.pending().claim(&mut batch, Outgoing::claimed, now);
+                connection.pulse().note_writing(now, number);
+                let written = write_batch(&mut input, &mut buffer, &batch, connection.pulse());
                 if let Err(unwritten) = written.await {
-                    if unwritten.is_all {
-                        connection.in_flight.unclaim(batch.iter().filter_map(Outgoing::claimed));
+                    if unwritten.nothing_written {
+                        connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
                     }
                     return Err(unwritten.error);
                 }
-                connection.liveness.note_write_done();
+                connection.pulse().note_written();
             }
         }
         Ok::<(), std::io::Error>(())
     };
     tokio::select! {
         Err(error) = write_all => {
-            connection.close(&CloseReason::Exited(format!("its input cannot be written: {}", error.kind())));
+            let reason = format!("its input cannot be written: {}", error.kind());
+            connection.close(&End::Exited(reason));
         }
-        _ = connection.closed() => {}
+        () = connection.token().cancelled() => {}
     }
 }
 
-/// Takes what waits, without waiting.
 fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>) {
     while taken.len() < BATCH_FRAMES_MAX
         && let Ok(frame) = frames.try_recv()
@@ -71,8 +70,8 @@ fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>
     }
 }
 
-/// How many of the frames are written together. Those that are not stay unwritten while the others wait
-/// for room in the pipe, and can still be called back.
+/// Returns how many frames are written together. The rest can still be cancelled while this batch
+/// waits for space in the pipe.
 fn batch_len(frames: &[Outgoing]) -> usize {
     let mut len = 0;
     let small = frames.iter().take_while(|outgoing| {
@@ -82,18 +81,17 @@ fn batch_len(frames: &[Outgoing]) -> usize {
     small.count().max(1)
 }
 
-/// A batch that was not written.
+/// A batch that was not written in full.
 struct Unwritten {
     error: std::io::Error,
-    /// Whether the server has not got a single byte of it.
-    is_all: bool,
+    nothing_written: bool,
 }
 
 async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
-    pulse: &Liveness,
+    pulse: &Pulse,
 ) -> Result<(), Unwritten> {
     match batch {
         [] => Ok(()),
@@ -109,24 +107,24 @@ async fn write_batch(
 async fn write(
     input: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    pulse: &Liveness,
+    pulse: &Pulse,
 ) -> Result<(), Unwritten> {
     let mut taken = 0;
     while taken < bytes.len() {
-        let unwritten = |error| Unwritten { error, is_all: taken == 0 };
+        let unwritten = |error| Unwritten { error, nothing_written: taken == 0 };
         taken += match input.write(&bytes[taken..]).await.map_err(unwritten)? {
             0 => return Err(unwritten(ErrorKind::WriteZero.into())),
             len => len,
         };
         if taken < bytes.len() {
-            pulse.note_write_progress();
+            pulse.note_read();
         }
     }
-    input.flush().await.map_err(|error| Unwritten { error, is_all: false })
+    input.flush().await.map_err(|error| Unwritten { error, nothing_written: false })
 }
 
 impl Outgoing {
-    /// The call that must still be wanted when it is written.
+    /// Returns the id of the call that must still be in flight when this is written.
     fn claimed(&self) -> Option<u64> {
         match self {
             Self::Request { id, .. } => Some(*id),
@@ -134,7 +132,6 @@ impl Outgoing {
         }
     }
 
-    /// As it is written to a pipe.
     fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Request { frame, .. } | Self::Message { frame, .. } => {

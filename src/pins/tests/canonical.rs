@@ -1,4 +1,4 @@
-//! What makes a difference, and what does not.
+//! Differences that count, and those that do not.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -9,22 +9,25 @@ const TOOL: &str =
     r#"{"name":"t","inputSchema":{"type":"object","n":[1,2]},"_meta":{"a":{}},"x":1.10}"#;
 
 #[test]
-fn order_of_keys_space_and_escapes_make_no_difference() {
+fn order_of_keys_whitespace_and_escapes_do_not_change_the_hash() {
     assert_eq!(
         canonical(TOOL),
         r#"{"_meta":{"a":{}},"inputSchema":{"n":[1,2],"type":"object"},"name":"t","x":1.10}"#
     );
     for same in [
         r#"{"x":1.10,"_meta":{"a":{}},"name":"t","inputSchema":{"n":[1,2],"type":"object"}}"#,
-        "\t{ \"name\" :\r\n\"t\" , \"inputSchema\":{\"type\":\"object\", \"n\" : [ 1 , 2 ] },\"_meta\":{\"a\": { } },\"x\" : 1.10 }\n",
-        r#"{"\u006eame":"\u0074","inputSchema":{"type":"object","n":[1,2]},"_meta":{"a":{}},"x":1.10}"#,
+        concat!(
+            "\t{ \"name\" :\r\n\"t\" , \"inputSchema\":{\"type\":\"object\", ",
+            "\"n\" : [ 1 , 2 ] },\"_meta\":{\"a\": { } },\"x\" : 1.10 }\n"
+        ),
+        &TOOL.replacen(r#""name":"t""#, r#""\u006eame":"\u0074""#, 1),
     ] {
         assert_eq!(Hash::of(same), Hash::of(TOOL), "{same}");
     }
 }
 
 #[test]
-fn anything_else_does() {
+fn any_other_difference_changes_the_hash() {
     for (what, with) in [
         (r#""name":"t""#, r#""name":"T""#),
         (r#""name":"t""#, r#""name":"t\u200b""#),
@@ -46,15 +49,15 @@ fn anything_else_does() {
         assert_ne!(other, TOOL, "{what}");
         assert_ne!(Hash::of(&other), Hash::of(TOOL), "{other}");
     }
-    // The same name twice: which of them comes last makes a difference.
+    // The order of duplicate names makes a difference.
     assert_ne!(Hash::of(r#"{"a":1,"a":2}"#), Hash::of(r#"{"a":2,"a":1}"#));
-    // Half a character stands for nothing but itself.
+    // A lone surrogate cannot be decoded, and stays as written.
     assert_ne!(Hash::of(r#"["\ud800"]"#), Hash::of(r#"["\ud801"]"#));
     assert_ne!(Hash::of(r#"["\ud800"]"#), Hash::of(r#"["\\ud800"]"#));
 }
 
 #[test]
-fn a_hash_is_read_as_it_is_shown() {
+fn a_displayed_hash_can_be_parsed() {
     let hash = Hash::of("{}");
     assert_eq!(
         hash.to_string(),
@@ -77,11 +80,11 @@ fn a_hash_is_read_as_it_is_shown() {
 }
 
 #[test]
-fn nobody_can_nest_too_deep() {
+fn deep_nesting_does_no_harm() {
     let nested = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert_ne!(Hash::of(&nested("1")), Hash::of(&nested("2")));
     assert_ne!(Hash::of(&nested("\"]\"")), Hash::of(&nested("\"\"")));
-    // As deep as real ones are, keys are sorted.
+    // At realistic depths keys are sorted.
     let object = |inner: &str| format!("{}{inner}{}", "[".repeat(60), "]".repeat(60));
     assert_eq!(Hash::of(&object(r#"{"a":1,"b":2}"#)), Hash::of(&object(r#"{"b":2, "a":1}"#)));
 }
@@ -104,7 +107,7 @@ fn json_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn the_form_has_the_same_meaning_and_is_its_own_form(value in json_value()) {
+    fn the_form_has_the_same_meaning_and_is_stable(value in json_value()) {
         let form = canonical(&value.to_string());
         prop_assert_eq!(&serde_json::from_str::<Value>(&form).unwrap(), &value);
         prop_assert_eq!(&canonical(&form), &form);
@@ -112,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn what_means_something_else_has_another_hash(one in json_value(), other in json_value()) {
+    fn another_meaning_has_another_hash(one in json_value(), other in json_value()) {
         let hash = |value: &Value| Hash::of(&value.to_string());
         prop_assert_eq!(hash(&one) == hash(&other), one == other);
     }

@@ -1,32 +1,26 @@
-//! Reads the envelope of one message and leaves its bodies raw.
+//! Decodes the envelope of one message and leaves the bodies raw.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::members::Text;
+
 /// One JSON-RPC message, borrowing from the line it was read from.
 #[derive(Debug)]
 pub enum Message<'a> {
-    /// Expects an answer with the same id.
     Request {
-        /// Raw, so that it can be echoed exactly: a string, a number or `null`.
+        /// A string, a number or `null`. Raw, so that it can be echoed exactly.
         id: &'a RawValue,
-        /// What is asked.
         method: Cow<'a, str>,
-        /// Absent or any JSON.
         params: Option<&'a RawValue>,
     },
-    /// Must never be answered.
     Notification {
-        /// What is told.
         method: Cow<'a, str>,
-        /// Absent or any JSON.
         params: Option<&'a RawValue>,
     },
-    /// An answer.
     Response {
-        /// The id of the request it answers.
         id: &'a RawValue,
         /// The `result` or the `error` member.
         outcome: Result<&'a RawValue, &'a RawValue>,
@@ -38,19 +32,13 @@ pub enum Message<'a> {
 pub enum Malformed<'a> {
     /// Not one JSON value, or not UTF-8.
     NotJson,
-    /// An array. MCP dropped batches with 2025-06-18.
+    /// A JSON array. MCP dropped batches with 2025-06-18.
     Batch,
-    /// JSON, but no message. The id is there if it could be read and is of a legal type.
-    Invalid {
-        /// The id to answer with.
-        id: Option<&'a RawValue>,
-        /// What is wrong.
-        why: &'static str,
-    },
+    /// JSON, but no message. The id is given if it could be read and has a legal type.
+    Invalid { id: Option<&'a RawValue>, why: &'static str },
 }
 
 impl<'a> Malformed<'a> {
-    /// The id to answer with, if it could be read.
     pub fn id(&self) -> Option<&'a RawValue> {
         match self {
             Self::Invalid { id, .. } => *id,
@@ -59,7 +47,7 @@ impl<'a> Malformed<'a> {
     }
 }
 
-/// A duplicate of any of these keys is an error, so that no two readers can see different messages.
+/// A duplicate of any of these keys is an error, so that no two parsers see different messages.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
@@ -76,21 +64,18 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Keeps an explicit `null` apart from an absent member, which serde's `Option` alone does not.
+/// Distinguishes an explicit `null` from an absent member, which serde's `Option` alone does not.
 fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(value).map(Some)
 }
 
-/// The same for a member that must be a string.
+/// Does what [`present`] does, for a member that must be a string.
 fn present_text<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Cow<'de, str>>, D::Error> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     Text::deserialize(value).map(|text| Some(text.0))
 }
 
-/// Reads one line as one message.
 pub fn decode(line: &[u8]) -> Result<Message<'_>, Malformed<'_>> {
-    // Without this look serde would also take an array, member by member.
+    // Without this check serde would also accept an array, member by member.
     if line.trim_ascii_start().first() != Some(&b'{') {
         return Err(explain(line));
     }
@@ -122,7 +107,7 @@ pub fn decode(line: &[u8]) -> Result<Message<'_>, Malformed<'_>> {
     }
 }
 
-/// The slow path, for lines that did not fit the envelope: says how they did not.
+/// Finds out why a line did not parse as an envelope. The slow path.
 fn explain(line: &[u8]) -> Malformed<'_> {
     let Ok(value) = serde_json::from_slice::<&RawValue>(line) else {
         return Malformed::NotJson;
@@ -143,11 +128,8 @@ fn is_legal_id(id: &RawValue) -> bool {
 /// The `error` member of a response, with `data` left raw.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ErrorObject {
-    /// The JSON-RPC error code.
     pub code: i64,
-    /// The sender's sentence.
     pub message: String,
-    /// Whatever the sender attached.
     #[serde(default)]
     pub data: Option<Box<RawValue>>,
 }
@@ -194,10 +176,10 @@ mod tests {
 
     #[test]
     fn results_stay_raw() {
-        let line = r#"{"id":7,"result":{"b":1.10,"a": 12345678901234567890123,"b2":null},"jsonrpc":"2.0"}"#;
-        let Ok(Message::Response { id, outcome: Ok(result) }) = decode_str(line) else { panic!() };
-        assert_eq!(id.get(), "7");
-        assert_eq!(result.get(), r#"{"b":1.10,"a": 12345678901234567890123,"b2":null}"#);
+        let body = r#"{"b":1.10,"a": 12345678901234567890123,"b2":null}"#;
+        let line = format!(r#"{{"id":7,"result":{body},"jsonrpc":"2.0"}}"#);
+        let Ok(Message::Response { id, outcome: Ok(result) }) = decode_str(&line) else { panic!() };
+        assert_eq!((id.get(), result.get()), ("7", body));
     }
 
     #[test]
@@ -212,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told_apart() {
+    fn a_line_that_is_no_message_is_refused_with_the_reason() {
         assert!(matches!(decode_str("npm warn hello"), Err(Malformed::NotJson)));
         assert!(matches!(decode_str(""), Err(Malformed::NotJson)));
         assert!(matches!(

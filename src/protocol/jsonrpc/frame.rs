@@ -1,17 +1,16 @@
-//! Writes messages: one frame is one line.
+//! Encodes messages: one frame is one line.
 
 use std::io::Write;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// One whole message with its newline, ready to be written.
+/// One message with its newline, ready to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame(Vec<u8>);
 
 impl Frame {
-    /// A request with an id that this side issued. `params` is JSON in pieces, so that a large body is
-    /// copied once only.
+    /// Writes a request. `params` is JSON in pieces, so that a large body is copied only once.
     pub fn request(id: u64, method: &str, params: &[&str]) -> Self {
         let params_len: usize = params.iter().map(|piece| piece.len()).sum();
         Self::write(params_len + method.len() + 72, |out| {
@@ -23,14 +22,14 @@ impl Frame {
         })
     }
 
-    /// A notification. `params` is JSON.
+    /// Writes a notification. `params` is JSON.
     pub fn notification(method: &str, params: &str) -> Self {
         Self::write(params.len() + method.len() + 48, |out| {
             let _ = write!(out, r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
         })
     }
 
-    /// A successful answer; the id is echoed as it came.
+    /// Writes a successful answer and echoes the id byte for byte.
     pub fn result(id: &RawValue, result: &impl Serialize) -> Self {
         Self::write(128, |out| {
             let _ = write!(out, r#"{{"jsonrpc":"2.0","id":{},"result":"#, id.get());
@@ -39,7 +38,7 @@ impl Frame {
         })
     }
 
-    /// Somebody else's answer, passed on.
+    /// Writes an answer that is passed on from a peer.
     pub fn answer(id: &RawValue, outcome: Result<&RawValue, &RawValue>) -> Self {
         let (member, body) = match outcome {
             Ok(result) => ("result", result),
@@ -51,7 +50,7 @@ impl Frame {
         })
     }
 
-    /// A failed answer; without an id that could be read, JSON-RPC answers with `null`.
+    /// Writes an error. Without a readable id JSON-RPC answers with `null`.
     pub fn error(id: Option<&RawValue>, code: i64, message: &str, data: Option<&RawValue>) -> Self {
         #[derive(Serialize)]
         struct Error<'a> {
@@ -69,19 +68,18 @@ impl Frame {
         })
     }
 
-    /// The bytes to write, newline included.
+    /// Returns the bytes to write, newline included.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Hands the bytes over.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// The only constructor, so that the promise of the type is kept in one place. Line breaks in JSON
-    /// stand between tokens only, where a space means the same; what comes from outside has none left
-    /// ([`super::RawObject`]), so nothing is found here unless that was forgotten.
+    /// Ensures that a frame is one line; the only constructor. Line breaks in JSON occur only
+    /// between tokens, where a space is equivalent. [`super::RawObject`] has removed those from
+    /// outside already.
     fn write(capacity: usize, body: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut bytes = Vec::with_capacity(capacity);
         body(&mut bytes);
@@ -120,7 +118,10 @@ mod tests {
         let frame = Frame::error(None, -32700, "no \"JSON\"", None);
         assert_eq!(
             std::str::from_utf8(frame.as_bytes()).unwrap(),
-            "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no \\\"JSON\\\"\"}}\n"
+            concat!(
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no \"JSON\""}}"#,
+                "\n"
+            )
         );
     }
 }

@@ -1,50 +1,46 @@
-//! Finds out whose answer a line is without keeping the line.
+//! Finds the id of an answer without keeping its line.
 //!
-//! An answer over the size limit must fail its own call and no other, so its id is needed; some
-//! servers write the id last. This reads the top level of one JSON object as it streams past, in
-//! constant memory, and believes nothing it is not sure of.
+//! An answer over the size limit must fail its own call and no other, so its id is needed. Some
+//! servers write the id last. The scanner reads the top level of one JSON object in constant
+//! memory, and answers [`LineKind::Unknown`] in doubt.
 
-/// Longer keys than this cannot be one of those looked for.
+/// Longer than any key that is looked for.
 const KEY_LEN_MAX: usize = 8;
-/// The digits of the largest id this side issues, and some.
+/// More digits than the largest id that the gateway issues.
 const ID_LEN_MAX: usize = 20;
 
-/// Whose a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The answer to the request with this id.
+pub enum LineKind {
     AnswerTo(u64),
-    /// A request or a notification of the peer's own.
+    /// A request or a notification of the peer.
     NotAnAnswer,
-    /// It cannot be told.
     Unknown,
 }
 
-/// Feed it the line's bytes in order, then ask.
+/// Takes the bytes of a line in order; then [`IdScanner::kind`] says what the line was.
 #[derive(Debug, Default)]
 pub struct IdScanner {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// At the top level, between `{` or `,` and `:`.
+    /// Set at the top level, between `{` or `,` and `:`.
     in_key: bool,
-    key: Short<KEY_LEN_MAX>,
-    /// The value after a top-level `"id":`, while it is being read.
-    id: Option<Short<ID_LEN_MAX>>,
+    key: Prefix<KEY_LEN_MAX>,
+    /// The value after a top-level `"id":`, while it is read.
+    id: Option<Prefix<ID_LEN_MAX>>,
     ids_seen: usize,
     id_value: Option<u64>,
     has_method: bool,
 }
 
-/// The first bytes of a text, and whether there were more.
+/// The first bytes of a text.
 #[derive(Debug, Default)]
-struct Short<const N: usize> {
+struct Prefix<const N: usize> {
     bytes: Vec<u8>,
     cut: bool,
 }
 
 impl IdScanner {
-    /// Takes the next bytes of the line.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((&byte, tail)) = rest.split_first() {
@@ -59,12 +55,12 @@ impl IdScanner {
         }
     }
 
-    /// What the line was, once all of it has been fed.
-    pub fn whose(&self) -> Whose {
+    /// Classifies the line, once all of it has been fed.
+    pub fn kind(&self) -> LineKind {
         match (self.depth, self.ids_seen, self.id_value, self.has_method) {
-            (0, _, _, true) => Whose::NotAnAnswer,
-            (0, 1, Some(id), false) => Whose::AnswerTo(id),
-            _ => Whose::Unknown,
+            (0, _, _, true) => LineKind::NotAnAnswer,
+            (0, 1, Some(id), false) => LineKind::AnswerTo(id),
+            _ => LineKind::Unknown,
         }
     }
 
@@ -103,7 +99,7 @@ impl IdScanner {
 
     fn begin_key(&mut self) {
         self.in_key = true;
-        self.key = Short::default();
+        self.key = Prefix::default();
     }
 
     fn end_key(&mut self) {
@@ -111,7 +107,7 @@ impl IdScanner {
         match self.key.text() {
             Some(b"id") => {
                 self.ids_seen += 1;
-                self.id = Some(Short::default());
+                self.id = Some(Prefix::default());
             }
             Some(b"method") => self.has_method = true,
             _ => {}
@@ -127,7 +123,7 @@ impl IdScanner {
         }
     }
 
-    /// An id that is a string, an array or an object is none of ours.
+    /// Invalidates an id that is a string, an array or an object: the gateway issues numbers.
     fn spoil_id(&mut self) {
         if let (1, Some(id)) = (self.depth, self.id.as_mut()) {
             id.cut = true;
@@ -146,7 +142,7 @@ impl IdScanner {
         }
     }
 
-    /// The long strings of a result are what there is most of: they are skipped at the speed of memchr.
+    /// Skips strings with memchr, because long strings are most of a large result.
     fn skip_string<'a>(&mut self, byte: u8, tail: &'a [u8]) -> &'a [u8] {
         match byte {
             _ if self.escaped => self.escaped = false,
@@ -161,7 +157,7 @@ impl IdScanner {
     }
 }
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> Prefix<N> {
     fn push(&mut self, byte: u8) {
         if self.bytes.len() < N {
             self.bytes.push(byte);
@@ -181,23 +177,26 @@ mod tests {
     use crate::protocol::jsonrpc::{Message, decode};
     use proptest::prelude::*;
 
-    fn scan(line: &str) -> Whose {
+    fn scan(line: &str) -> LineKind {
         let mut scanner = IdScanner::default();
         for chunk in line.as_bytes().chunks(3) {
             scanner.feed(chunk);
         }
-        scanner.whose()
+        scanner.kind()
     }
 
     #[test]
     fn the_id_is_found_first_or_last_and_not_inside() {
-        assert_eq!(scan(r#"{"jsonrpc":"2.0","id":7,"result":{"id":8}}"#), Whose::AnswerTo(7));
-        assert_eq!(scan(r#"{"result":{"id":8,"x":"\",\"id\":9"},"id" : 7 }"#), Whose::AnswerTo(7));
-        assert_eq!(scan(r#"{"result":[{"id":8}],"id":7}"#), Whose::AnswerTo(7));
+        assert_eq!(scan(r#"{"jsonrpc":"2.0","id":7,"result":{"id":8}}"#), LineKind::AnswerTo(7));
+        assert_eq!(
+            scan(r#"{"result":{"id":8,"x":"\",\"id\":9"},"id" : 7 }"#),
+            LineKind::AnswerTo(7)
+        );
+        assert_eq!(scan(r#"{"result":[{"id":8}],"id":7}"#), LineKind::AnswerTo(7));
     }
 
     #[test]
-    fn doubt_is_never_an_answer() {
+    fn a_doubtful_line_is_never_an_answer() {
         for line in [
             r#"{"id":1,"id":2,"result":{}}"#,
             r#"{"id":"1","result":{}}"#,
@@ -209,31 +208,38 @@ mod tests {
             r#"[{"id":1}]"#,
             "garbage",
         ] {
-            assert_eq!(scan(line), Whose::Unknown, "{line}");
+            assert_eq!(scan(line), LineKind::Unknown, "{line}");
         }
         assert_eq!(
             scan(r#"{"method":"notifications/message","params":{"id":1}}"#),
-            Whose::NotAnAnswer
+            LineKind::NotAnAnswer
         );
-        assert_eq!(scan(r#"{"id":1,"method":"sampling/createMessage"}"#), Whose::NotAnAnswer);
+        assert_eq!(scan(r#"{"id":1,"method":"sampling/createMessage"}"#), LineKind::NotAnAnswer);
     }
 
     proptest! {
-        /// The quick scan never claims an id that the full parser would not find.
+        /// The scanner never finds an id that the full parser does not find.
         #[test]
         fn agrees_with_the_parser(
             members in prop::collection::vec((
-                prop::sample::select(vec!["id", "result", "x", "i\\u0064", "idd", "error", "method"]),
-                prop::sample::select(vec!["1", "77", "\"1\"", "{\"id\":5}", "[1,{\"id\":2}]", "null", "\"\\\\\"", "{}", "-3"]),
+               prop::sample::select(vec![
+                   "id", "result", "x", "i\\u0064", "idd", "error", "method",
+               ]),
+               prop::sample::select(vec![
+                   "1", "77", "\"1\"", "{\"id\":5}", "[1,{\"id\":2}]", "null",
+                    "\"\\\\\"", "{}", "-3",
+               ]),
             ), 0..5)
         ) {
-            let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            let members = members.iter().map(|(key, value)| format!("\"{key}\":{value}"));
+            let members: Vec<String> = members.collect();
             let line = format!("{{\"jsonrpc\":\"2.0\",{}}}", members.join(","));
             if let Ok(Message::Response { id, .. }) = decode(line.as_bytes()) {
-                if let Whose::AnswerTo(found) = scan(&line) {
+                if let LineKind::AnswerTo(found) = scan(&line) {
                     prop_assert_eq!(id.get(), found.to_string());
                 } else {
-                    prop_assert!(id.get().parse::<u64>().is_err() || line.contains("\\u0064"), "{}", line);
+                    let is_number = id.get().parse::<u64>().is_ok();
+                    prop_assert!(!is_number || line.contains("\\u0064"), "{}", line);
                 }
             }
         }

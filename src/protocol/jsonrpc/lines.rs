@@ -1,39 +1,35 @@
-//! Cuts a byte stream into lines, in memory bounded by the longest line that is kept.
+//! Splits a byte stream into lines, in bounded memory.
 
 use bytes::{Bytes, BytesMut};
 
-use super::id_scan::{IdScanner, Whose};
+use super::id_scan::{IdScanner, LineKind};
 
-/// How much is asked of the stream at once.
 const READ_LEN: usize = 64 * 1024;
-/// A buffer that grew beyond this for one long line is not kept for the next ones.
+/// A buffer that grew beyond this for a long line is released.
 const KEEP_LEN_MAX: usize = 1024 * 1024;
 
-/// One line of the stream, without its end.
+/// One line of the stream, without its line break.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A whole line.
     Whole(Bytes),
-    /// A line over the limit. It was read to its end and thrown away; only whose it was is known.
+    /// A line over the limit, which was skipped.
     TooLong {
-        /// Whose answer it was.
-        whose: Whose,
+        kind: LineKind,
     },
 }
 
-/// Collects what was read and gives it back line by line. Where the reads cut the stream makes no
-/// difference: an unfinished line stays until its end arrives.
+/// Buffers the bytes read and returns them line by line, however the reads cut the stream.
 #[derive(Debug)]
 pub struct LineSplitter {
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no line end.
+    /// The length of the buffer's beginning that is known to contain no line break.
     searched: usize,
     line_len_max: usize,
-    skipping: Option<Skipping>,
+    skipping: Option<SkippedLine>,
 }
 
-#[derive(Debug)]
-struct Skipping {
+#[derive(Debug, Default)]
+struct SkippedLine {
     scanner: IdScanner,
     len: usize,
 }
@@ -44,19 +40,19 @@ impl LineSplitter {
         Self { buffer: BytesMut::new(), searched: 0, line_len_max, skipping: None }
     }
 
-    /// Where the next read goes, with room in it.
+    /// Returns the buffer for the next read, with free space.
     pub fn space(&mut self) -> &mut BytesMut {
-        // At least doubling keeps the copying of a long line linear in its length.
+        // Doubling keeps the cost of copying a long line linear in its length.
         self.buffer.reserve(READ_LEN.max(self.buffer.len()));
         &mut self.buffer
     }
 
-    /// How many bytes of an overlong line have been thrown away so far.
+    /// Returns how many bytes of the current line have been skipped.
     pub fn skipped_len(&self) -> usize {
         self.skipping.as_ref().map_or(0, |skipping| skipping.len)
     }
 
-    /// The next line that is not empty, if all of it has arrived.
+    /// Returns the next line that is not empty, if all of it has arrived.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let Some(end) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
@@ -69,9 +65,9 @@ impl LineSplitter {
             let mut line = self.buffer.split_to(self.searched + end + 1);
             self.searched = 0;
             if self.skipping.is_some() || line.len() > self.line_len_max + 1 {
-                let mut skipping = self.skipping.take().unwrap_or_else(Skipping::new);
+                let mut skipping = self.skipping.take().unwrap_or_default();
                 skipping.scanner.feed(&line);
-                return Some(Line::TooLong { whose: skipping.scanner.whose() });
+                return Some(Line::TooLong { kind: skipping.scanner.kind() });
             }
             if line.capacity() > KEEP_LEN_MAX {
                 self.buffer = BytesMut::from(&self.buffer[..]);
@@ -84,7 +80,7 @@ impl LineSplitter {
     }
 
     fn skip_buffer(&mut self) {
-        let skipping = self.skipping.get_or_insert_with(Skipping::new);
+        let skipping = self.skipping.get_or_insert_default();
         skipping.scanner.feed(&self.buffer);
         skipping.len += self.buffer.len();
         if self.buffer.capacity() > KEEP_LEN_MAX {
@@ -92,12 +88,6 @@ impl LineSplitter {
         }
         self.buffer.clear();
         self.searched = 0;
-    }
-}
-
-impl Skipping {
-    fn new() -> Self {
-        Self { scanner: IdScanner::default(), len: 0 }
     }
 }
 
@@ -133,11 +123,11 @@ mod tests {
         let mut splitter = LineSplitter::new(4);
         let mut lines = vec![];
         feed(&mut splitter, b"1234\n12345\nx\n", &mut lines);
-        assert_eq!(lines, [whole("1234"), Line::TooLong { whose: Whose::Unknown }, whole("x")]);
+        assert_eq!(lines, [whole("1234"), Line::TooLong { kind: LineKind::Unknown }, whole("x")]);
     }
 
     #[test]
-    fn an_overlong_line_tells_whose_it_was_and_takes_no_memory() {
+    fn the_id_of_an_overlong_line_is_found_in_bounded_memory() {
         let mut splitter = LineSplitter::new(1000);
         let mut lines = vec![];
         feed(&mut splitter, b"{\"result\":\"", &mut lines);
@@ -147,7 +137,7 @@ mod tests {
         }
         assert!(splitter.skipped_len() > 9_000_000);
         feed(&mut splitter, b"\",\"id\":42}\nnext\n", &mut lines);
-        assert_eq!(lines, [Line::TooLong { whose: Whose::AnswerTo(42) }, whole("next")]);
+        assert_eq!(lines, [Line::TooLong { kind: LineKind::AnswerTo(42) }, whole("next")]);
     }
 
     proptest! {
@@ -156,7 +146,8 @@ mod tests {
             texts in prop::collection::vec("[a-z{}\"]{0,30}", 0..20),
             cuts in prop::collection::vec(1..9_usize, 1..60),
         ) {
-            let stream = texts.iter().map(|text| format!("{text}\n")).collect::<String>().into_bytes();
+            let stream: String = texts.iter().map(|text| format!("{text}\n")).collect();
+            let stream = stream.into_bytes();
             let mut whole_lines = vec![];
             feed(&mut LineSplitter::new(20), &stream, &mut whole_lines);
 

@@ -1,50 +1,47 @@
-//! The top level of one JSON object: its members by name, with what is inside them left raw.
+//! Parses the top level of one JSON object and leaves the values raw.
 //!
-//! Every call's `params` and `_meta` go through here. An object in which a name appears twice is refused:
-//! parsers disagree on which of the two counts, so the gateway could check one and the server obey the
-//! other.
+//! Every call's `params` and `_meta` go through here. An object with a duplicate name is refused.
+//! Parsers disagree on which of the two counts, so the gateway could check one and the server obey
+//! the other.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, MapAccess, Visitor};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Up to so many members, comparing all names is quicker than hashing them.
+/// Up to this many members, comparing all names is faster than hashing them.
 const COMPARED_MAX: usize = 16;
-/// A longer name is cut in messages, so that nobody gets back all that they sent.
+/// Longer names are cut in error messages, so that no error echoes a large request.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// The members of one JSON object in the order they were written, each name once.
+/// The members of one JSON object in their original order, each name once.
 #[derive(Debug)]
 pub struct Members<'a> {
     list: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
-/// Why a text is no object with members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembersError {
-    /// With the parser's words, which name the line and column but not the content.
+    /// The parser's message, which names line and column but not the content.
     #[error("not valid JSON: {0}")]
     NotJson(String),
-    /// Some other JSON.
     #[error("must be a JSON object, and it is {0}")]
     NotAnObject(&'static str),
-    /// The same name twice, however each of them is escaped.
+    /// A name appears twice, perhaps escaped in different ways.
     #[error("the member {0:?} appears twice")]
     Duplicate(String),
 }
 
 impl<'a> Members<'a> {
-    /// Reads an object.
     pub fn parse(json: &'a str) -> Result<Self, MembersError> {
         let not_json = |error: serde_json::Error| MembersError::NotJson(error.to_string());
-        let first = json.trim_ascii_start().bytes().next();
-        if let Some(first) = first.filter(|first| *first != b'{') {
+        let text = json.trim_ascii_start();
+        if !text.is_empty() && !text.starts_with('{') {
             serde_json::from_str::<&RawValue>(json).map_err(not_json)?;
-            return Err(MembersError::NotAnObject(super::raw::describe(first)));
+            return Err(MembersError::NotAnObject(super::raw::type_name(text)));
         }
         let mut parser = serde_json::Deserializer::from_str(json);
         let list = parser.deserialize_map(ListVisitor).map_err(not_json)?;
@@ -57,22 +54,20 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The value of the member with exactly this name.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.list.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
     }
 
-    /// All of them, in the order they were written.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.list.iter().map(|(name, value)| (&**name, *value))
     }
 
-    /// A member whose name is none of `known` but would pass for one with a reader that ignores case, such
-    /// as `Name`. Some servers read so: they would take it where the gateway did not look.
-    pub fn folded_twin(&self, known: &[&str]) -> Option<&str> {
-        let is_twin =
+    /// Returns a member whose name differs from a `known` one in case only, such as `Name`. Some
+    /// servers ignore case: they would obey a member that the gateway did not check.
+    pub fn case_variant(&self, known: &[&str]) -> Option<&str> {
+        let is_variant =
             |name: &str| !known.contains(&name) && known.iter().any(|known| alike(name, known));
-        self.iter().map(|(name, _)| name).find(|name| is_twin(name))
+        self.iter().map(|(name, _)| name).find(|name| is_variant(name))
     }
 }
 
@@ -87,41 +82,18 @@ impl<'de> Visitor<'de> for ListVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut list = Vec::with_capacity(8);
-        while let Some(member) = map.next_entry_seed(Name, std::marker::PhantomData)? {
-            list.push(member);
+        while let Some((Text(name), value)) = map.next_entry()? {
+            list.push((name, value));
         }
         Ok(list)
     }
 }
 
-/// Borrows a name that has no escapes, which serde's own `Cow<str>` does not.
-struct Name;
+/// A string, borrowed if it has no escapes. A plain `Cow<str>` never borrows with serde.
+#[derive(Deserialize)]
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<Self::Value, D::Error> {
-        name.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(name))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(name.to_owned()))
-    }
-}
-
-/// An object of a hundred thousand members must not cost ten thousand million comparisons.
+/// Hashes the names of large objects: comparing all pairs would take quadratic time.
 fn first_duplicate<'l>(list: &'l [(Cow<'_, str>, &RawValue)]) -> Option<&'l str> {
     if list.len() <= COMPARED_MAX {
         let again = |at: usize| list[..at].iter().any(|(name, _)| *name == list[at].0);
@@ -131,8 +103,8 @@ fn first_duplicate<'l>(list: &'l [(Cow<'_, str>, &RawValue)]) -> Option<&'l str>
     list.iter().map(|(name, _)| &**name).find(|name| !seen.insert(*name))
 }
 
-/// Whether two names are one when case is ignored, generously: by way of upper case, so that `ſ` is `s`
-/// and the Kelvin sign is `k`, as with parsers that fold by Unicode.
+/// Compares names without case, as parsers do that fold by Unicode: `ſ` equals `s`, and the Kelvin
+/// sign equals `k`.
 fn alike(a: &str, b: &str) -> bool {
     fn folded(text: &str) -> impl Iterator<Item = char> {
         text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
@@ -158,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_there_once_however_it_is_spelled() {
+    fn a_duplicate_name_is_refused_however_it_is_escaped() {
         let twice = |name: &str| MembersError::Duplicate(name.to_owned());
         assert_eq!(Members::parse(r#"{"a":1,"b":2,"\u0061":3}"#).unwrap_err(), twice("a"));
         let many: Vec<String> = (0..1000).map(|n| format!("\"n{}\":0", n % 999)).collect();
@@ -169,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_told_apart() {
+    fn other_texts_are_refused_with_the_reason() {
         for (json, what) in [("[]", "an array"), (" null", "null"), ("\"{}\"", "a string")] {
             assert_eq!(Members::parse(json).unwrap_err(), MembersError::NotAnObject(what));
         }
@@ -180,23 +152,24 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_in_case_alone_are_found() {
-        let twin = |json: &str| {
+    fn names_that_differ_in_case_only_are_found() {
+        let variant = |json: &str| {
             let members = Members::parse(json).unwrap();
-            members.folded_twin(&["name", "task", "_meta"]).map(str::to_owned)
+            members.case_variant(&["name", "task", "_meta"]).map(str::to_owned)
         };
-        assert_eq!(twin(r#"{"name":1,"task":2,"other":3,"nam":4,"nämé":5}"#), None);
+        assert_eq!(variant(r#"{"name":1,"task":2,"other":3,"nam":4,"nämé":5}"#), None);
         for name in ["Name", "NAME", "tas\u{212a}", "ta\u{17f}k", "_Meta"] {
-            assert_eq!(twin(&format!("{{\"name\":1,\"{name}\":2}}")).as_deref(), Some(name));
+            assert_eq!(variant(&format!("{{\"name\":1,\"{name}\":2}}")).as_deref(), Some(name));
         }
     }
 
     proptest! {
-        /// Nothing makes it panic, and it takes exactly what the full parser takes.
+        /// Never panics, and accepts exactly what the full parser accepts.
         #[test]
         fn agrees_with_the_full_parser(
             pieces in prop::collection::vec(prop::sample::select(vec![
-                "{", "}", "[", "]", "\"a\":", "\"\\u0061\":", "\"b\"", ",", ":", "1", " ", "null", "\\", "\"",
+                "{", "}", "[", "]", "\"a\":", "\"\\u0061\":", "\"b\"", ",", ":", "1", " ", "null",
+                "\\", "\"",
             ]), 0..12)
         ) {
             let json = format!("{{{}}}", pieces.concat());

@@ -1,54 +1,49 @@
-//! JSON that came from outside, checked once and kept as text.
+//! JSON from outside, checked once and kept as text.
 //!
-//! Two attacks end here. A line break between two tokens is legal JSON, but on a line-based wire it
-//! would let a caller smuggle a second message into the backend. And a value nested very deep can
-//! overflow the stack of whoever parses it next.
+//! Prevents two attacks. A line break between two tokens is legal JSON, but on a line-based wire it
+//! would let a caller smuggle a second message into the backend. And a deeply nested value can
+//! overflow the stack of the next parser.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::value::RawValue;
 
-/// The deepest nesting that is forwarded. Common parsers give up at 100 to 1,000 levels.
+/// The deepest nesting that is forwarded. Common parsers fail at 100 to 1,000 levels.
 pub const DEPTH_MAX: usize = 64;
 
-/// A JSON object without line breaks and of bounded depth; every other byte is as its author wrote it.
+/// A JSON object without line breaks and of bounded depth, otherwise byte for byte as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawObject(Bytes);
 
-/// Why a text was refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
-    /// With the parser's words, which name the line and column but not the content.
+    /// The parser's message, which names line and column but not the content.
     #[error("the body is not valid JSON: {0}")]
     NotJson(String),
-    /// Some other JSON.
     #[error(
-        "the body must be a JSON object holding the tool's arguments, such as {{\"text\": \"hello\"}}, and it is {0}"
+        "the body must be a JSON object holding the tool's arguments, such as \
+        {{\"text\": \"hello\"}}, and it is {0}"
     )]
     NotAnObject(&'static str),
-    /// More than [`DEPTH_MAX`] levels.
     #[error("the body is nested deeper than {DEPTH_MAX} levels")]
     TooDeep,
 }
 
 impl RawObject {
-    /// The object without members.
     pub fn empty() -> Self {
         Self(Bytes::from_static(b"{}"))
     }
 
-    /// Checks and takes a body.
     pub fn parse(body: Bytes) -> Result<Self, RawError> {
-        // First, since the check is a plain loop: nothing recursive may see the body before it.
+        // First, because this check is a plain loop: nothing recursive may see the body before it.
         if deeper_than(&body, DEPTH_MAX) {
             return Err(RawError::TooDeep);
         }
         let value: &RawValue =
             serde_json::from_slice(&body).map_err(|error| RawError::NotJson(error.to_string()))?;
-        let text = value.get().as_bytes();
-        if text[0] != b'{' {
-            return Err(RawError::NotAnObject(describe(text[0])));
+        if !value.get().starts_with('{') {
+            return Err(RawError::NotAnObject(type_name(value.get())));
         }
-        Ok(Self::in_one_line(body.slice_ref(text)))
+        Ok(Self::in_one_line(body.slice_ref(value.get().as_bytes())))
     }
 
     fn in_one_line(object: Bytes) -> Self {
@@ -60,11 +55,11 @@ impl RawObject {
         Self(object.freeze())
     }
 
-    /// Takes a part of `message`, which is valid JSON.
+    /// Takes a part of `message`, which must be valid JSON.
     pub fn of(message: &Bytes, part: &RawValue) -> Result<Self, RawError> {
         let text = part.get().as_bytes();
         if text[0] != b'{' {
-            return Err(RawError::NotAnObject(describe(text[0])));
+            return Err(RawError::NotAnObject(type_name(part.get())));
         }
         if deeper_than(text, DEPTH_MAX) {
             return Err(RawError::TooDeep);
@@ -72,14 +67,13 @@ impl RawObject {
         Ok(Self::in_one_line(message.slice_ref(text)))
     }
 
-    /// The object's text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("checked by the JSON parser")
     }
 }
 
-/// Replaces each line break by a space. In valid JSON they stand between tokens only: inside strings
-/// they must be escaped.
+/// Replaces each line break by a space. In valid JSON they occur only between tokens, because
+/// inside strings they must be escaped.
 pub fn blank_line_breaks(json: &mut [u8]) {
     let mut at = 0;
     while let Some(found) = memchr::memchr2(b'\n', b'\r', &json[at..]) {
@@ -88,7 +82,8 @@ pub fn blank_line_breaks(json: &mut [u8]) {
     }
 }
 
-/// Whether arrays and objects nest deeper than `limit`. Works on any bytes, valid JSON or not.
+/// Returns whether arrays and objects nest deeper than `limit`. Works on any bytes, valid JSON or
+/// not.
 pub fn deeper_than(json: &[u8], limit: usize) -> bool {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -109,7 +104,7 @@ pub fn deeper_than(json: &[u8], limit: usize) -> bool {
     false
 }
 
-/// The index of the quote that ends the string opened at `open`, or the end of the text.
+/// Returns the index of the quote that ends the string opened at `open`, or the end of the text.
 fn end_of_string(json: &[u8], open: usize) -> usize {
     let mut at = open + 1;
     while let Some(found) = memchr::memchr2(b'"', b'\\', json.get(at..).unwrap_or_default()) {
@@ -122,13 +117,14 @@ fn end_of_string(json: &[u8], open: usize) -> usize {
     json.len()
 }
 
-/// What a value is, by its first byte.
-pub(super) fn describe(first: u8) -> &'static str {
-    match first {
-        b'[' => "an array",
-        b'"' => "a string",
-        b't' | b'f' => "a boolean",
-        b'n' => "null",
+/// Names the type of a JSON value, for messages.
+pub fn type_name(json: &str) -> &'static str {
+    match json.as_bytes().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
         _ => "a number",
     }
 }
@@ -183,8 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a caller sends: if it is accepted, it is one line, means the same, and any second
-        /// message in it stays inside the first.
+        /// Any accepted body is one line and means the same; a second message stays inside the
+        /// first.
         #[test]
         fn accepted_bodies_are_one_line_and_mean_the_same(
             pieces in prop::collection::vec(prop::sample::select(vec![

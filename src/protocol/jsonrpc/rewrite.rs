@@ -1,4 +1,4 @@
-//! Writes objects, and copies of them in which some members are different. Pairs with [`super::members`].
+//! Writes objects, and copies of objects with some members changed. Pairs with [`super::members`].
 
 use std::borrow::Cow;
 
@@ -6,23 +6,22 @@ use serde_json::value::RawValue;
 
 use super::members::Members;
 
-/// What becomes of one member in [`Members::rewrite`].
+/// A change of one member in [`Members::rewrite`].
 #[derive(Debug)]
-pub enum Change<'a> {
-    /// It stays, its value byte for byte.
+pub enum MemberChange<'a> {
+    /// Keeps the value byte for byte.
     Keep,
-    /// It gets this value, which is JSON.
+    /// Replaces the value by this JSON.
     Replace(Cow<'a, str>),
-    /// It is left out.
     Drop,
 }
 
 impl<'a> Members<'a> {
-    /// The object with each member as `change` says, and then the members of `add` (names and JSON). What
-    /// had a name of `add` before is left out.
+    /// Applies `change` to each member and then adds the members of `add` (names and JSON).
+    /// Existing members with a name in `add` are dropped.
     pub fn rewrite(
         &self,
-        mut change: impl FnMut(&str, &'a RawValue) -> Change<'a>,
+        mut change: impl FnMut(&str, &'a RawValue) -> MemberChange<'a>,
         add: &[(&str, &str)],
     ) -> String {
         let size = |(name, value): (&str, &str)| name.len() + value.len() + 4;
@@ -31,9 +30,9 @@ impl<'a> Members<'a> {
         let mut out = ObjectWriter::with_capacity(old_size + new_size + 2);
         for (name, value) in self.iter().filter(|(name, _)| !add.iter().any(|new| new.0 == *name)) {
             match change(name, value) {
-                Change::Keep => out.member(name, value.get()),
-                Change::Replace(value) => out.member(name, &value),
-                Change::Drop => {}
+                MemberChange::Keep => out.member(name, value.get()),
+                MemberChange::Replace(value) => out.member(name, &value),
+                MemberChange::Drop => {}
             }
         }
         for (name, value) in add {
@@ -43,8 +42,8 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The object with one more member, the first, by inserting text: nothing is parsed. `json` is an object
-/// known not to have that member; anything else comes back as it was.
+/// Inserts a first member into the text of an object, without parsing. The object must not have
+/// that member. Text that is no object comes back unchanged.
 pub fn with_first_member(json: &str, name: &str, value: &str) -> String {
     let Some(rest) = json.trim_ascii_start().strip_prefix('{') else {
         return json.to_owned();
@@ -58,7 +57,7 @@ pub fn with_first_member(json: &str, name: &str, value: &str) -> String {
     out.text
 }
 
-/// Writes a text as a JSON string. Names hardly ever need an escape.
+/// Writes text as a JSON string. Fast for names, which hardly ever need an escape.
 pub fn write_name(out: &mut String, name: &str) {
     if name.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
         out.push_str(&serde_json::json!(name).to_string());
@@ -69,14 +68,13 @@ pub fn write_name(out: &mut String, name: &str) {
     }
 }
 
-/// Writes an object member by member. The caller sees to it that no name comes twice.
+/// Writes an object member by member. The caller must not write a name twice.
 #[derive(Debug)]
 pub struct ObjectWriter {
     text: String,
 }
 
 impl ObjectWriter {
-    /// An object that will take about so many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         let mut text = String::with_capacity(bytes);
         text.push('{');
@@ -93,7 +91,6 @@ impl ObjectWriter {
         self.text.push_str(value);
     }
 
-    /// The whole object.
     pub fn finish(mut self) -> String {
         self.text.push('}');
         self.text
@@ -107,7 +104,7 @@ mod tests {
 
     fn rewrite<'a>(
         json: &'a str,
-        change: impl FnMut(&str, &'a RawValue) -> Change<'a>,
+        change: impl FnMut(&str, &'a RawValue) -> MemberChange<'a>,
         add: &[(&str, &str)],
     ) -> String {
         Members::parse(json).unwrap().rewrite(change, add)
@@ -118,15 +115,15 @@ mod tests {
         let json = r#"{"a": 1.10,"b\"":{ "x":1 },"c":3,"d":[]}"#;
         let new = "4".to_owned();
         let change = |name: &str, _: &_| match name {
-            "c" => Change::Replace(Cow::from(&new)),
-            "d" => Change::Drop,
-            _ => Change::Keep,
+            "c" => MemberChange::Replace(Cow::from(&new)),
+            "d" => MemberChange::Drop,
+            _ => MemberChange::Keep,
         };
         assert_eq!(
             rewrite(json, change, &[("e\n", "5"), ("a", "0")]),
             r#"{"b\"":{ "x":1 },"c":4,"e\n":5,"a":0}"#
         );
-        assert_eq!(rewrite(json, |_, _| Change::Drop, &[]), "{}");
+        assert_eq!(rewrite(json, |_, _| MemberChange::Drop, &[]), "{}");
     }
 
     #[test]
@@ -144,13 +141,15 @@ mod tests {
     }
 
     proptest! {
-        /// What serde makes of an object is what its copy still says, however odd the names.
+        /// A copy parses to the same object, however odd the names.
         #[test]
-        fn a_copy_means_the_same(names in prop::collection::hash_set(".{0,4}|[a-c\"\\\\\n]{1,3}", 0..24)) {
-            let object: serde_json::Map<_, _> =
-                names.into_iter().zip(0..).map(|(name, n): (String, i32)| (name, n.into())).collect();
-            let object = serde_json::Value::Object(object);
-            let copy = rewrite(&object.to_string(), |_, _| Change::Keep, &[]);
+        fn a_copy_parses_to_the_same_object(
+           names in prop::collection::hash_set(".{0,4}|[a-c\"\\\\\n]{1,3}", 0..24)
+        ) {
+           let members = names.into_iter().zip(0..);
+           let members = members.map(|(name, n): (String, i32)| (name, n.into()));
+           let object = serde_json::Value::Object(members.collect());
+            let copy = rewrite(&object.to_string(), |_, _| MemberChange::Keep, &[]);
             prop_assert_eq!(&serde_json::from_str::<serde_json::Value>(&copy).unwrap(), &object);
         }
     }

@@ -1,23 +1,15 @@
-//! How grave a log line is (RFC 5424).
+//! Levels of log messages (RFC 5424).
 
-/// From the least to the gravest.
+/// Ordered by severity, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Every step.
     Debug,
-    /// How things go.
     Info,
-    /// Worth a look.
     Notice,
-    /// Not as it should be.
     Warning,
-    /// Something failed.
     Error,
-    /// A part is down.
     Critical,
-    /// Somebody must act.
     Alert,
-    /// Nothing works.
     Emergency,
 }
 
@@ -33,12 +25,10 @@ impl LogLevel {
         ("emergency", Self::Emergency),
     ];
 
-    /// The level of that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, level)| level)
     }
 
-    /// Its name.
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].0
     }

@@ -1,9 +1,9 @@
-//! Names on the endpoint that shows all servers together: each carries its server's id in front.
+//! Names on the endpoint that combines all servers: the server's id comes first.
 //!
-//! A server's id has no `__` and does not end in `_`, so the first `__` of a name is the seam. Clients, and
-//! the models behind them, take tool names of 64 characters at most and of few kinds; a tool whose name does
-//! not fit is shown under a shortened one that ends in a digest of the whole. The way back from an exposed
-//! tool name is the list it was made for: [`exposed_tool_names`] keeps the order.
+//! A server's id has no `__` and does not end in `_`, so the first `__` of a name is the separator.
+//! Clients and models accept tool names of at most 64 plain characters. A tool whose name does not
+//! fit gets a shortened name that ends in a digest of the whole. To map an exposed tool name back,
+//! look it up in the result of [`exposed_tool_names`], which keeps the order.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -12,17 +12,16 @@ use sha2::{Digest, Sha256};
 
 /// The longest tool name that common clients accept.
 pub const EXPOSED_LEN_MAX: usize = 64;
-/// Stands between server and name.
-const SEAM: &str = "__";
-/// Hexadecimal digits of the digest, 40 bits: few enough to leave room for the name itself.
+const SEPARATOR: &str = "__";
+/// Hexadecimal digits of the digest (40 bits), few enough to leave space for the name itself.
 const DIGEST_LEN: usize = 10;
-/// What resource URIs of the common endpoint start with.
+/// The scheme of resource URIs on the combined endpoint.
 const RESOURCE_SCHEME: &str = "trunkline:";
 
-/// What each of a server's tools is called on the common endpoint, in the order of `tools`.
+/// Returns the exposed names of a server's tools, in the order of `tools`.
 ///
-/// No two get the same name as long as `tools` has none twice, even if a server tries: a name that fits
-/// always stays, and who would be shortened to it is given another digest.
+/// No two tools get the same name unless `tools` has duplicates, even if a server tries to cause
+/// it. A name that fits is always kept; a tool that would be shortened to it gets another digest.
 pub fn exposed_tool_names<'a>(server: &str, tools: impl Iterator<Item = &'a str>) -> Vec<String> {
     let tools: Vec<&str> = tools.collect();
     let mut exposed: Vec<String> = tools
@@ -34,7 +33,7 @@ pub fn exposed_tool_names<'a>(server: &str, tools: impl Iterator<Item = &'a str>
         return exposed;
     }
     let mut taken: HashSet<String> = exposed.iter().filter(|n| !n.is_empty()).cloned().collect();
-    // By name, so that the order in which a server lists its tools today decides nothing.
+    // Sorted by name, so that the names do not depend on the server's order.
     misfits.sort_by_key(|at| tools[*at]);
     for at in misfits {
         exposed[at] = (0..)
@@ -46,23 +45,23 @@ pub fn exposed_tool_names<'a>(server: &str, tools: impl Iterator<Item = &'a str>
     exposed
 }
 
-/// The name of a server's prompt, or of anything else that may be as long as it likes.
+/// Returns the exposed name of a prompt, or of anything else without a length limit.
 pub fn join(server: &str, name: &str) -> String {
-    format!("{server}{SEAM}{name}")
+    format!("{server}{SEPARATOR}{name}")
 }
 
-/// The server and the rest of a name on the common endpoint.
+/// Splits an exposed name into the server and the rest.
 pub fn split(exposed: &str) -> Option<(&str, &str)> {
-    let (server, _) = exposed.split_once(SEAM).filter(|(server, _)| !server.is_empty())?;
-    Some((server, &exposed[server.len() + SEAM.len()..]))
+    let (server, _) = exposed.split_once(SEPARATOR).filter(|(server, _)| !server.is_empty())?;
+    Some((server, &exposed[server.len() + SEPARATOR.len()..]))
 }
 
-/// The URI of a server's resource. The original follows as it is, whatever it looks like.
+/// Returns the exposed URI of a resource. The original URI follows unchanged.
 pub fn resource_uri(server: &str, uri: &str) -> String {
     format!("{RESOURCE_SCHEME}{server}/{uri}")
 }
 
-/// The server and the original URI of a resource on the common endpoint.
+/// Splits an exposed URI into the server and the original URI.
 pub fn split_resource_uri(uri: &str) -> Option<(&str, &str)> {
     let (server, original) = uri.strip_prefix(RESOURCE_SCHEME)?.split_once('/')?;
     (!server.is_empty()).then_some((server, original))
@@ -70,7 +69,7 @@ pub fn split_resource_uri(uri: &str) -> Option<(&str, &str)> {
 
 fn fits(server: &str, tool: &str) -> bool {
     !tool.is_empty()
-        && server.len() + SEAM.len() + tool.len() <= EXPOSED_LEN_MAX
+        && server.len() + SEPARATOR.len() + tool.len() <= EXPOSED_LEN_MAX
         && tool.chars().all(is_plain)
 }
 
@@ -78,18 +77,18 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_./-".contains(c)
 }
 
-/// As much of the name as there is room for, and a digest of all of it.
+/// Returns as much of the name as fits, and a digest of all of it.
 fn shortened(server: &str, tool: &str, attempt: u32) -> String {
-    let room = EXPOSED_LEN_MAX.saturating_sub(server.len() + SEAM.len() + 1 + DIGEST_LEN);
+    let room = EXPOSED_LEN_MAX.saturating_sub(server.len() + SEPARATOR.len() + 1 + DIGEST_LEN);
     let readable: String =
         tool.chars().take(room).map(|c| if is_plain(c) { c } else { '_' }).collect();
     let mut digest = Sha256::new_with_prefix(tool);
     if attempt > 0 {
-        // A byte that UTF-8 does not have: no other tool's name continues like this.
+        // UTF-8 has no such byte, so no other tool's name continues like this.
         digest.update([0xff]);
         digest.update(attempt.to_be_bytes());
     }
-    let mut name = format!("{server}{SEAM}{readable}_");
+    let mut name = format!("{server}{SEPARATOR}{readable}_");
     for byte in &digest.finalize()[..DIGEST_LEN / 2] {
         let _ = write!(name, "{byte:02x}");
     }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_shortened_and_marked() {
+    fn names_that_do_not_fit_are_shortened_and_marked() {
         let long = "x".repeat(EXPOSED_LEN_MAX);
         let names = exposed(&["größe", "gr__e", &long, "", "a b"]);
         assert_eq!(names[0], "files__gr__e_d353a2671b");
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_seam_splits() {
+    fn the_first_separator_splits() {
         assert_eq!(split("files__read"), Some(("files", "read")));
         assert_eq!(split("files____read"), Some(("files", "__read")));
         assert_eq!(split("my_files__a__b"), Some(("my_files", "a__b")));
@@ -182,7 +181,7 @@ mod tests {
             prop_assert_eq!(split_resource_uri(&uri), Some((&*server, &*name)));
         }
 
-        /// Also when the server knows how names are shortened and takes the short forms for itself.
+        /// Holds also for a server that knows how names are shortened and uses the short forms.
         #[test]
         fn no_two_tools_share_a_name(
             server in server_id(),
@@ -200,7 +199,8 @@ mod tests {
             prop_assert_eq!(names.len(), tools.len());
             prop_assert_eq!(names.iter().collect::<HashSet<_>>().len(), tools.len());
             for name in &names {
-                prop_assert!(name.len() <= EXPOSED_LEN_MAX && name.chars().all(is_plain), "{}", name);
+                prop_assert!(name.len() <= EXPOSED_LEN_MAX, "{}", name);
+                prop_assert!(name.chars().all(is_plain), "{}", name);
                 prop_assert_eq!(split(name).unwrap().0, &*server);
             }
             tools.reverse();

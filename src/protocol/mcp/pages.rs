@@ -1,32 +1,31 @@
-//! The pages in which a server lists what it has: how far they may go.
+//! Limits for lists that a server gives in pages.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// Pages that one list may have.
 const PAGES_MAX: usize = 1_000;
-/// Bytes that all of them may have together.
+/// Bytes of all pages of one list together.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// What was seen of one list.
+/// Counts the pages of one list.
 #[derive(Debug, Default)]
 pub struct Pages {
     len: usize,
     bytes: usize,
-    /// Hashes of the cursors so far: a cursor can be as long as a whole answer.
+    /// Hashes of the cursors seen. Hashes, because a cursor can be as long as a whole answer.
     cursors: HashSet<u64>,
     hashing: RandomState,
 }
 
 impl Pages {
-    /// Counts a page of so many bytes, before anything of it is kept. Else says why it goes too far.
+    /// Counts a page before anything of it is kept. Fails with the reason if the list is too large.
     pub fn count(&mut self, bytes: usize) -> Result<(), &'static str> {
         self.len += 1;
         self.bytes += bytes;
         if self.bytes > BYTES_MAX { Err("its pages are over 32 MiB together") } else { Ok(()) }
     }
 
-    /// Goes on to the page where `cursor` leads. Else says why it goes too far.
+    /// Checks that the next page may be requested. Fails with the reason if not.
     pub fn follow(&mut self, cursor: &str) -> Result<(), &'static str> {
         if self.len >= PAGES_MAX {
             return Err("too many pages");

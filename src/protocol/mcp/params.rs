@@ -1,8 +1,9 @@
-//! The `params` of a client's request: read once, and what goes on to a server is rebuilt from what was read.
+//! The `params` of a client's request: parsed once, and rebuilt from the parsed members for the
+//! server.
 //!
-//! A gateway that checks one member while the server obeys another can be led past its own checks. So a name
-//! that appears twice is refused, and so is one that a reader without regard for case would take for a known
-//! one. Members that are not known are passed on.
+//! If the gateway checks one member and the server obeys another, a caller can bypass the checks.
+//! So duplicate names are refused, and names that differ from a known one in case only. Unknown
+//! members are passed on.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,7 @@ use super::{LogLevel, meta};
 use crate::protocol::jsonrpc::members::{Members, MembersError};
 use crate::protocol::jsonrpc::rewrite::write_name;
 
-/// What methods know as members of `params`.
+/// Members of `params` that methods define.
 const KNOWN: &[&str] = &[
     "_meta",
     "argument",
@@ -34,7 +35,7 @@ const KNOWN: &[&str] = &[
     "uri",
 ];
 
-/// What the protocol and the gateway know as members of `_meta`; first those of [`OWN_META`].
+/// Members of `_meta` that the protocol or the gateway defines. Those of [`OWN_META`] come first.
 const KNOWN_META: &[&str] = &[
     meta::PROTOCOL_VERSION,
     meta::CLIENT_CAPABILITIES,
@@ -48,55 +49,33 @@ const KNOWN_META: &[&str] = &[
     "baggage",
 ];
 
-/// Those of them that are between the gateway and its peer on either side, and written anew for each.
+/// Members of `_meta` that concern one hop only, and are written anew for the next one.
 const OWN_META: &[&str] = KNOWN_META.split_at(7).0;
 
-/// The longest token that is echoed with every notification.
+/// Progress tokens are echoed with every notification, so their length is limited.
 const TOKEN_LEN_MAX: usize = 1024;
 
-/// The `params` of one request.
 #[derive(Debug)]
 pub struct Params<'a> {
     members: Option<Members<'a>>,
     meta: Option<Members<'a>>,
 }
 
-/// What is wrong with them.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// Not an object, or ambiguous.
     #[error("`{at}`: {error}")]
-    Members {
-        /// Where.
-        at: &'static str,
-        /// What.
-        error: MembersError,
-    },
-    /// Easily taken for another.
+    Members { at: &'static str, error: MembersError },
     #[error(
         "`{at}` has a member {name:?}: names must be written exactly as the protocol spells them"
     )]
-    Twin {
-        /// Where.
-        at: &'static str,
-        /// As it was written.
-        name: String,
-    },
-    /// Not there.
+    CaseVariant { at: &'static str, name: String },
     #[error("`params.{0}` is missing")]
     Missing(&'static str),
-    /// There, but something else.
     #[error("`{at}` must be {expected}")]
-    WrongType {
-        /// Where.
-        at: Cow<'static, str>,
-        /// What it should be.
-        expected: &'static str,
-    },
+    WrongType { at: Cow<'static, str>, expected: &'static str },
 }
 
 impl<'a> Params<'a> {
-    /// Reads the member of a request's envelope.
     pub fn parse(params: Option<&'a RawValue>) -> Result<Self, ParamsError> {
         let members = params.map(|params| read("params", params, KNOWN)).transpose()?;
         let meta = members.as_ref().and_then(|members| members.get("_meta"));
@@ -104,12 +83,11 @@ impl<'a> Params<'a> {
         Ok(Self { members, meta })
     }
 
-    /// One member.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.members.as_ref()?.get(name)
     }
 
-    /// One that must be there and be a text.
+    /// Returns a required member that is a string.
     pub fn text(&self, name: &'static str) -> Result<Cow<'a, str>, ParamsError> {
         let value = self.get(name).ok_or(ParamsError::Missing(name))?;
         text_of(value).ok_or_else(|| ParamsError::WrongType {
@@ -118,12 +96,10 @@ impl<'a> Params<'a> {
         })
     }
 
-    /// One member of `_meta`.
     pub fn meta(&self, name: &str) -> Option<&'a RawValue> {
         self.meta.as_ref()?.get(name)
     }
 
-    /// The token under which the client wants to hear of progress.
     pub fn progress_token(&self) -> Result<Option<&'a RawValue>, ParamsError> {
         match self.meta(meta::PROGRESS_TOKEN) {
             Some(token)
@@ -137,7 +113,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// How grave the log lines must be that a modern client wants with this request.
+    /// Returns the lowest level of log messages that a modern client wants with this request.
     pub fn log_level(&self) -> Result<Option<LogLevel>, ParamsError> {
         let Some(level) = self.meta(meta::LOG_LEVEL) else { return Ok(None) };
         match text_of(level).and_then(|level| LogLevel::parse(&level)) {
@@ -149,23 +125,23 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// All members but `_meta` and `except`, to be passed on: `,"name":value` each.
+    /// Writes all members but `_meta` and `except`: `,"name":value` each.
     pub fn others(&self, except: &[&str]) -> String {
         let passed = |name: &str| name != "_meta" && !except.contains(&name);
         write_members(self.members.as_ref(), passed)
     }
 
-    /// The members of `_meta` that go on to whoever answers: `,"name":value` each.
+    /// Writes the members of `_meta` that are passed on to the server: `,"name":value` each.
     pub fn other_meta(&self) -> String {
         write_members(self.meta.as_ref(), |name| !OWN_META.contains(&name))
     }
 }
 
-/// The text of a JSON string.
+/// Returns the text of a JSON string.
 pub fn text_of(value: &RawValue) -> Option<Cow<'_, str>> {
     let quoted = value.get();
     let plain = quoted.strip_prefix('"')?.strip_suffix('"')?;
-    // Without escapes it is there as it is.
+    // A string without escapes can be borrowed.
     if !plain.contains('\\') {
         return Some(Cow::Borrowed(plain));
     }
@@ -179,8 +155,8 @@ fn read<'a>(
 ) -> Result<Members<'a>, ParamsError> {
     let members =
         Members::parse(object.get()).map_err(|error| ParamsError::Members { at, error })?;
-    match members.folded_twin(known) {
-        Some(name) => Err(ParamsError::Twin { at, name: name.chars().take(64).collect() }),
+    match members.case_variant(known) {
+        Some(name) => Err(ParamsError::CaseVariant { at, name: name.chars().take(64).collect() }),
         None => Ok(members),
     }
 }
@@ -211,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_readers_could_see_differently_is_refused() {
+    fn params_that_two_parsers_could_read_differently_are_refused() {
         for json in [
             r#"{"name":"a","name":"b"}"#,
             r#"{"name":"a","n\u0061me":"b"}"#,
@@ -230,9 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_goes_on_and_what_is_ours_does_not() {
-        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c","trunkline/timeoutMs":1,
-            "io.modelcontextprotocol/clientCapabilities":{},"traceparent":"00"}}"#;
+    fn unknown_members_are_passed_on_and_the_gateways_own_are_not() {
+        let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c",
+           "trunkline/timeoutMs":1,"io.modelcontextprotocol/clientCapabilities":{},
+           "traceparent":"00"}}"#;
         let params = Params::parse(Some(raw(json))).unwrap();
         assert_eq!(params.others(&["name"]), r#","x":{"y": 1.0}"#);
         assert_eq!(params.other_meta(), r#","a/b":"c","traceparent":"00""#);
@@ -241,7 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn only_strings_have_text() {
+        assert_eq!(text_of(raw(r#""a\n\"é""#)).unwrap(), "a\n\"é");
+        assert_eq!(text_of(raw(r#""""#)).unwrap(), "");
+        for other in ["1", "null", "[]", r#""\ud800""#] {
+            assert!(text_of(raw(other)).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_wrong_member_is_named() {
         let params = Params::parse(Some(raw(r#"{"uri":7,"_meta":{"progressToken":[]}}"#))).unwrap();
         assert_eq!(params.text("name").unwrap_err().to_string(), "`params.name` is missing");
         assert_eq!(params.text("uri").unwrap_err().to_string(), "`params.uri` must be a string");

@@ -9,29 +9,29 @@ use super::{
 };
 use crate::protocol::jsonrpc::{Frame, RawObject};
 
-/// How requests to one server are written, decided once by its handshake.
+/// Writes requests to one server in the version that the handshake found.
 #[derive(Debug)]
 pub struct Dialect {
     version: ProtocolVersion,
-    /// What the `params` of most requests end with: `,"_meta":{…}` for a modern server, else nothing.
+    /// The end of the `params` of most requests: `,"_meta":{…}` for a modern server, else empty.
     plain_meta: String,
 }
 
-/// What a caller's request carries beside its parameters.
+/// The `_meta` of a caller's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallMeta {
-    /// Whether to ask for progress. Its token is the id of the request.
+    /// Whether to ask for progress. The token is the id of the request.
     pub progress: bool,
-    /// How grave the log lines must be that the caller wants; `None`: it wants none. Modern servers only.
+    /// The lowest level of log messages that the caller wants; `None`: none. Modern servers only.
     pub log_level: Option<LogLevel>,
-    /// What the caller can do: a JSON object. `None`: it cannot be asked for anything. Modern servers only.
+    /// The caller's capabilities, a JSON object; `None`: none. Modern servers only.
     pub capabilities: Option<String>,
-    /// Further members, checked: `,"name":value` each.
+    /// Further members, already checked: `,"name":value` each.
     pub others: String,
 }
 
 impl CallMeta {
-    /// Whether it says no more than what every request carries.
+    /// Returns whether this has nothing beyond what every request carries.
     fn is_plain(&self) -> bool {
         !self.progress
             && self.log_level.is_none()
@@ -41,7 +41,6 @@ impl CallMeta {
 }
 
 impl Dialect {
-    /// The way of writing that `version` asks for.
     pub fn new(version: ProtocolVersion) -> Self {
         let plain_meta = match version.era() {
             Era::Legacy => String::new(),
@@ -50,13 +49,12 @@ impl Dialect {
         Self { version, plain_meta }
     }
 
-    /// The version requests are written in.
     pub fn version(&self) -> ProtocolVersion {
         self.version
     }
 
-    /// `tools/call`. `name` is a JSON string, quotes included; `others` are further members of `params`,
-    /// `,"name":value` each.
+    /// Writes `tools/call`. `name` is a JSON string, quotes included; `others` are further members
+    /// of `params`, `,"name":value` each.
     pub fn tools_call(
         &self,
         id: u64,
@@ -76,20 +74,21 @@ impl Dialect {
         Frame::request(id, method::TOOLS_CALL, &params)
     }
 
-    /// Any request of a caller's. `members` are those of `params`, `,"name":value` each.
+    /// Writes any other request of a caller. `members` are those of `params`, `,"name":value` each.
     pub fn request(&self, id: u64, method: &str, members: &str, meta: &CallMeta) -> Frame {
         let members = format!("{members}{}", self.write_meta(id, meta));
         Frame::request(id, method, &["{", members.trim_start_matches(','), "}"])
     }
 
-    /// `tools/list`, one page of it.
+    /// Requests one page of `tools/list`.
     pub fn tools_list(&self, id: u64, cursor: Option<&str>) -> Frame {
         let cursor = cursor.map(|cursor| format!(",\"cursor\":{}", json!(cursor)));
         let cursor = cursor.unwrap_or_default();
         self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
     }
 
-    /// A request that any server can answer at once: `ping`, and where there is none, `server/discover`.
+    /// Writes a request that any server can answer at once: `ping`, or `server/discover` in the
+    /// modern era.
     pub fn ping(&self, id: u64) -> Frame {
         match self.version.era() {
             Era::Legacy => Frame::request(id, method::PING, &["{}"]),
@@ -97,13 +96,13 @@ impl Dialect {
         }
     }
 
-    /// `subscriptions/listen`; `notifications` is the filter. Modern servers only.
+    /// Writes `subscriptions/listen`; `notifications` is the filter. Modern servers only.
     pub fn listen(&self, id: u64, notifications: &serde_json::Value) -> Frame {
         let filter = format!(",\"notifications\":{notifications}");
         self.request(id, method::LISTEN, &filter, &CallMeta::default())
     }
 
-    /// `resources/subscribe` or `resources/unsubscribe`. Legacy servers only.
+    /// Writes `resources/subscribe` or `resources/unsubscribe`. Legacy servers only.
     pub fn about_resource(&self, id: u64, method: &str, uri: &str) -> Frame {
         self.request(id, method, &format!(",\"uri\":{}", json!(uri)), &CallMeta::default())
     }
@@ -130,15 +129,14 @@ impl Dialect {
     }
 }
 
-/// `server/discover`: the probe that tells the eras apart.
+/// Writes `server/discover`, the probe that distinguishes the eras.
 pub fn discover(id: u64) -> Frame {
     let meta = modern_meta(ProtocolVersion::LATEST, "{}");
     Frame::request(id, method::DISCOVER, &["{\"_meta\":{", &meta, "}}"])
 }
 
-/// `initialize`, offering the newest legacy version. `capabilities` is a JSON object: what the client can do.
-/// It is empty where the connection is shared by many callers: a server's question could not be brought to
-/// the right one of them.
+/// Writes `initialize`, which offers the newest legacy version. `capabilities` is a JSON object. It
+/// is empty on a shared connection: a request of the server could not reach the right caller.
 pub fn initialize(id: u64, capabilities: &str) -> Frame {
     let version = ProtocolVersion::LATEST_LEGACY;
     let client =
@@ -155,20 +153,22 @@ pub fn initialize(id: u64, capabilities: &str) -> Frame {
     Frame::request(id, method::INITIALIZE, &params)
 }
 
-/// `notifications/initialized`: the end of the legacy handshake.
+/// Writes `notifications/initialized`, which ends the legacy handshake.
 pub fn initialized() -> Frame {
     Frame::notification(method::INITIALIZED, "{}")
 }
 
-/// `notifications/cancelled` for a request of this side.
+/// Writes `notifications/cancelled` for a request of the gateway.
 pub fn cancelled(id: u64, reason: &str) -> Frame {
     Frame::notification(method::CANCELLED, &json!({"requestId": id, "reason": reason}).to_string())
 }
 
-/// The members of `_meta` that every modern request has.
+/// Writes the members of `_meta` that every modern request has.
 fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
+    let (name, program_version) = (IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION);
+    let client = format!(r#"{{"name":"{name}","version":"{program_version}"}}"#);
     format!(
-        r#""{}":"{version}","{}":{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}},"{}":{capabilities}"#,
+        r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_meta_is_written_as_each_era_knows_it() {
+    fn a_callers_meta_is_written_in_the_form_of_each_era() {
         let meta = CallMeta {
             progress: true,
             log_level: Some(LogLevel::Info),

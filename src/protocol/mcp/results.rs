@@ -1,4 +1,4 @@
-//! The parts of a server's answers that the gateway reads. Everything else passes through unseen.
+//! The parts of a server's answers that the gateway reads. Everything else passes through unread.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,17 @@ use serde_json::value::RawValue;
 
 use super::{ProtocolVersion, meta};
 
-/// What a result says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
-    /// What was asked for.
     Complete,
-    /// The tool says that it failed (`isError`). For MCP this is a result like any other.
+    /// The tool reports that it failed (`isError`). For MCP this is a result like any other.
     ToolError,
-    /// The tool wants input before it goes on (modern servers).
+    /// The tool needs input before it continues (modern servers).
     InputRequired,
 }
 
 impl ResultKind {
-    /// As calls are counted by.
+    /// Returns the name in metrics and usage.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "ok",
@@ -30,17 +28,15 @@ impl ResultKind {
     }
 }
 
-/// The beginning of a result: what the gateway must know of every one.
+/// The members that the gateway reads of every result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultHead {
-    /// What it is.
     pub kind: ResultKind,
-    /// Whether it says so itself (`resultType`).
+    /// Whether the result names its kind (`resultType`).
     pub is_typed: bool,
 }
 
 impl ResultHead {
-    /// Reads it from a whole result.
     pub fn read(result: &str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -50,7 +46,7 @@ impl ResultHead {
             #[serde(borrow, default)]
             result_type: Option<Cow<'a, str>>,
         }
-        // Without this look serde would also take an array, member by member.
+        // Without this check serde would also accept an array, member by member.
         if !result.starts_with('{') {
             return Err("the result is not an object");
         }
@@ -58,7 +54,7 @@ impl ResultHead {
             .map_err(|_| "the result's `isError` or `resultType` makes no sense")?;
         let is_typed = head.result_type.is_some();
         let kind = match head.result_type.as_deref() {
-            // Servers of the legacy era do not say; theirs are always complete.
+            // Legacy servers do not name the kind; their results are always complete.
             None | Some("complete") if head.is_error == Some(true) => ResultKind::ToolError,
             None | Some("complete") => ResultKind::Complete,
             Some("input_required") => ResultKind::InputRequired,
@@ -68,45 +64,38 @@ impl ResultHead {
     }
 }
 
-/// Who a server says it is.
+/// The name and version that a server gives.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Implementation {
-    /// The server's own name.
     #[serde(default)]
     pub name: String,
-    /// The server's own version.
     #[serde(default)]
     pub version: String,
 }
 
-/// What a server says it can do; only what the gateway uses.
+/// The capabilities of a server that the gateway uses.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct ServerCapabilities {
-    /// Absent: the server has no tools.
     #[serde(default)]
     pub tools: Option<ListCapability>,
-    /// Absent: it has no prompts.
     #[serde(default)]
     pub prompts: Option<ListCapability>,
-    /// Absent: it has no resources.
     #[serde(default)]
     pub resources: Option<ListCapability>,
-    /// Absent: it does not complete arguments.
     #[serde(default)]
     pub completions: Option<IgnoredAny>,
-    /// Absent: it sends no log lines.
     #[serde(default)]
     pub logging: Option<IgnoredAny>,
 }
 
-/// The capability of having tools, prompts or resources.
+/// The capability to have tools, prompts or resources.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ListCapability {
-    /// Whether the server tells when the list changes.
+    /// Whether the server reports changes of the list.
     #[serde(default)]
     pub list_changed: bool,
-    /// Resources: whether it tells when one of them changes.
+    /// Resources: whether the server reports changes of single resources.
     #[serde(default)]
     pub subscribe: bool,
 }
@@ -116,10 +105,9 @@ pub struct ListCapability {
 #[serde(rename_all = "camelCase")]
 pub struct DiscoverResult {
     supported_versions: Vec<String>,
-    /// What the server can do.
     #[serde(default)]
     pub capabilities: ServerCapabilities,
-    /// How to use it, in words for a model.
+    /// Instructions for a model.
     #[serde(default)]
     pub instructions: Option<String>,
     #[serde(default, rename = "_meta")]
@@ -133,12 +121,11 @@ struct ResultMeta {
 }
 
 impl DiscoverResult {
-    /// The newest version both sides speak, or the server's list.
+    /// Returns the newest common version, or the server's list as the error.
     pub fn version(&self) -> Result<ProtocolVersion, String> {
         pick_version(&self.supported_versions)
     }
 
-    /// Who answered.
     pub fn server_info(&self) -> Implementation {
         self.meta.server_info.clone()
     }
@@ -151,7 +138,7 @@ pub struct UnsupportedVersion {
 }
 
 impl UnsupportedVersion {
-    /// The newest version both sides speak, or the server's list.
+    /// Returns the newest common version, or the server's list as the error.
     pub fn version(&self) -> Result<ProtocolVersion, String> {
         pick_version(&self.supported)
     }
@@ -165,15 +152,12 @@ fn pick_version(offered: &[String]) -> Result<ProtocolVersion, String> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResult {
-    /// The version the server chose.
     pub protocol_version: String,
-    /// What the server can do.
     #[serde(default)]
     pub capabilities: ServerCapabilities,
-    /// Who answered.
     #[serde(default)]
     pub server_info: Implementation,
-    /// How to use it, in words for a model.
+    /// Instructions for a model.
     #[serde(default)]
     pub instructions: Option<String>,
 }
@@ -182,27 +166,24 @@ pub struct InitializeResult {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolsPage {
-    /// The definitions, raw.
     pub tools: Vec<Box<RawValue>>,
-    /// Where the next page starts.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
-/// How long a result may be kept, and by whom. Legacy servers do not say: not at all, and by nobody else.
+/// Says how long a result may be cached and for whom. Legacy servers do not say, which means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
-    /// In milliseconds.
     pub ttl_ms: u64,
-    /// Whether it is the same for everybody.
+    /// Whether the result is the same for all callers.
     pub is_public: bool,
 }
 
 impl Caching {
-    /// For as long as anybody likes, and by all: what the pages of a list are added to ([`Caching::and`]).
+    /// No restriction: the start value for combining pages with [`Caching::and`].
     pub const ANY: Self = Self { ttl_ms: u64::MAX, is_public: true };
 
-    /// What a result says. Anything unreadable counts as not said.
+    /// Reads a result. Unreadable members count as absent.
     pub fn of(result: &str) -> Self {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -214,19 +195,19 @@ impl Caching {
         }
         let Ok(head) = serde_json::from_str::<Head<'_>>(result) else { return Self::default() };
         Self {
-            // Negative ones count as zero, as the specification wants it.
+            // Negative values become zero, as the specification asks.
             ttl_ms: head.ttl_ms.unwrap_or_default() as u64,
             is_public: head.cache_scope.as_deref() == Some("public"),
         }
     }
 
-    /// What holds for both together.
+    /// Returns the stricter of both in each respect.
     pub fn and(self, other: Self) -> Self {
         Self { ttl_ms: self.ttl_ms.min(other.ttl_ms), is_public: self.is_public && other.is_public }
     }
 }
 
-/// The name in a tool's definition.
+/// Returns the name in a tool's definition.
 pub fn tool_name(definition: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Head {
@@ -235,7 +216,7 @@ pub fn tool_name(definition: &RawValue) -> Option<String> {
     serde_json::from_str::<Head>(definition.get()).ok().map(|head| head.name)
 }
 
-/// Whether a tool says that calling it twice does no harm: it changes nothing, or the same again.
+/// Returns whether a tool's annotations say that it is read-only or idempotent.
 pub fn is_repeatable(definition: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Head {
@@ -253,7 +234,7 @@ pub fn is_repeatable(definition: &RawValue) -> bool {
         .is_ok_and(|Head { annotations: it }| it.read_only_hint || it.idempotent_hint)
 }
 
-/// The `inputSchema` of a tool's definition.
+/// Returns the `inputSchema` of a tool's definition.
 pub fn input_schema(definition: &RawValue) -> Option<&RawValue> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -264,7 +245,7 @@ pub fn input_schema(definition: &RawValue) -> Option<&RawValue> {
     serde_json::from_str::<Head<'_>>(definition.get()).ok().map(|head| head.input_schema)
 }
 
-// The attribute above cannot take a constant.
+// The `rename` attribute of `ResultMeta` cannot take a constant.
 const _: () =
     assert!(matches!(meta::SERVER_INFO.as_bytes(), b"io.modelcontextprotocol/serverInfo"));
 
@@ -288,10 +269,11 @@ mod tests {
     }
 
     #[test]
-    fn a_discover_result_tells_version_and_name() {
+    fn a_discover_result_has_version_and_name() {
         let result: DiscoverResult = serde_json::from_str(
             r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},
-                "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},"ttlMs":0}"#,
+                "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x","version":"1"}},
+                "ttlMs":0}"#,
         )
         .unwrap();
         assert_eq!(result.version(), Ok(ProtocolVersion::V2026_07_28));

@@ -1,14 +1,16 @@
-//! Trace context from a caller's headers (W3C Trace Context), checked before it is passed on in `_meta`.
+//! Checks trace context from a caller's headers (W3C Trace Context) before it is passed on in
+//! `_meta`.
 //!
-//! What does not follow the standard is dropped without an error, as the standard asks: a broken trace must
-//! not break a call.
+//! Invalid values are dropped without an error, as the standard asks: a broken trace must not break
+//! a call.
 
-/// `00-` trace id `-` parent id `-` flags: the length of version 00, and what later ones start with.
+/// `00-` trace id `-` parent id `-` flags: the length of version 00, and the beginning of later
+/// ones.
 const TRACEPARENT_LEN: usize = 55;
-/// The standard lets longer lists be dropped. Later versions of the other header get as much.
+/// The standard allows dropping a longer `tracestate`. Later versions of `traceparent` get as much.
 const LEN_MAX: usize = 512;
 
-/// The `traceparent` header's value, if it is one.
+/// Returns the value of a `traceparent` header if it is valid.
 pub fn traceparent(value: &str) -> Option<&str> {
     let value = value.trim_matches([' ', '\t']);
     let (known, rest) = value.split_at_checked(TRACEPARENT_LEN)?;
@@ -23,8 +25,8 @@ pub fn traceparent(value: &str) -> Option<&str> {
     (is_rest_fine && !is_zero(trace_id) && !is_zero(parent_id)).then_some(value)
 }
 
-/// The `tracestate` header's value as a JSON string, quotes included, if it may be passed on. Its entries
-/// belong to tracing systems and are not looked into.
+/// Returns the value of a `tracestate` header as a JSON string, quotes included, if it may be
+/// passed on. The entries belong to tracing systems and are not parsed.
 pub fn tracestate(value: &str) -> Option<String> {
     let value = value.trim_matches([' ', '\t']);
     let is_fine = !value.is_empty()
@@ -33,7 +35,7 @@ pub fn tracestate(value: &str) -> Option<String> {
     is_fine.then(|| serde_json::json!(value).to_string())
 }
 
-/// A later version may add fields. They are passed on if they could stand between quotes in JSON.
+/// Checks the fields that a later version adds: they must be safe between quotes in JSON.
 fn is_later_part(rest: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
     rest.is_empty() || (rest.starts_with('-') && rest.bytes().all(is_plain))
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not() {
+    fn invalid_values_are_dropped() {
         for value in [
             "",
             "00",
@@ -112,9 +114,11 @@ mod tests {
     }
 
     proptest! {
-        /// What passes can be put between quotes in JSON as it is.
+        /// Accepted values can be put between quotes in JSON as they are.
         #[test]
-        fn what_passes_is_safe_in_json(rest in ".{0,8}", version in "[0-9a-f]{2}", state in ".{0,40}") {
+        fn accepted_values_are_safe_in_json(
+           rest in ".{0,8}", version in "[0-9a-f]{2}", state in ".{0,40}"
+        ) {
             let value = format!("{version}{}{rest}", &EXAMPLE[2..]);
             if let Some(parent) = traceparent(&value) {
                 let json: String = serde_json::from_str(&format!("\"{parent}\"")).unwrap();

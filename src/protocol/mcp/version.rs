@@ -2,32 +2,26 @@
 
 use std::fmt;
 
-/// A protocol version this side speaks, oldest first.
+/// A supported protocol version, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProtocolVersion {
-    /// 2024-11-05
     V2024_11_05,
-    /// 2025-03-26
     V2025_03_26,
-    /// 2025-06-18
     V2025_06_18,
-    /// 2025-11-25
     V2025_11_25,
-    /// 2026-07-28
     V2026_07_28,
 }
 
-/// How a peer is talked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
     /// `initialize` first, then a session.
     Legacy,
-    /// Stateless: every request says its version.
+    /// Stateless: every request names its version.
     Modern,
 }
 
 impl ProtocolVersion {
-    /// All of them, newest first.
+    /// All versions, newest first.
     pub const ALL: [Self; 5] = [
         Self::V2026_07_28,
         Self::V2025_11_25,
@@ -37,25 +31,21 @@ impl ProtocolVersion {
     ];
     /// The newest version with a handshake.
     pub const LATEST_LEGACY: Self = Self::V2025_11_25;
-    /// The newest version.
     pub const LATEST: Self = Self::V2026_07_28;
 
-    /// The version of that name, if this side speaks it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The newest version of a peer's list that this side speaks.
+    /// Returns the newest supported version of a peer's list.
     pub fn newest_of<'a>(offered: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         offered.into_iter().filter_map(Self::parse).max()
     }
 
-    /// Its era.
     pub fn era(self) -> Era {
         if self >= Self::V2026_07_28 { Era::Modern } else { Era::Legacy }
     }
 
-    /// Its name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",

@@ -1,4 +1,4 @@
-//! Many requests at once: order, limits, cancellation, the end.
+//! Many requests at once: order, limits, cancellation, end of input.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Timers are good to a millisecond, each round may lose one.
+/// Timers have a resolution of a millisecond, and each round may lose one.
 fn assert_about(elapsed: Duration, expected: Duration) {
     assert!(elapsed >= expected && elapsed < expected + ms(10), "{elapsed:?}");
 }
@@ -121,8 +121,8 @@ async fn requests_with_the_same_id_are_both_answered_and_both_cancelled() {
     assert_eq!(client.close().await, Vec::<Value>::new());
 }
 
-/// With more requests than the queue and all buffers take, the server must stop reading and go on
-/// when the client at last reads.
+/// With more requests than the queue and all buffers hold, the server must stop reading, and
+/// continue when the client reads.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_when_the_client_writes_much_before_it_reads() {
     for max_concurrent in [1, 10] {
@@ -164,7 +164,7 @@ async fn nothing_is_lost_when_the_client_writes_much_before_it_reads() {
     }
 }
 
-/// As long as the queue takes them, requests are read although nobody reads the answers.
+/// Requests are read until the queue is full, although nobody reads the answers.
 #[tokio::test(start_paused = true)]
 async fn a_client_may_write_a_thousand_requests_before_it_reads_at_all() {
     let mut client = Client::with_buffers(1, 256);
@@ -177,7 +177,7 @@ async fn a_client_may_write_a_thousand_requests_before_it_reads_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_of_input_calls_may_finish_for_a_while() {
+async fn at_the_end_of_input_calls_may_finish_for_a_grace_period() {
     let mut client = Client::new(2);
     let start = Instant::now();
     client.call(1, "sleep", json!({"ms": 100})).await;
@@ -198,7 +198,7 @@ async fn at_the_end_of_input_an_idle_server_ends_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_line_may_lack_its_end() {
+async fn the_last_line_may_lack_its_line_break() {
     let mut client = Client::new(1);
     let input = client.input.as_mut().unwrap();
     input.write_all(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_client_that_reads_no_more_ends_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_has_closed_its_side_and_never_reads_is_given_up() {
+async fn a_client_that_closes_the_input_and_never_reads_is_abandoned() {
     let mut client = Client::with_buffers(1, 16);
     client.request(1, "ping", json!({})).await;
     let Client { input, output, server } = client;

@@ -56,7 +56,7 @@ impl Client {
         self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// The next message, or nothing at the end.
+    /// Returns the next message; `None` at the end.
     async fn next(&mut self) -> Option<Value> {
         let line = self.output.next_line().await.unwrap()?;
         Some(serde_json::from_str(&line).unwrap())
@@ -71,7 +71,7 @@ impl Client {
         self.receive().await
     }
 
-    /// The ids of so many answers, in order.
+    /// Receives `count` answers and returns their ids in order.
     async fn ids(&mut self, count: usize) -> Vec<Value> {
         let mut ids = Vec::new();
         for _ in 0..count {
@@ -80,7 +80,7 @@ impl Client {
         ids
     }
 
-    /// Ends the input, and says which messages were still to come.
+    /// Ends the input and returns the remaining messages.
     async fn close(mut self) -> Vec<Value> {
         self.input = None;
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! What each message is answered with.
+//! The answer to each message.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn modern(version: &str) -> Value {
     })
 }
 
-/// The members every modern result has, taken off.
+/// Checks and removes the members that every modern result has.
 fn assert_modern(result: &mut Value) {
     let result = result.as_object_mut().unwrap();
     assert_eq!(result.remove("resultType").unwrap(), "complete");
@@ -40,7 +40,7 @@ async fn ids_are_echoed_as_written() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_and_the_server_goes_on() {
+async fn a_message_that_is_no_request_is_refused_and_the_server_continues() {
     let mut client = Client::new(1);
     let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(LINE_LEN_MAX));
     for (line, code, message) in [
@@ -159,7 +159,7 @@ async fn modern_requests_must_be_complete_and_of_a_known_version() {
     for method in ["server/discover", "subscriptions/listen"] {
         assert_eq!(client.ask(method, json!({})).await["error"]["code"], -32602);
     }
-    // It went with the handshake.
+    // The modern era has no `ping`.
     let answer = client.ask("ping", json!({"_meta": modern("2026-07-28")})).await;
     assert_eq!(answer["error"]["code"], -32601);
 }

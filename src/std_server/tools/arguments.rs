@@ -1,16 +1,18 @@
-//! A call's arguments, read one by one so that each complaint can name its argument.
+//! Reads a call's arguments one by one, so that each error can name its argument.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use serde_json::value::RawValue;
 
-use crate::std_server::json::{Members, kind, text};
+use crate::protocol::jsonrpc::members::{Members, MembersError};
+use crate::protocol::jsonrpc::raw::type_name;
+use crate::protocol::mcp::params::text_of;
 
 #[derive(Debug)]
-pub(super) struct Arguments<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+pub(super) struct Arguments<'a>(Members<'a>);
 
-/// What is wrong with the arguments, and what would be right.
+/// Says what is wrong with the arguments, and what would be right.
 #[derive(Debug)]
 pub(super) struct Misfit(pub(super) String);
 
@@ -21,70 +23,57 @@ impl<'a> Arguments<'a> {
         required: &[&str],
         optional: &[&str],
     ) -> Result<Self, Misfit> {
-        let members = match raw {
-            None => Vec::new(),
-            Some(raw) => match serde_json::from_str(raw.get()) {
-                Ok(Members(members)) => members,
-                Err(_) => return Err(Misfit(must_be("arguments", "an object", raw))),
-            },
-        };
+        let raw = raw.map_or("{}", RawValue::get);
+        let members = Members::parse(raw).map_err(|error| match error {
+            MembersError::Duplicate(name) => Misfit(format!("`{name}` is there twice")),
+            _ => Misfit(must_be("arguments", "an object", raw)),
+        })?;
         let mut known = required.iter().chain(optional);
-        for (at, (key, _)) in members.iter().enumerate() {
-            if !known.clone().any(|name| name == key) {
-                let known: Vec<_> = known.map(|name| format!("`{name}`")).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                return Err(Misfit(format!("`{key}` is unknown; the known ones are: {known}")));
-            }
-            if members[..at].iter().any(|(earlier, _)| earlier == key) {
-                return Err(Misfit(format!("`{key}` is there twice")));
-            }
+        if let Some((key, _)) =
+            members.iter().find(|(key, _)| !known.clone().any(|name| name == key))
+        {
+            let known: Vec<_> = known.map(|name| format!("`{name}`")).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Misfit(format!("`{key}` is unknown; the known ones are: {known}")));
         }
-        let is_there = |name: &str| members.iter().any(|(key, _)| key == name);
-        match known.find(|name| required.contains(*name) && !is_there(name)) {
+        match known.find(|name| required.contains(*name) && members.get(name).is_none()) {
             Some(name) => Err(Misfit(format!("`{name}` is missing"))),
             None => Ok(Self(members)),
         }
     }
 
-    /// Any value.
     pub(super) fn any(&self, name: &str) -> Result<&'a RawValue, Misfit> {
-        self.get(name).ok_or_else(|| Misfit(format!("`{name}` is missing")))
+        self.0.get(name).ok_or_else(|| Misfit(format!("`{name}` is missing")))
     }
 
-    /// A string.
     pub(super) fn text(&self, name: &str) -> Result<Cow<'a, str>, Misfit> {
         let raw = self.any(name)?;
-        text(raw).ok_or_else(|| Misfit(must_be(name, "a string of Unicode text", raw)))
+        text_of(raw).ok_or_else(|| Misfit(must_be(name, "a string of Unicode text", raw.get())))
     }
 
-    /// A string that may be absent.
     pub(super) fn optional_text(&self, name: &str) -> Result<Option<Cow<'a, str>>, Misfit> {
-        self.get(name).map(|_| self.text(name)).transpose()
+        self.0.get(name).map(|_| self.text(name)).transpose()
     }
 
-    /// A whole number; JSON Schema counts `5.0` and `5e0` as such.
+    /// Returns a whole number. JSON Schema counts `5.0` and `5e0` as such.
     pub(super) fn integer(&self, name: &str, range: RangeInclusive<u32>) -> Result<u32, Misfit> {
         let raw = self.any(name)?;
         let number = serde_json::from_str::<f64>(raw.get()).ok();
         let bounds = f64::from(*range.start())..=f64::from(*range.end());
         match number.filter(|number| number.fract() == 0.0 && bounds.contains(number)) {
-            // The bounds make it fit.
+            // The bounds ensure that it fits.
             Some(number) => Ok(number as u32),
             None => {
                 let expected = format!("an integer from {} to {}", range.start(), range.end());
-                Err(Misfit(must_be(name, &expected, raw)))
+                Err(Misfit(must_be(name, &expected, raw.get())))
             }
         }
     }
-
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
-    }
 }
 
-fn must_be(name: &str, expected: &str, raw: &RawValue) -> String {
-    // A number is short and says more than its kind.
-    let found = if kind(raw) == "a number" { raw.get() } else { kind(raw) };
+fn must_be(name: &str, expected: &str, found: &str) -> String {
+    // A number is short and says more than its type.
+    let found = if type_name(found) == "a number" { found } else { type_name(found) };
     format!("`{name}` must be {expected}, and it is {found}")
 }
 
@@ -98,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_name_the_argument_and_what_it_should_be() {
+    fn errors_name_the_argument_and_what_it_should_be() {
         for (text, complaint) in [
             ("[]", "`arguments` must be an object, and it is an array"),
             ("{}", "`text` is missing"),

@@ -1,4 +1,4 @@
-//! The tools of a few lines.
+//! Small tools.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use super::{Called, Outcome, Tool};
 
-/// An hour.
-const SLEEP_MS_MAX: u32 = 3_600_000;
+const SLEEP_MS_MAX: u32 = 60 * 60 * 1000;
 
 pub(super) const ECHO: Tool = Tool {
     name: "echo",

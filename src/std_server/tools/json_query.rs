@@ -1,6 +1,5 @@
-//! `json_query`: one value out of a document, exactly as it is written there (RFC 6901).
+//! `json_query`: one value of a document, exactly as written there (RFC 6901).
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -9,16 +8,17 @@ use serde_json::value::RawValue;
 
 use super::arguments::Misfit;
 use super::{Called, Outcome, Tool};
-use crate::std_server::json::{Key, kind};
+use crate::protocol::jsonrpc::members::Text;
+use crate::protocol::jsonrpc::raw::type_name;
 
-/// Each step reads the rest of the document once, so their number bounds the work.
+/// Each step reads the rest of the document once, so the number of steps bounds the work.
 const STEPS_MAX: usize = 128;
 
 pub(super) const JSON_QUERY: Tool = Tool {
     name: "json_query",
     title: "JSON query",
-    description: "Returns the part of a JSON value that a JSON Pointer (RFC 6901, at most 128 steps) \
-                  leads to, written as it was given.",
+    description: "Returns the part of a JSON value that a JSON Pointer (RFC 6901, at most 128 \
+                 steps) leads to, written as it was given.",
     required: &["json", "pointer"],
     optional: &[],
     properties: || {
@@ -60,17 +60,17 @@ fn steps(pointer: &str) -> Result<Vec<String>, Misfit> {
 
 fn walk<'a>(document: &'a RawValue, steps: &[String]) -> Result<&'a RawValue, String> {
     steps.iter().try_fold(document, |at, step| {
-        let found = match kind(at) {
+        let found = match type_name(at.get()) {
             "an object" | "an array" => serde_json::Deserializer::from_str(at.get())
                 .deserialize_any(Step(step))
                 .map_err(|error| error.to_string())?,
             other => return Err(format!("`{step}` cannot be looked up in {other}")),
         };
-        found.ok_or_else(|| format!("`{step}` is not in the {}", &kind(at)[3..]))
+        found.ok_or_else(|| format!("`{step}` is not in the {}", &type_name(at.get())[3..]))
     })
 }
 
-/// Picks one member or item and keeps nothing of the others.
+/// Picks one member or item and skips the others.
 struct Step<'s>(&'s str);
 
 impl<'de> Visitor<'de> for Step<'_> {
@@ -80,11 +80,11 @@ impl<'de> Visitor<'de> for Step<'_> {
         f.write_str("an object or an array")
     }
 
-    /// Of members with the same name the last counts, as for most readers of JSON.
+    /// Returns the last of several members with the same name, as most JSON parsers do.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(Key(key)) = map.next_key()? {
-            if key == Cow::Borrowed(self.0) {
+        while let Some(Text(key)) = map.next_key()? {
+            if key == self.0 {
                 found = Some(map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;
@@ -108,7 +108,7 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 }
 
-/// Digits without leading zeros.
+/// Parses digits without leading zeros.
 fn index(step: &str) -> Option<usize> {
     let is_plain = step.bytes().all(|byte| byte.is_ascii_digit());
     if !is_plain || (step.len() > 1 && step.starts_with('0')) {
@@ -131,7 +131,10 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_standard() {
-        let document = r#"{"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8}"#;
+        let document = concat!(
+            r#"{"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"#,
+            r#""g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8}"#
+        );
         for (pointer, found) in [
             ("", document),
             ("/foo", r#"["bar","baz"]"#),
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_that_says_where_it_ended() {
+    fn a_missing_value_is_an_error_that_names_the_last_step() {
         for (document, pointer, why) in [
             ("{}", "/a", "`a` is not in the object"),
             ("[1]", "/1", "`1` is not in the array"),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pointer_is_refused() {
+    fn an_invalid_pointer_is_refused() {
         for pointer in ["a", "/~", "/~2", "#/a", &"/a".repeat(STEPS_MAX + 1)] {
             let (text, is_error) = query("{}", pointer);
             assert!(is_error && text.contains("`pointer` must"), "{text}");

@@ -1,4 +1,4 @@
-//! What can be called. None of the tools touches anything outside the process but the clock.
+//! The tools. None of them uses anything outside the process but the clock.
 
 mod arguments;
 mod basic;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use arguments::{Arguments, Misfit};
 
-/// All of them, in the order of `tools/list`.
+/// All tools, in the order of `tools/list`.
 const TOOLS: [Tool; 7] = [
     basic::ECHO,
     basic::SLEEP,
@@ -31,14 +31,14 @@ struct Tool {
     description: &'static str,
     required: &'static [&'static str],
     optional: &'static [&'static str],
-    /// The schemas of the arguments.
+    /// Returns the schemas of the arguments.
     properties: fn() -> Value,
-    /// The schemas of the structured result's members, all of which are always there.
+    /// Returns the schemas of the structured result's members, all of which are always present.
     output: Option<fn() -> Value>,
     run: for<'a> fn(&Arguments<'a>) -> Result<Called<'a>, Misfit>,
 }
 
-/// What a tool says.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) struct Outcome<'a> {
     pub(super) text: Cow<'a, str>,
@@ -46,28 +46,25 @@ pub(super) struct Outcome<'a> {
     pub(super) is_error: bool,
 }
 
-/// Work that takes time.
 pub(super) type Work = Pin<Box<dyn Future<Output = Outcome<'static>> + Send>>;
 
-/// What a call comes to.
 pub(super) enum Called<'a> {
     Done(Outcome<'a>),
     Later(Work),
 }
 
-/// Calls a tool, if there is one of that name.
+/// Calls a tool; `None` if there is none of that name.
 pub(super) fn call<'a>(name: &str, arguments: Option<&'a RawValue>) -> Option<Called<'a>> {
     let tool = TOOLS.iter().find(|tool| tool.name == name)?;
     let called = Arguments::read(arguments, tool.required, tool.optional)
         .and_then(|arguments| (tool.run)(&arguments));
     Some(called.unwrap_or_else(|Misfit(why)| {
-        // For the model to read, so that it can call again.
+        // A tool error, so that the model can read it and call again.
         let text = format!("the arguments do not fit `{name}`: {why}");
         Called::Done(Outcome::error(text))
     }))
 }
 
-/// The definitions for `tools/list`.
 pub(super) fn definitions() -> Vec<Value> {
     TOOLS.iter().map(Tool::definition).collect()
 }
@@ -79,7 +76,7 @@ impl Tool {
             "title": self.title,
             "description": self.description,
             "inputSchema": schema(&(self.properties)(), self.required),
-            // True of every tool here: each only computes, waits or looks at the clock.
+            // True of every tool here: each only computes, waits or reads the clock.
             "annotations": {
                 "readOnlyHint": true,
                 "destructiveHint": false,
@@ -111,7 +108,8 @@ impl<'a> Outcome<'a> {
         Self { text: text.into(), structured: None, is_error: false }
     }
 
-    /// With its JSON as the text, for clients that do not know of structured results.
+    /// Returns a structured result, with its JSON as text for clients that do not know such
+    /// results.
     fn structured(value: Value) -> Self {
         Self { text: value.to_string().into(), structured: Some(value), is_error: false }
     }
@@ -121,7 +119,7 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// Calls a tool that answers at once.
+/// Calls a tool, which must answer at once.
 #[cfg(test)]
 fn outcome(name: &str, arguments: &Value) -> Outcome<'static> {
     let raw = serde_json::value::to_raw_value(arguments).unwrap();

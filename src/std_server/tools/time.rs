@@ -1,4 +1,4 @@
-//! `time`: what the clock says.
+//! `time`: the current time.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_now_wherever_it_is_asked_for() {
+    fn the_time_is_now_in_any_time_zone() {
         for (zone, offset) in [("UTC", "+00:00"), ("Asia/Kolkata", "+05:30")] {
             let time = outcome("time", &json!({"timezone": zone})).structured.unwrap();
             assert_eq!(time["timezone"], zone);

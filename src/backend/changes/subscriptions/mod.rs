@@ -1,13 +1,13 @@
-//! Keeps one run of a server subscribed to what is watched here, and to its lists.
+//! Keeps one instance of a server subscribed to the watched resources and to its lists.
 //!
-//! A legacy server tells its only client unasked when a list changes, and is told of each resource. A modern
-//! one tells those who listen. What one request listens to cannot be changed: a new request takes the place
-//! of the old one as soon as the server has acknowledged it. Lists have a request of their own, so that a
-//! resource that the server refuses cannot silence them.
+//! A legacy server reports changes of lists unasked, and has one subscription per resource. A
+//! modern server reports to those who listen. The filter of a listen request cannot be changed: a
+//! new request replaces the old one as soon as the server has acknowledged it. Lists have a request
+//! of their own, so that a refused resource cannot silence them.
 
-mod listening;
+mod listen_request;
 mod retry;
-mod turns;
+mod tenant_rotation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,59 +18,58 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use self::listening::{Listening, NotListening};
-use self::retry::{Failures, Pauses};
-use self::turns::Turns;
+use self::listen_request::{ListenError, ListenRequest};
+use self::retry::{Backoff, FailedResources};
+use self::tenant_rotation::TenantRotation;
 use super::Changes;
 use crate::backend::Ready;
-use crate::backend::connection::{Answer, RequestError};
+use crate::backend::connection::in_flight::{Answer, Failure};
 use crate::common::ids::TenantId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use crate::protocol::mcp::{Era, method};
 
-/// How long a server may take to agree to a subscription.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Questions about resources that a server is asked at once; and of them, those that end a subscription.
-const ASKED_MAX: usize = 16;
-const LEFT_MAX: usize = 4;
-/// The pause before a change of what is watched is passed on, for every hundred resources: changes often
-/// come together, and each tells the server of all of them.
+/// Requests that a legacy server gets at once, and how many of them may be unsubscribes.
+const REQUESTS_MAX: usize = 16;
+const UNSUBSCRIBES_MAX: usize = 4;
+/// The pause before a changed set of resources is sent, for every hundred resources. Changes often
+/// come together, and each request names all resources.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs as long as the server does.
+/// Runs as long as the instance does.
 pub(crate) async fn keep_subscribed(changes: &Changes, ready: &Ready) {
-    changes.unsettle();
+    changes.reset_answers();
     let can_subscribe = ready.about.capabilities.resources.as_ref().is_some_and(|it| it.subscribe);
     let resources = async {
         match (ready.dialect.version().era(), can_subscribe) {
             (_, false) => refuse_all(changes).await,
-            (Era::Legacy, true) => keep_legacy(changes, ready).await,
-            (Era::Modern, true) => keep_modern(changes, ready).await,
+            (Era::Legacy, true) => subscribe_legacy(changes, ready).await,
+            (Era::Modern, true) => listen_modern(changes, ready).await,
         }
     };
     tokio::join!(resources, listen_to_lists(changes, ready));
 }
 
-/// The server cannot tell, and whoever asks is told so.
+/// Refuses all watches, because the server has no subscriptions.
 async fn refuse_all(changes: &Changes) {
-    let mut moved = changes.moved();
+    let mut watched_changed = changes.watched_changed();
     loop {
-        moved.borrow_and_update();
-        for uri in changes.unsettled().values().flatten() {
-            changes.settle(
+        watched_changed.borrow_and_update();
+        for uri in changes.unanswered().values().flatten() {
+            changes.record_answer(
                 uri,
                 Err(error(METHOD_NOT_FOUND, "this server does not tell when a resource changes")),
             );
         }
-        wait_for_change(&mut moved, 0).await;
+        wait_for_change(&mut watched_changed, 0).await;
     }
 }
 
-/// Asks for many resources at once: one that the server does not answer holds up nobody else's, and many of one tenant's
-/// hold up its own alone.
-async fn keep_legacy(changes: &Changes, ready: &Ready) {
-    // Without a tenant nobody wants it any more.
+/// Subscribes to each resource with a request of its own, many at once. A resource without an
+/// answer delays no other, and many resources of one tenant delay that tenant only.
+async fn subscribe_legacy(changes: &Changes, ready: &Ready) {
+    // Subscribes for a tenant; unsubscribes without one.
     let ask = |uri: String, tenant: Option<TenantId>| async move {
         let method = match &tenant {
             Some(_) => method::RESOURCES_SUBSCRIBE,
@@ -80,80 +79,80 @@ async fn keep_legacy(changes: &Changes, ready: &Ready) {
         let answer = ready.connection.request(Instant::now() + SUBSCRIBE_TIMEOUT, request).await;
         (uri, tenant, read(answer))
     };
-    let mut moved = changes.moved();
-    // What the server has been asked about.
-    let mut known: BTreeMap<String, Known> = BTreeMap::new();
+    let mut watched_changed = changes.watched_changed();
+    let mut known: BTreeMap<String, LegacyState> = BTreeMap::new();
     let mut asked = FuturesUnordered::new();
-    let mut turns = Turns::default();
-    let mut leaving = 0;
+    let mut rotation = TenantRotation::default();
+    let mut unsubscribing = 0;
     loop {
-        moved.borrow_and_update();
+        watched_changed.borrow_and_update();
         let watched = changes.watched();
-        let left = known.iter().filter(|(uri, is)| **is == Known::On && !watched.contains(*uri));
+        let left = known
+            .iter()
+            .filter(|(uri, is)| **is == LegacyState::Subscribed && !watched.contains(*uri));
         let left: Vec<String> = left.map(|(uri, _)| uri.clone()).collect();
-        for uri in left.into_iter().take(LEFT_MAX - leaving) {
-            known.insert(uri.clone(), Known::Asked);
+        for uri in left.into_iter().take(UNSUBSCRIBES_MAX - unsubscribing) {
+            known.insert(uri.clone(), LegacyState::Asked);
             asked.push(ask(uri, None));
-            leaving += 1;
+            unsubscribing += 1;
         }
-        let mut waiting = changes.unsettled();
+        let mut waiting = changes.unanswered();
         for uris in waiting.values_mut() {
             uris.retain(|uri| match known.get(uri) {
-                Some(Known::On) => {
-                    changes.settle(uri, Ok(()));
+                Some(LegacyState::Subscribed) => {
+                    changes.record_answer(uri, Ok(()));
                     false
                 }
-                Some(Known::Asked) => false,
+                Some(LegacyState::Asked) => false,
                 None => true,
             });
         }
-        while asked.len() < ASKED_MAX
-            && let Some((tenant, uri)) = turns.next(&mut waiting)
+        while asked.len() < REQUESTS_MAX
+            && let Some((tenant, uri)) = rotation.next(&mut waiting)
         {
-            known.insert(uri.clone(), Known::Asked);
+            known.insert(uri.clone(), LegacyState::Asked);
             asked.push(ask(uri, Some(tenant)));
         }
         tokio::select! {
             Some((uri, tenant, answer)) = asked.next() => {
                 match tenant.is_some() && answer.is_ok() {
-                    true => known.insert(uri.clone(), Known::On),
+                    true => known.insert(uri.clone(), LegacyState::Subscribed),
                     false => known.remove(&uri),
                 };
                 match tenant {
                     Some(tenant) => {
-                        turns.end(&tenant);
-                        changes.settle(&uri, answer);
+                        rotation.end(&tenant);
+                        changes.record_answer(&uri, answer);
                     }
-                    None => leaving -= 1,
+                    None => unsubscribing -= 1,
                 }
             }
-            () = wait_for_change(&mut moved, 0) => {}
+            () = wait_for_change(&mut watched_changed, 0) => {}
         }
     }
 }
 
-/// What a legacy server has said of a resource.
+/// The state of a resource at a legacy server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Nothing yet.
+enum LegacyState {
+    /// A request is in flight.
     Asked,
-    /// That it will tell.
-    On,
+    Subscribed,
 }
 
-/// One request listens to all resources. If the server refuses it, one of those that were added is to blame: they are
-/// added one by one then, each tenant's in its turn.
-async fn keep_modern(changes: &Changes, ready: &Ready) {
-    let mut moved = changes.moved();
-    let mut listening: Option<Listening> = None;
-    let (mut pauses, mut since) = (Pauses::default(), Instant::now());
-    let mut failures = Failures::default();
-    // What the request asked for, and what the server agreed to.
+/// Listens to all resources with one request. If the server refuses it, one of the added resources
+/// is the reason. They are then added one by one, tenants taking turns.
+async fn listen_modern(changes: &Changes, ready: &Ready) {
+    let mut watched_changed = changes.watched_changed();
+    let mut listening: Option<ListenRequest> = None;
+    let (mut backoff, mut since) = (Backoff::default(), Instant::now());
+    let mut failures = FailedResources::default();
+    // The resources in the current request, and those that the server agreed to.
     let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
-    let mut turns = Turns::default();
+    let mut rotation = TenantRotation::default();
     let mut one_by_one = false;
     loop {
-        moved.borrow_and_update();
+        watched_changed.borrow_and_update();
         let wanted = changes.watched();
         if wanted.is_subset(&asked_for) {
             one_by_one = false;
@@ -163,100 +162,104 @@ async fn keep_modern(changes: &Changes, ready: &Ready) {
             asked_for.clear();
         } else if wanted != asked_for {
             let attempt = match one_by_one {
-                true => one_more(&wanted, &asked_for, changes.unsettled(), &mut turns),
+                true => one_more(&wanted, &asked_for, changes.unanswered(), &mut rotation),
                 false => wanted.clone(),
             };
-            // The old request goes when the new one is acknowledged: nothing is missed between them.
-            match Listening::begin(ready, &json!({"resourceSubscriptions": attempt})).await {
+            // The old request ends when the new one is acknowledged, so nothing is missed.
+            match ListenRequest::open(ready, &json!({"resourceSubscriptions": attempt})).await {
                 Ok((new, acknowledged)) => {
                     listening = Some(new);
                     since = Instant::now();
-                    failures.end();
+                    failures.end_row();
                     honoured = acknowledged.unwrap_or_else(|| attempt.clone());
                     asked_for = attempt;
                 }
-                Err(not_listening) => {
+                Err(error) => {
                     let added: Vec<_> = attempt.difference(&asked_for).collect();
-                    match (&added[..], not_listening) {
+                    match (&added[..], error) {
                         ([], _) => {}
-                        ([guilty], NotListening::Refused(refused)) => {
-                            failures.end();
-                            changes.settle(guilty, Err(refused));
+                        ([guilty], ListenError::Refused(refused)) => {
+                            failures.end_row();
+                            changes.record_answer(guilty, Err(refused));
                         }
-                        ([_], NotListening::Failed) => {
-                            let is_down = failures.note(&mut pauses);
+                        ([_], ListenError::Failed) => {
+                            let is_down = failures.count(&mut backoff);
                             let new = wanted.difference(&asked_for);
                             for uri in new.filter(|uri| is_down || attempt.contains(*uri)) {
-                                changes.settle(uri, Err(unasked()));
+                                changes.record_answer(uri, Err(no_answer()));
                                 failures.add(uri);
                             }
                         }
                         _ => {
-                            failures.end();
+                            failures.end_row();
                             one_by_one = true;
                         }
                     }
                 }
             }
         }
-        for uri in changes.unsettled().values().flatten().filter(|uri| asked_for.contains(*uri)) {
+        for uri in changes.unanswered().values().flatten().filter(|uri| asked_for.contains(*uri)) {
             let not_honoured = || error(INTERNAL_ERROR, "the server does not watch this resource");
-            changes.settle(uri, if honoured.contains(uri) { Ok(()) } else { Err(not_honoured()) });
+            changes.record_answer(
+                uri,
+                if honoured.contains(uri) { Ok(()) } else { Err(not_honoured()) },
+            );
         }
         if one_by_one {
             continue;
         }
         tokio::select! {
-            () = wait_for_change(&mut moved, wanted.len()) => {}
-            // Whoever was told that it failed is gone. The server had agreed to tell those who are left.
+            () = wait_for_change(&mut watched_changed, wanted.len()) => {}
+            // Listeners that waited for these got the failure and left. The others had an agreement
+            // before, and may have missed updates since.
             failed = failures.due() => {
-                for uri in changes.unsettle_failed(&failed) {
+                for uri in changes.reset_failed(&failed) {
                     changes.resource_updated(uri);
                 }
             }
-            () = Listening::ended(&mut listening) => {
-                sleep(pauses.after(since.elapsed())).await;
+            () = ListenRequest::ended(&mut listening) => {
+                sleep(backoff.after(since.elapsed())).await;
                 listening = None;
                 asked_for.clear();
-                changes.unsettle();
+                changes.reset_answers();
                 changes.resources_may_have_changed();
             }
         }
     }
 }
 
-/// What is listened to already, as far as it is still wanted, and one resource more.
+/// Returns the resources already listened to that are still wanted, and one more.
 fn one_more(
     wanted: &BTreeSet<String>,
     asked_for: &BTreeSet<String>,
     mut waiting: BTreeMap<TenantId, BTreeSet<String>>,
-    turns: &mut Turns,
+    rotation: &mut TenantRotation,
 ) -> BTreeSet<String> {
     let mut attempt: BTreeSet<_> = wanted.intersection(asked_for).cloned().collect();
-    if let Some((tenant, uri)) = turns.next(&mut waiting) {
-        turns.end(&tenant);
+    if let Some((tenant, uri)) = rotation.next(&mut waiting) {
+        rotation.end(&tenant);
         attempt.insert(uri);
     }
     attempt
 }
 
-/// A legacy server tells of its lists unasked.
+/// Listens to the lists of a modern server. A legacy server reports them unasked.
 async fn listen_to_lists(changes: &Changes, ready: &Ready) {
     let filter = list_filter(ready);
     if ready.dialect.version().era() == Era::Legacy || filter == json!({}) {
         return std::future::pending().await;
     }
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::default();
     loop {
         let began = Instant::now();
-        match Listening::begin(ready, &filter).await {
-            Ok((listening, _)) => Listening::ended(&mut Some(listening)).await,
-            // It will not tell anything: the lists stay as they are.
-            Err(NotListening::Refused(_)) => return std::future::pending().await,
-            Err(NotListening::Failed) => {}
+        match ListenRequest::open(ready, &filter).await {
+            Ok((listening, _)) => ListenRequest::ended(&mut Some(listening)).await,
+            // The server will report nothing, so there is nothing to keep up.
+            Err(ListenError::Refused(_)) => return std::future::pending().await,
+            Err(ListenError::Failed) => {}
         }
-        // What happens before the next one is not told.
-        sleep(pauses.after(began.elapsed())).await;
+        // Changes until the next request are missed, so the lists count as changed.
+        sleep(backoff.after(began.elapsed())).await;
         ready.connection.note_tools_changed();
         changes.lists_may_have_changed(ready.about.lists());
     }
@@ -277,16 +280,16 @@ fn list_filter(ready: &Ready) -> Value {
     filter
 }
 
-fn read(answer: Result<Answer, RequestError>) -> Result<(), ErrorObject> {
+fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {
     match answer {
         Ok(Answer::Result(_)) => Ok(()),
         Ok(Answer::Error(refused)) => Err(serde_json::from_slice(&refused)
             .unwrap_or_else(|_| error(INTERNAL_ERROR, "the server refused the subscription"))),
-        Err(_) => Err(unasked()),
+        Err(_) => Err(no_answer()),
     }
 }
 
-fn unasked() -> ErrorObject {
+fn no_answer() -> ErrorObject {
     error(INTERNAL_ERROR, "the server did not answer the subscription")
 }
 
@@ -294,15 +297,15 @@ fn error(code: i64, message: &str) -> ErrorObject {
     ErrorObject { code, message: message.to_owned(), data: None }
 }
 
-async fn wait_for_change(moved: &mut watch::Receiver<u64>, watched: usize) {
-    // The other end lives as long as the backend.
-    let _ = moved.changed().await;
+async fn wait_for_change(watched_changed: &mut watch::Receiver<u64>, watched: usize) {
+    // The sender lives as long as the backend.
+    let _ = watched_changed.changed().await;
     sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
 }
 
 #[cfg(test)]
 #[path = "tests/retry.rs"]
-mod again_tests;
+mod retry_tests;
 #[cfg(test)]
 #[path = "tests/subscriptions.rs"]
 mod tests;

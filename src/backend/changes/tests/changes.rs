@@ -1,12 +1,12 @@
-//! Who hears of what, and for how long.
+//! Delivery of changes to listeners, and its end.
 
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::backend::changes::mailbox::{Change, News};
+use crate::backend::changes::mailbox::{Change, UnreadChanges};
 
 const TOOLS: Lists = Lists { tools: true, prompts: false, resources: false };
 
@@ -23,16 +23,16 @@ fn in_secs(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)
 }
 
-/// What is in a mailbox now.
-async fn news(mailbox: &Mailbox) -> Option<News> {
-    let mut news = News::default();
+/// Empties a mailbox and returns what was in it.
+async fn read(mailbox: &Mailbox) -> Option<UnreadChanges> {
+    let mut unread = UnreadChanges::default();
     while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
         match change {
-            Change::List(list) => *news.lists.slot(list) = true,
-            Change::Resource(server, uri) => drop(news.resources.insert((server, uri))),
+            Change::List(list) => *unread.lists.flag_mut(list) = true,
+            Change::Resource(server, uri) => drop(unread.resources.insert((server, uri))),
         }
     }
-    Some(news).filter(|news| *news != News::default())
+    Some(unread).filter(|unread| *unread != UnreadChanges::default())
 }
 
 fn resources(uris: &[&str]) -> BTreeSet<(ServerId, String)> {
@@ -44,18 +44,18 @@ fn error(code: i64) -> ErrorObject {
     ErrorObject { code, message: "no".into(), data: None }
 }
 
-/// Says the same to whatever is asked, as a supervisor would.
-async fn settle_next(changes: &Changes, answer: Result<(), ErrorObject>) {
+/// Records the answer for the next watched resource, as a supervisor would.
+async fn answer_next(changes: &Changes, answer: Result<(), ErrorObject>) {
     loop {
-        if let Some(uri) = changes.unsettled().into_values().flatten().next() {
-            return changes.settle(&uri, answer);
+        if let Some(uri) = changes.unanswered().into_values().flatten().next() {
+            return changes.record_answer(&uri, answer);
         }
         yield_now().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_changes_are_one_piece_of_news_of_each_kind_that_was_asked_for() {
+async fn many_changes_arrive_as_one_of_each_kind_that_was_subscribed_to() {
     let changes = changes();
     let (all, _all) = listener(&changes, Lists::ALL);
     let (some, subscription) = listener(&changes, TOOLS);
@@ -67,13 +67,16 @@ async fn many_changes_are_one_piece_of_news_of_each_kind_that_was_asked_for() {
         changes.resource_updated("b");
     }
     let lists = Lists { tools: true, prompts: true, resources: false };
-    assert_eq!(news(&all).await, Some(News { lists, resources: resources(&[]) }));
-    assert_eq!(news(&some).await, Some(News { lists: TOOLS, resources: resources(&["a"]) }));
-    assert_eq!((news(&all).await, news(&some).await), (None, None));
+    assert_eq!(read(&all).await, Some(UnreadChanges { lists, resources: resources(&[]) }));
+    assert_eq!(
+        read(&some).await,
+        Some(UnreadChanges { lists: TOOLS, resources: resources(&["a"]) })
+    );
+    assert_eq!((read(&all).await, read(&some).await), (None, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_wakes_whoever_waits_and_is_not_lost_on_one_who_gave_up() {
+async fn a_change_wakes_a_reader_and_is_not_lost_on_one_that_was_cancelled() {
     let changes = changes();
     let (mailbox, _subscription) = listener(&changes, Lists::ALL);
     let waiting = tokio::spawn({
@@ -84,7 +87,7 @@ async fn news_wakes_whoever_waits_and_is_not_lost_on_one_who_gave_up() {
     changes.list_changed(List::Tools);
     assert_eq!(waiting.await.unwrap(), Change::List(List::Tools));
 
-    // The first who waits is the one who is woken; it leaves instead.
+    // The first reader is the one that is woken, but it is dropped.
     let mut leaving = Box::pin(mailbox.next());
     assert!(futures_util::poll!(&mut leaving).is_pending());
     let mut staying = Box::pin(mailbox.next());
@@ -95,7 +98,7 @@ async fn news_wakes_whoever_waits_and_is_not_lost_on_one_who_gave_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_is_watched_until_the_last_one_leaves() {
+async fn a_resource_is_watched_until_the_last_listener_leaves() {
     let changes = changes();
     let [(_, a), (_, b)] = [(); 2].map(|()| listener(&changes, Lists::ALL));
     a.watch_all(["x".to_owned(), "x".to_owned(), "y".to_owned()]).unwrap();
@@ -116,43 +119,43 @@ async fn a_resource_is_watched_until_the_last_one_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_watches_waits_for_the_servers_word_and_the_next_does_not_ask_again() {
+async fn the_first_watch_waits_for_the_server_and_the_next_uses_its_answer() {
     let changes = changes();
     let [(_, a), (_, b)] = [(); 2].map(|()| listener(&changes, Lists::ALL));
-    let (watched, ()) = tokio::join!(a.watch("x", in_secs(5)), settle_next(&changes, Ok(())));
+    let (watched, ()) = tokio::join!(a.watch("x", in_secs(5)), answer_next(&changes, Ok(())));
     assert!(watched.is_ok());
-    assert!(changes.unsettled().is_empty());
+    assert!(changes.unanswered().is_empty());
     assert!(b.watch("x", Instant::now()).await.is_ok());
-    // A new run of the server knows nothing of it.
-    changes.unsettle();
-    assert_eq!(changes.unsettled().into_values().flatten().collect::<Vec<_>>(), ["x"]);
+    // A new instance of the server knows nothing of it.
+    changes.reset_answers();
+    assert_eq!(changes.unanswered().into_values().flatten().collect::<Vec<_>>(), ["x"]);
     assert!(matches!(b.watch("x", in_secs(1)).await, Err(WatchError::Expired)));
     assert_eq!((a.watched_len(), b.watched_len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_leaves_nothing_and_is_not_remembered_against_the_next() {
+async fn a_refusal_leaves_no_watch_and_the_next_watch_asks_again() {
     let changes = changes();
     let (_, a) = listener(&changes, Lists::ALL);
     let (_, stays) = listener(&changes, Lists::ALL);
     for others in [false, true] {
         if others {
-            // Without waiting for the server's word one may watch what it refuses.
+            // Without waiting for the answer, a listener may watch a resource that is refused.
             stays.watch_all(["x".to_owned()]).unwrap();
         }
         for code in [1, 2] {
-            let refuse = settle_next(&changes, Err(error(code)));
+            let refuse = answer_next(&changes, Err(error(code)));
             let (watched, ()) = tokio::join!(a.watch("x", in_secs(5)), refuse);
             assert!(matches!(watched, Err(WatchError::Refused(error)) if error.code == code));
             assert_eq!(a.watched_len(), 0);
         }
         assert_eq!(stays.watched_len(), usize::from(others));
-        assert!(changes.watched().is_empty(), "the server need not be asked again");
+        assert!(changes.watched().is_empty(), "the server is not asked again");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_a_limit_to_what_a_tenant_watches_at_a_server_and_to_what_all_do() {
+async fn watched_resources_are_limited_for_one_tenant_and_for_all_together() {
     let changes = changes();
     let of =
         |name: &str| changes.subscribe(TenantId::parse(name).unwrap(), Arc::default(), Lists::ALL);
@@ -174,21 +177,21 @@ async fn there_is_a_limit_to_what_a_tenant_watches_at_a_server_and_to_what_all_d
     a.unwatch("0");
     other.watch_all(["one more".to_owned()]).unwrap();
     drop((a, tenants, other));
-    assert!(changes.table.lock().of_tenant.is_empty());
+    assert!(changes.table.lock().watched_by_tenant.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_left_hears_nothing_more() {
+async fn a_dropped_subscription_gets_nothing_more() {
     let changes = changes();
     let (mailbox, subscription) = listener(&changes, Lists::ALL);
     subscription.watch_all(["x".to_owned()]).unwrap();
     changes.lists_may_have_changed(Lists::ALL);
     changes.resources_may_have_changed();
-    let all = News { lists: Lists::ALL, resources: resources(&["x"]) };
-    assert_eq!(news(&mailbox).await, Some(all));
+    let all = UnreadChanges { lists: Lists::ALL, resources: resources(&["x"]) };
+    assert_eq!(read(&mailbox).await, Some(all));
     drop(subscription);
     changes.lists_may_have_changed(Lists::ALL);
     changes.resources_may_have_changed();
     changes.resource_updated("x");
-    assert_eq!(news(&mailbox).await, None);
+    assert_eq!(read(&mailbox).await, None);
 }

@@ -3,11 +3,10 @@ use std::collections::BTreeMap;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::backend::connection::CloseReason;
+use crate::backend::connection::in_flight::End;
 use crate::backend::testing::options;
 use crate::protocol::mcp::ProtocolVersion;
 
-/// Longer than any test waits.
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 fn upstream(url: &str) -> Upstream {
@@ -19,13 +18,13 @@ fn upstream(url: &str) -> Upstream {
     }
 }
 
-impl Link {
-    /// To a server that is not there.
-    pub(super) fn to_nowhere() -> Self {
+impl Endpoint {
+    /// Returns an endpoint whose server does not exist.
+    pub(super) fn unreachable() -> Self {
         Self::of(Connection::new(options(), true).0)
     }
 
-    /// The same, over a connection whose server is played by whoever takes what goes out.
+    /// Returns an endpoint over a connection whose outgoing frames the test reads.
     pub(super) fn of(connection: Arc<Connection>) -> Self {
         let upstream = upstream("http://127.0.0.1:9/mcp");
         Self {
@@ -34,19 +33,19 @@ impl Link {
             init_timeout: upstream.init_timeout,
             message_len_max: 1024,
             session: OnceLock::new(),
-            doubt: Doubt::default(),
+            refusal_probe: RefusalProbe::default(),
         }
     }
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_take_the_end_of_the_handshake_is_not_waited_for() {
+async fn closing_does_not_wait_for_a_server_that_never_accepts_initialized() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let (connection, driving) = open(&upstream(&url), &Secrets::new(), options()).unwrap();
-    connection.set_version(ProtocolVersion::LATEST_LEGACY);
+    connection.settle(ProtocolVersion::LATEST_LEGACY);
     connection.notify(requests::initialized());
     let _never_answered = listener.accept().await.unwrap();
-    connection.close(&CloseReason::Stopped);
-    timeout(A_MINUTE / 6, driving).await.expect("it is waited for").unwrap();
+    connection.close(&End::Stopped);
+    timeout(A_MINUTE / 6, driving).await.expect("the driver waits for the server").unwrap();
 }

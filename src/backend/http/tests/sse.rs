@@ -1,4 +1,4 @@
-//! The decoder against examples and against any way to cut them.
+//! Checks the decoder with examples, and with streams that are cut at any place.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn events_end_with_an_empty_line_whatever_ends_a_line() {
 }
 
 #[test]
-fn what_is_not_complete_is_not_there() {
+fn an_incomplete_event_does_not_come_out() {
     assert_eq!(messages("data: a\n"), [""; 0]);
     assert_eq!(messages("data: a"), [""; 0]);
 }
@@ -52,12 +52,12 @@ fn only_messages_with_data_come_out() {
 fn the_last_id_and_retry_are_kept() {
     let mut decoder = SseDecoder::new(100);
     decode(&mut decoder, [&b"id: 1\nretry: 500\ndata:\n\nid: 2\ndata: a\n"[..]]);
-    // The second event has not come whole.
+    // The second event is not complete.
     assert_eq!((decoder.last_id(), decoder.retry()), (Some("1"), Some(Duration::from_millis(500))));
     decode(&mut decoder, [&b"\nretry: 5x\nid: 3\0\n\n"[..]]);
     assert_eq!((decoder.last_id(), decoder.retry()), (Some("2"), Some(Duration::from_millis(500))));
     decode(&mut decoder, [&b"id: 4\ndata: cut"[..]]);
-    decoder.begin_again();
+    decoder.restart();
     assert_eq!(decode(&mut decoder, [&b"data: b\n\n"[..]]), [Item::Message(b"b".to_vec())]);
     assert_eq!(decoder.last_id(), Some("2"));
     decode(&mut decoder, [&b"retry: 99999999999999999999999\nid\n\n"[..]]);
@@ -65,7 +65,7 @@ fn the_last_id_and_retry_are_kept() {
 }
 
 #[test]
-fn an_event_over_the_limit_is_told_at_once_and_then_skipped() {
+fn an_event_over_the_limit_is_reported_at_once_and_then_skipped() {
     let mut decoder = SseDecoder::new(10);
     assert_eq!(decode(&mut decoder, [&[b'x'; 1000][..]]), [Item::TooLarge]);
     assert!(decoder.line.capacity() <= 100);
@@ -74,14 +74,14 @@ fn an_event_over_the_limit_is_told_at_once_and_then_skipped() {
     let many_lines = b"data: 12345\ndata: 12345\ndata: 1\n\ndata: b\n\n";
     let items = decode(&mut decoder, [&many_lines[..]]);
     assert_eq!(items, [Item::TooLarge, Item::Message(b"b".to_vec())]);
-    // A comment may be as long as it likes.
+    // A comment may have any length.
     let comment = [b":".repeat(1000), b"\ndata: c\n\n".to_vec()].concat();
     assert_eq!(decode(&mut decoder, [&comment[..]]), [Item::Message(b"c".to_vec())]);
 }
 
 proptest! {
     #[test]
-    fn any_way_to_cut_a_stream_gives_the_same(
+    fn any_chunking_gives_the_same_events(
         text in "(data:|data: |id: |retry: |event: |:|[a-c\u{feff}]|[0-9]|\n|\r|\r\n|\n\n){0,60}",
         cuts in prop::collection::vec(1_usize..8, 0..40),
     ) {

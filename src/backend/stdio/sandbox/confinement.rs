@@ -1,4 +1,4 @@
-//! What a new process does to itself before it becomes a server's program.
+//! Confines a new process before it becomes a server's program.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -8,8 +8,8 @@ use std::process::{Command, exit};
 
 use nix::sys::signal::SigSet;
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
-    setrlimit,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{clear_ambient_capability_set, set_no_new_privs};
 use seccompiler::BpfProgram;
@@ -23,39 +23,38 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Does what can be done before there is the process.
+    /// Does everything that can be done before the process exists.
     pub fn prepare(profile: Profile) -> Result<Self, ConfineError> {
         let filters = seccomp::prepare(profile.refuse)?;
         Ok(Self { profile, filters })
     }
 
-    /// Has the process that `command` starts confine itself before it becomes the program. If it cannot there is no
-    /// program: the exit code is [`CANNOT_CONFINE`], and the reason on standard error.
+    /// Makes the process that `command` starts confine itself before it becomes the program. If
+    /// that fails the program does not run: the exit code is [`CANNOT_CONFINE`], and the reason is
+    /// on standard error.
     ///
-    /// To be called by whoever starts it, while it has no other threads.
+    /// The calling process must have one thread only.
     #[expect(unsafe_code, reason = "nothing else runs in a new process before its program")]
     pub fn impose_on(self, command: &mut Command) {
         let guard = getpid();
         let confine = move || {
             self.apply(guard).or_else(|error| {
-                // Whoever would read it may be gone.
+                // Nobody may be left to read it.
                 let _ = writeln!(io::stderr(), "{error}");
                 exit(CANNOT_CONFINE.into())
             })
         };
-        // SAFETY: what is unsafe in a new process is to need what another thread of the old one held when it was made,
-        // such as a lock of the allocator. There was no other thread.
+        // SAFETY: after a fork the child must not need a lock that another thread of the parent
+        // held, such as the allocator's. The parent has no other thread.
         unsafe { command.pre_exec(confine) };
     }
 
-    /// From what needs rights to what takes them away.
+    /// Runs the steps that need privileges before those that take privileges away.
     fn apply(&self, guard: Pid) -> Result<(), ConfineError> {
-        // The guard holds some back, and so may have whoever started the gateway; that is inherited.
-        SigSet::empty()
-            .thread_set_mask()
-            .map_err(|error| ConfineError::Plain { what: "the signals", source: error.into() })?;
-        // Paths such as `.` and `/proc/self` mean the process's own. Opening them takes descriptors, which it may have few of
-        // under its limits.
+        // The guard blocks some signals, and the gateway's parent may have; both are inherited.
+        SigSet::empty().thread_set_mask().map_err(plain("the signals"))?;
+        // Prepared in this process, to which paths such as `.` and `/proc/self` refer, and before
+        // the limits, because opening the paths takes descriptors.
         let directory = self.profile.directory.as_deref();
         let reach = self.profile.reach.as_ref().map(|reach| landlock::prepare(reach, directory));
         let reach = reach.transpose()?;
@@ -63,17 +62,13 @@ impl Confinement {
         set_limits(&self.profile)?;
         if let Some(user) = &self.profile.user {
             let name = user.name.clone();
-            user.become_it().map_err(|source| ConfineError::User { name, source })?;
+            user.switch_to().map_err(|source| ConfineError::User { name, source })?;
         }
-        // Rights of a gateway that is not root, such as the one to change users, would be passed on to the program.
-        clear_ambient_capability_set().map_err(|error| ConfineError::Plain {
-            what: "the capabilities",
-            source: error.into(),
-        })?;
-        // After the change of users, which would undo it.
+        // The program would inherit capabilities of a gateway that is not root.
+        clear_ambient_capability_set().map_err(plain("the capabilities"))?;
+        // A change of user resets the death signal, so it comes after.
         die_with(guard)?;
-        set_no_new_privs(true)
-            .map_err(|error| ConfineError::Plain { what: "no_new_privs", source: error.into() })?;
+        set_no_new_privs(true).map_err(plain("no_new_privs"))?;
         if let Some(reach) = reach {
             landlock::enforce(reach)?;
         }
@@ -81,34 +76,41 @@ impl Confinement {
     }
 }
 
-/// Closes everything but standard input, output and error. What is opened later than this is not passed on to a program.
+fn plain<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ConfineError {
+    move |error| ConfineError::Plain { what, source: error.into() }
+}
+
+/// Denies other processes of the same user access to the memory and environment of this one, which
+/// hold keys and secrets. Root still has access. Also turns off core dumps. An exec undoes it.
+pub fn make_undumpable() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Closes everything but standard input, output and error. Descriptors opened later are closed on
+/// exec.
 pub fn close_inherited() -> io::Result<()> {
     let open = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|fd: &RawFd| *fd > 2)
         .collect::<Vec<_>>();
     for fd in open {
-        // That of the directory itself is closed already.
+        // The descriptor of the directory itself is closed already.
         let _ = nix::unistd::close(fd);
     }
     Ok(())
 }
 
-/// Has the kernel kill this process when its guard ends, even if nobody is left to do so.
+/// Makes the kernel kill this process when its guard ends.
 fn die_with(guard: Pid) -> Result<(), ConfineError> {
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| ConfineError::Plain {
-        what: "the signal at its guard's end",
-        source: error.into(),
-    })?;
-    // Looked at afterwards: a guard that ended before is not the parent any more.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(plain("the signal at its guard's end"))?;
+    // Checked afterwards: a guard that ended before is not the parent any more.
     if getppid() == Some(guard) { Ok(()) } else { Err(ConfineError::GuardGone) }
 }
 
 fn set_limits(profile: &Profile) -> Result<(), ConfineError> {
-    set_limit(Resource::Core, 0)
-        .map_err(|source| ConfineError::Plain { what: "the size of core dumps", source })?;
-    for (limit, value) in &profile.limits {
-        let (limit, value) = (*limit, *value);
+    set_limit(Resource::Core, 0).map_err(plain("the size of core dumps"))?;
+    for (&limit, &value) in &profile.limits {
         let resource = resource_of(limit);
         set_limit(resource, value).map_err(|source| ConfineError::Limit {
             limit,

@@ -1,4 +1,4 @@
-//! A directory of a server's own, for one run.
+//! The private directory of one instance.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
@@ -9,20 +9,20 @@ use uuid::Uuid;
 
 use super::User;
 
-/// A directory that goes, with all that is in it, when this is dropped.
+/// A directory that is removed, with its contents, when this is dropped.
 #[derive(Debug)]
 pub struct PrivateDirectory(PathBuf);
 
 impl PrivateDirectory {
-    /// A name for a new one, which nobody can guess.
+    /// Returns a path that nobody can guess.
     pub fn new_path() -> io::Result<PathBuf> {
         let parent = std::path::absolute(std::env::temp_dir())?;
         Ok(parent.join(format!("trunkline-{}", Uuid::new_v4())))
     }
 
-    /// Makes it, for whoever runs this or for `owner`, and for nobody else.
+    /// Creates the directory, accessible only to `owner` or, without one, to the current user.
     pub fn make(path: &Path, owner: Option<&User>) -> io::Result<Self> {
-        // Fails if there is anything of that name, so that nobody can have put something there.
+        // Fails if the name exists, so that nobody can have planted something there.
         DirBuilder::new().mode(0o700).create(path)?;
         let directory = Self(path.to_owned());
         if let Some(owner) = owner {
@@ -31,7 +31,6 @@ impl PrivateDirectory {
         Ok(directory)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -40,7 +39,7 @@ impl PrivateDirectory {
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            // Whoever would read it may be gone, and that is no reason to fail.
+            // Nobody may be left to read it, which is no reason to panic.
             let _ = writeln!(
                 io::stderr(),
                 "cannot remove the private directory {}: {error}",
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_was_there_before_is_used_or_removed() {
+    fn an_existing_path_is_neither_used_nor_removed() {
         let there = tempfile::tempdir().unwrap();
         PrivateDirectory::make(there.path(), None).unwrap_err();
         assert!(there.path().exists());

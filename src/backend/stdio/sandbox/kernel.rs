@@ -1,26 +1,24 @@
-//! What the running kernel can do to confine a program.
+//! Finds out which restrictions the running kernel supports.
 
 use landlock::{LandlockStatus, RestrictSelf};
 use seccompiler::TargetArch;
 
-/// From this Landlock ABI on (Linux 6.2), files outside of `write` cannot be cut short either.
+/// The first Landlock ABI (Linux 6.2) that prevents truncating files outside `write`.
 pub(super) const LANDLOCK_TRUNCATE: u32 = 3;
-/// From this Landlock ABI on (Linux 6.7), TCP connections can be restricted.
+/// The first Landlock ABI (Linux 6.7) that restricts TCP connections.
 pub(super) const LANDLOCK_TCP: u32 = 4;
 
-/// A kernel, as far as confining goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its version, such as `6.12.5-amd64`.
+    /// The version, such as `6.12.5-amd64`.
     pub release: String,
-    /// The version of Landlock's interface, if there is Landlock and it is turned on.
+    /// The ABI version of Landlock, if Landlock is available and turned on.
     pub landlock: Option<u32>,
-    /// Whether it filters system calls, of programs for this processor.
+    /// Whether system calls can be filtered on this processor.
     pub seccomp: bool,
 }
 
 impl Kernel {
-    /// The one that runs.
     pub fn current() -> Self {
         let system = rustix::system::uname();
         Self {
@@ -33,7 +31,7 @@ impl Kernel {
 }
 
 fn landlock_abi() -> Option<u32> {
-    // Nothing is asked of it, so this restricts nothing: it only tells what there is.
+    // An empty request restricts nothing: it only reports the status.
     let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
     match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as u32),

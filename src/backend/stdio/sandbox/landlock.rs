@@ -1,4 +1,4 @@
-//! Which files, ports and processes a program can reach: Landlock.
+//! Landlock: restricts the files, ports and processes that a program can reach.
 
 use std::path::{Path, PathBuf};
 
@@ -10,27 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfineError;
 
-/// The newest interface that this was tried with. Of what an older kernel cannot do, [`super::plan()`] has decided whether
-/// it may be missing.
+/// The newest interface that was tested. [`super::plan()`] decides what an older kernel may lack.
 const TESTED: ABI = ABI::V7;
 
-/// What is within reach; nothing else is.
+/// The files and ports that a program can reach. It can reach no others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// To read and execute, with everything beneath.
+    /// Paths to read and execute, with everything beneath them.
     pub read: Vec<PathBuf>,
-    /// The same, and to change.
+    /// Paths to read, execute and change, with everything beneath them.
     pub write: Vec<PathBuf>,
     /// TCP ports to connect to; absent: any.
     pub connect: Option<Vec<u16>>,
 }
 
-/// Everything that can fail or takes memory is done here, so that little is left for [`enforce`].
+/// Does everything that can fail or takes memory, so that little is left for [`enforce`].
 pub(super) fn prepare(
     reach: &Reach,
     directory: Option<&Path>,
 ) -> Result<RulesetCreated, ConfineError> {
-    // Signals and abstract sockets of whoever is outside: kernels that know them keep them out of reach too.
+    // Newer kernels also block signals and abstract sockets to processes outside the sandbox.
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(TESTED))
         .and_then(|rules| rules.scope(Scope::from_all(TESTED)))?;
@@ -69,7 +68,7 @@ fn beneath(
     })
 }
 
-/// From here on nothing else is within reach, for this thread and all it starts.
+/// Applies the rules to this thread and everything that it starts.
 pub(super) fn enforce(rules: RulesetCreated) -> Result<(), ConfineError> {
     match rules.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),

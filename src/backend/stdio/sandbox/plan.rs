@@ -1,24 +1,24 @@
-//! From a server's settings to what will be in force.
+//! Turns a server's settings into the restrictions that will be in force.
 
 use std::fmt;
 use std::io;
 
 use super::kernel::{LANDLOCK_TCP, LANDLOCK_TRUNCATE};
-use super::{Kernel, Limit, Profile, Reach, Refuse, User};
+use super::{Kernel, Limit, Profile, Reach, User};
 use crate::config;
 
-/// What will be done to a server.
+/// The restrictions that a server will run under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For the process itself. It names no private directory yet: each run has another one.
+    /// Names no private directory yet, because each instance gets its own.
     pub profile: Profile,
-    /// What will be in force, in a few words each.
+    /// The restrictions in a few words each, for operators.
     pub in_force: Vec<String>,
-    /// What is configured and will not be, since the kernel cannot: only with `sandbox.optional`.
+    /// Configured restrictions that this kernel lacks. Not empty only with `sandbox.optional`.
     pub missing: Vec<Missing>,
 }
 
-/// Something that this kernel cannot do.
+/// A restriction that this kernel lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     what: &'static str,
@@ -31,30 +31,23 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Why a server cannot be confined on this machine. It stays so until the settings or the machine change.
+/// Says why a server cannot be confined here. Retrying is of no use until the settings or the
+/// machine change.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// There is no such user.
     #[error("there is no user `{0}` on this machine: `user` must name one")]
     NoSuchUser(String),
-    /// Users cannot be looked up.
     #[error("the user `{name}` could not be looked up: {source}")]
-    UserLookup {
-        /// As configured.
-        name: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The kernel cannot do what is configured.
+    UserLookup { name: String, source: io::Error },
     #[error(
-        "this kernel cannot confine it as configured: {}; to start it all the same, without that, set \
-         `sandbox.optional = true`",
+        "this kernel cannot confine it as configured: {}; to start it all the same, without that, \
+         set `sandbox.optional = true`",
         join(.0)
     )]
     Unsupported(Vec<Missing>),
 }
 
-/// Settles what is done to a server on `kernel`.
+/// Decides how to confine a server on `kernel`.
 pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanError> {
     let mut plan = Plan {
         profile: Profile::default(),
@@ -81,8 +74,8 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
         }
     }
     if let Some(sandbox) = &program.sandbox {
-        plan.reach(sandbox, kernel);
-        plan.refuse(sandbox, kernel);
+        plan.add_landlock(sandbox, kernel);
+        plan.add_seccomp(sandbox, kernel);
         if !sandbox.optional && !plan.missing.is_empty() {
             return Err(PlanError::Unsupported(plan.missing));
         }
@@ -90,7 +83,7 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
     Ok(plan)
 }
 
-/// The user to become; nothing if it is the one that the gateway runs as.
+/// Returns the user to become, or `None` if the gateway runs as that user already.
 fn find_user(name: &str) -> Result<Option<User>, PlanError> {
     let lookup = |source| PlanError::UserLookup { name: name.to_owned(), source };
     let user = User::find(name).map_err(lookup)?;
@@ -100,19 +93,19 @@ fn find_user(name: &str) -> Result<Option<User>, PlanError> {
 }
 
 impl Plan {
-    fn reach(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
+    fn add_landlock(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
         let release = &kernel.release;
         let Some(abi) = kernel.landlock else {
             let why = format!(
-                "Linux {release} has none, or it is turned off at boot; it needs 6.2, or 6.7 for `connect`, and \
-                 `landlock` among the kernel's `lsm=`"
+                "Linux {release} has none, or it is turned off at boot; it needs 6.2, or 6.7 for \
+                 `connect`, and `landlock` among the kernel's `lsm=`"
             );
             return self.miss("landlock", why);
         };
         self.in_force.push(format!("landlock (abi {abi})"));
         if abi < LANDLOCK_TRUNCATE {
             let why =
-                format!("Linux {release} lets it cut short files outside of `write`; it needs 6.2");
+                format!("Linux {release} lets it truncate files outside `write`; it needs 6.2");
             self.miss("landlock", why);
         }
         let mut connect = sandbox.connect.clone();
@@ -120,7 +113,7 @@ impl Plan {
             connect = None;
             self.miss("connect", format!("Linux {release} cannot restrict it; it needs 6.7"));
         }
-        // What Landlock says of ports holds only if there is no way around it.
+        // Landlock sees `connect` of plain TCP only; seccomp must refuse the other ways.
         if connect.is_some() && !kernel.seccomp {
             self.miss("connect", "without seccomp there are ways around it".to_owned());
         }
@@ -134,10 +127,10 @@ impl Plan {
         self.profile.reach = Some(Reach { read, write, connect });
     }
 
-    fn refuse(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
+    fn add_seccomp(&mut self, sandbox: &config::Sandbox, kernel: &Kernel) {
         if sandbox.syscalls && kernel.seccomp {
             self.in_force.push("seccomp".to_owned());
-            self.profile.refuse = Refuse { needless: true, ..self.profile.refuse };
+            self.profile.refuse.needless = true;
         } else if sandbox.syscalls {
             let why = format!(
                 "Linux {} cannot filter system calls on {}",
@@ -160,6 +153,7 @@ fn join(missing: &[Missing]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::stdio::sandbox::RefusedCalls;
     use crate::config::{ChildLimits, Program, Sandbox};
 
     fn kernel(landlock: Option<u32>, seccomp: bool) -> Kernel {
@@ -173,22 +167,24 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_can_do_it_all_does_it_all() {
+    fn a_kernel_with_all_features_applies_everything() {
         let limits = ChildLimits { files: Some(1024), ..ChildLimits::default() };
         let program = Program { limits, ..sandboxed(false) };
         let plan = plan(&program, &kernel(Some(5), true)).unwrap();
         assert_eq!(
             plan.in_force.join(", "),
-            "no_new_privs, no core dumps, private directory, files 1024, landlock (abi 5), connect 443, seccomp"
+            "no_new_privs, no core dumps, private directory, files 1024, landlock (abi 5), \
+             connect 443, seccomp"
         );
         assert_eq!(plan.missing, []);
         assert_eq!(plan.profile.limits, [(Limit::Files, 1024)].into());
         assert_eq!(plan.profile.reach.unwrap().connect, Some(vec![443]));
-        assert_eq!(plan.profile.refuse, Refuse { needless: true, other_ways_to_connect: true });
+        let all = RefusedCalls { needless: true, other_ways_to_connect: true };
+        assert_eq!(plan.profile.refuse, all);
     }
 
     #[test]
-    fn a_kernel_that_cannot_is_named_with_what_is_missing_and_the_way_out() {
+    fn a_missing_kernel_feature_is_named_with_the_way_out() {
         let cases: [(_, &[&str]); 5] = [
             (kernel(None, true), &["landlock: Linux 5.10.0 has none", "6.2"]),
             (kernel(Some(2), true), &["landlock: Linux 5.10.0 lets", "connect: ", "6.7"]),
@@ -206,20 +202,21 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_optional_what_can_be_done_is_done_and_the_rest_is_told() {
+    fn an_optional_sandbox_applies_what_the_kernel_has_and_reports_the_rest() {
         let optional = |kernel| plan(&sandboxed(true), &kernel).unwrap();
         let none = optional(kernel(None, false));
-        assert_eq!((none.profile.reach, none.profile.refuse), (None, Refuse::default()));
+        assert_eq!((none.profile.reach, none.profile.refuse), (None, RefusedCalls::default()));
         assert_eq!(none.missing.len(), 2, "{:?}", none.missing);
 
         let old = optional(kernel(Some(1), true));
         assert_eq!(old.profile.reach.unwrap().connect, None);
-        assert_eq!(old.profile.refuse, Refuse { needless: true, other_ways_to_connect: false });
+        let needless = RefusedCalls { needless: true, other_ways_to_connect: false };
+        assert_eq!(old.profile.refuse, needless);
         assert_eq!(old.missing.len(), 2, "{:?}", old.missing);
     }
 
     #[test]
-    fn without_a_sandbox_every_kernel_will_do() {
+    fn without_a_sandbox_every_kernel_suffices() {
         let plan = plan(&Program::default(), &kernel(None, false)).unwrap();
         assert_eq!((plan.profile, plan.missing), (Profile::default(), vec![]));
     }

@@ -1,4 +1,4 @@
-//! Which system calls a program can make: seccomp.
+//! Seccomp: refuses system calls of a program.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfineError;
 
-/// What no MCP server needs, in the spirit of what containers refuse: other file systems and namespaces, other
-/// processes' memory, the kernel itself, its clock and its keys.
+/// System calls that no MCP server needs, much like those that containers refuse: other file
+/// systems and namespaces, other processes' memory, the kernel itself, its clock and its keys.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -63,40 +63,42 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// The same, where there is such a call.
+/// More such calls, on architectures that have them.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[i64] = &[libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_uselib];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
-/// What is sent this way is seen by no filter.
+/// Seccomp cannot see operations that are submitted through io_uring.
 const IO_URING: [i64; 3] =
     [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Sockets that speak TCP where both sides do not know better: a family, and since Linux 6.11 a protocol of the internet's.
+/// SMC sockets fall back to TCP. They are an address family and, since Linux 6.11, also a protocol
+/// of the internet families.
 const AF_SMC: i32 = 43;
 const IPPROTO_SMC: i32 = 256;
 
-/// Calls from here on are those of x32, under other numbers the same calls. No program needs them.
+/// The first call number of x32, which repeats all calls under other numbers. No program needs
+/// them.
 const X32_CALLS: u32 = 0x4000_0000;
 
-/// Which calls are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refuse {
-    /// Those that no server needs.
+pub struct RefusedCalls {
+    /// Refuses calls that no server needs.
     pub needless: bool,
-    /// Those that connect past Landlock, which looks at `connect` of plain TCP sockets only.
+    /// Refuses calls that bypass Landlock, which checks `connect` of plain TCP sockets only.
     pub other_ways_to_connect: bool,
 }
 
-/// The filters, to be applied by [`enforce`].
-pub(super) fn prepare(refuse: Refuse) -> Result<Vec<BpfProgram>, ConfineError> {
+/// Compiles the filters that [`enforce`] applies.
+pub(super) fn prepare(refuse: RefusedCalls) -> Result<Vec<BpfProgram>, ConfineError> {
     let mut programs = vec![];
     let mut rules = BTreeMap::new();
     if refuse.needless {
         rules.extend(REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, vec![])));
         rules.insert(libc::SYS_clone, new_namespaces()?);
-        // Its flags are in memory, where no filter can see them. Told that there is no such call, libraries use `clone`.
+        // The flags of `clone3` are in memory, where no filter sees them. After ENOSYS libraries
+        // use `clone`.
         let clone3 = BTreeMap::from([(libc::SYS_clone3, vec![])]);
         programs.push(program(clone3, libc::ENOSYS)?);
     }
@@ -120,8 +122,8 @@ fn program(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<BpfProg
     Ok(program)
 }
 
-/// The compiler compares numbers one by one, so this is written by hand: load the number, and from [`X32_CALLS`] on say
-/// that there is no such call.
+/// Answers ENOSYS to call numbers from [`X32_CALLS`] on. Written by hand, because the compiler of
+/// filters can only compare single numbers.
 fn no_x32() -> BpfProgram {
     let instruction = |code: u32, jf, k| sock_filter { code: code as u16, jt: 0, jf, k };
     let no_such_call = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
@@ -132,7 +134,7 @@ fn no_x32() -> BpfProgram {
     ]
 }
 
-/// `clone` with any flag for a namespace of its own.
+/// Matches `clone` with any flag that creates a namespace.
 fn new_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
     let flags = [
         libc::CLONE_NEWCGROUP,
@@ -146,15 +148,15 @@ fn new_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
     flags.into_iter().map(|flag| has_flag(0, flag)).collect()
 }
 
-/// Multipath TCP and SMC reach TCP ports, and fast open connects by sending.
+/// Matches multipath TCP and SMC, which reach TCP ports, and fast open, which connects by sending.
 fn other_ways_to_connect() -> Result<[(i64, Vec<SeccompRule>); 5], BackendError> {
     let sockets = vec![
         rule(0, SeccompCmpOp::Eq, AF_SMC)?,
         rule(2, SeccompCmpOp::Eq, IPPROTO_SMC)?,
         rule(2, SeccompCmpOp::Eq, libc::IPPROTO_MPTCP)?,
     ];
-    // It makes SMC of a TCP socket, or TLS of a connection; which of them is in memory, where no filter can see it. Libraries
-    // do without the kernel's TLS.
+    // TCP_ULP turns a TCP socket into SMC or TLS. The choice is in memory, where no filter sees it.
+    // Refusing both is fine, because libraries do without the kernel's TLS.
     let upper_layer = SeccompRule::new(vec![
         condition(1, SeccompCmpOp::Eq, libc::IPPROTO_TCP)?,
         condition(2, SeccompCmpOp::Eq, libc::TCP_ULP)?,
@@ -185,7 +187,7 @@ fn condition(
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compare, value)
 }
 
-/// From here on the filters hold, for this thread and all it starts.
+/// Applies the filters to this thread and everything that it starts.
 pub(super) fn enforce(programs: &[BpfProgram]) -> Result<(), ConfineError> {
     programs.iter().try_for_each(|program| apply_filter(program).map_err(ConfineError::from))
 }
@@ -200,10 +202,10 @@ impl From<BackendError> for ConfineError {
 mod tests {
     use super::*;
 
-    const NEEDLESS: Refuse = Refuse { needless: true, other_ways_to_connect: false };
-    const TO_CONNECT: Refuse = Refuse { needless: false, other_ways_to_connect: true };
+    const NEEDLESS: RefusedCalls = RefusedCalls { needless: true, other_ways_to_connect: false };
+    const TO_CONNECT: RefusedCalls = RefusedCalls { needless: false, other_ways_to_connect: true };
 
-    /// Architectures, as the kernel tells them to a filter.
+    /// Architectures, as the kernel passes them to a filter.
     const HERE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     const I386: u32 = 0x4000_0003;
 
@@ -214,7 +216,7 @@ mod tests {
     const IF_FROM: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-    /// What a filter says of a call, as the kernel would find out.
+    /// Runs a filter as the kernel does, and returns its verdict.
     fn run(program: &BpfProgram, data: [u32; 16]) -> u32 {
         let (mut at, mut word) = (0, 0);
         loop {
@@ -233,8 +235,8 @@ mod tests {
         }
     }
 
-    /// What all filters together say; the strictest counts.
-    fn verdict(refuse: Refuse, arch: u32, call: i64, arguments: [i32; 3]) -> SeccompAction {
+    /// Returns the verdict of all filters together; the strictest counts.
+    fn verdict(refuse: RefusedCalls, arch: u32, call: i64, arguments: [i32; 3]) -> SeccompAction {
         let [a, b, c] = arguments.map(i32::cast_unsigned);
         let call = u32::try_from(call).unwrap();
         let data = [call, arch, 0, 0, a, 0, b, 0, c, 0, 0, 0, 0, 0, 0, 0];
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_under_other_numbers_are_refused_too() {
+    fn x32_and_foreign_call_numbers_are_refused_too() {
         for refuse in [NEEDLESS, TO_CONNECT] {
             let says = |arch, call| verdict(refuse, arch, call, [0, 0, 0]);
             assert_eq!(says(HERE, libc::SYS_read), SeccompAction::Allow);
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connects_past_landlock_is_refused_and_nothing_else() {
+    fn calls_that_bypass_landlock_are_refused_and_no_others() {
         let says = |call, arguments| verdict(TO_CONNECT, HERE, call, arguments);
         let stream = libc::SOCK_STREAM;
         for (call, arguments) in [

@@ -1,4 +1,4 @@
-//! Another user to run a server as.
+//! The user that a server runs as.
 
 use std::ffi::CString;
 use std::io;
@@ -9,23 +9,17 @@ use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
-/// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub uid: u32,
-    /// The number of its group.
     pub gid: u32,
-    /// All groups it is in.
+    /// All groups of the user, the primary one included.
     groups: Vec<u32>,
-    /// Its home directory.
     pub home: PathBuf,
 }
 
 impl User {
-    /// Looks a user up by name; `None` if there is no such user.
     pub(super) fn find(name: &str) -> io::Result<Option<Self>> {
         let Some(user) = unistd::User::from_name(name)? else { return Ok(None) };
         let groups = getgrouplist(&CString::new(name)?, user.gid)?;
@@ -38,21 +32,22 @@ impl User {
         }))
     }
 
-    /// Whether this process runs as this user already. It may be in fewer groups, as containers are, but in none that the
-    /// user is not in.
+    /// Returns whether this process runs as this user already. The process may lack some of the
+    /// user's groups, as in containers, but must have no others.
     pub(super) fn is_current(&self) -> io::Result<bool> {
         let groups: Vec<u32> = getgroups()?.into_iter().map(Gid::as_raw).collect();
         Ok(self.has_all_of(getuid().as_raw(), getgid().as_raw(), &groups))
     }
 
-    /// Whether a process with these has no right that the user has not.
+    /// Returns whether the user has every right of a process with these ids.
     fn has_all_of(&self, uid: u32, gid: u32, groups: &[u32]) -> bool {
         let is_own = |group: &u32| *group == self.gid || self.groups.contains(group);
         (uid, gid) == (self.uid, self.gid) && groups.iter().all(is_own)
     }
 
-    /// Becomes this user, for good. The process must have one thread only: the system changes threads, not processes.
-    pub(super) fn become_it(&self) -> io::Result<()> {
+    /// Becomes this user, irrevocably. The process must have one thread only, because the kernel
+    /// changes the user of a thread and not of a process.
+    pub(super) fn switch_to(&self) -> io::Result<()> {
         let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&groups)?;

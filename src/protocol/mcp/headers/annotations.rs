@@ -1,7 +1,7 @@
-//! Finds the `x-mcp-header` annotations in a tool's schema and holds them to the rules.
+//! Finds the `x-mcp-header` annotations in a tool's schema and checks them.
 //!
-//! An annotation must be reachable by a chain of `properties` alone, so that everybody finds the same value
-//! for it in the arguments; anywhere else it makes the tool invalid.
+//! An annotation must be reachable by a chain of `properties` only, so that everybody finds the
+//! same value for it in the arguments. Anywhere else it makes the tool invalid.
 
 use serde_json::Value;
 
@@ -10,12 +10,12 @@ use super::shown;
 use crate::protocol::jsonrpc::raw::DEPTH_MAX;
 
 const ANNOTATION: &str = "x-mcp-header";
-/// HTTP servers take about a hundred headers in all.
+/// HTTP servers accept about a hundred headers in all.
 const PARAMS_MAX: usize = 64;
 
-/// The annotated parameters of an `inputSchema`, or which rule one of them breaks.
+/// Returns the annotated parameters of an `inputSchema`, or the rule that one of them breaks.
 pub(super) fn find(json: &str) -> Result<Vec<HeaderParam>, String> {
-    // Nearly every schema ends here. The name could also be written with escapes.
+    // Most schemas have no annotation. The name could also be written with escapes.
     let is_named = contains(json, ANNOTATION);
     if !is_named && !contains(json, "\\u00") {
         return Ok(vec![]);
@@ -30,15 +30,13 @@ pub(super) fn find(json: &str) -> Result<Vec<HeaderParam>, String> {
     Ok(search.found)
 }
 
-/// Where in a schema the search is.
+/// A position in a schema.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The schema of the arguments themselves.
     Root,
-    /// At the end of a chain of `properties` alone: here an annotation may stand.
+    /// At the end of a chain of `properties` only: annotations are allowed.
     Property,
-    /// Anywhere else.
-    Aside,
+    Elsewhere,
 }
 
 #[derive(Default)]
@@ -51,7 +49,7 @@ struct Search {
 impl Search {
     fn schema(&mut self, schema: &Value, place: Place) -> Result<(), String> {
         let Some(members) = schema.as_object() else { return Ok(()) };
-        // Arguments nested deeper than this are refused, so an annotation down there never has a value.
+        // Arguments nested deeper than this are refused, so a deeper annotation never has a value.
         if self.depth == DEPTH_MAX {
             return Ok(());
         }
@@ -74,13 +72,15 @@ impl Search {
                     | "$defs" | "definitions",
                     _,
                     Value::Object(schemas),
-                ) => schemas.values().try_for_each(|schema| self.schema(schema, Place::Aside))?,
-                // Data, in which the name of the annotation means nothing.
+                ) => {
+                    schemas.values().try_for_each(|schema| self.schema(schema, Place::Elsewhere))?
+                }
+                // Data, in which the name of the annotation has no meaning.
                 ("default" | "const" | "enum" | "examples", ..) => {}
                 (_, _, Value::Array(schemas)) => {
-                    schemas.iter().try_for_each(|schema| self.schema(schema, Place::Aside))?;
+                    schemas.iter().try_for_each(|schema| self.schema(schema, Place::Elsewhere))?;
                 }
-                _ => self.schema(value, Place::Aside)?,
+                _ => self.schema(value, Place::Elsewhere)?,
             }
         }
         self.depth -= 1;
@@ -117,7 +117,6 @@ fn contains(text: &str, part: &str) -> bool {
     memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some()
 }
 
-/// A character of an HTTP token (`tchar`).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -137,7 +136,8 @@ mod tests {
             json!({"type": "object"}),
             json!(true),
             json!({"properties": {"x-mcp-header": {"type": "object"}}}),
-            json!({"properties": {"a": {"default": {"x-mcp-header": "A"}, "enum": [{"x-mcp-header": 1}]}}}),
+            json!({"properties": {"a": {"default": {"x-mcp-header": "A"}}}}),
+            json!({"properties": {"a": {"enum": [{"x-mcp-header": 1}]}}}),
             json!({"description": "mentions x-mcp-header"}),
         ] {
             assert_eq!(found(&schema), Ok(vec![]), "{schema}");
@@ -152,11 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_break_the_rules_spoil_the_tool() {
+    fn annotations_that_break_the_rules_are_refused() {
         let of = |kind: &str, name: Value| json!({"type": kind, "x-mcp-header": name});
         let mut schemas: Vec<Value> = vec![
             of("string", json!("Root")),
-            json!({"properties": {"a": of("string", json!("Same")), "b": of("string", json!("sAME"))}}),
+            json!({"properties": {
+               "a": of("string", json!("Same")),
+               "b": of("string", json!("sAME")),
+            }}),
             json!({"properties": {"a": {"x-mcp-header": "Untyped"}}}),
         ];
         for name in [json!(""), json!("a b"), json!("a:b"), json!("é"), json!("a\tb"), json!(1)] {
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_without_bottom_is_survived() {
+    fn a_deeply_nested_schema_does_no_harm() {
         let deep = |levels| {
             let (open, close) = ("{\"properties\":{\"a\":".repeat(levels), "}}".repeat(levels));
             let schema = format!("{open}{{\"type\":\"string\",\"x-mcp-header\":\"A\"}}{close}");

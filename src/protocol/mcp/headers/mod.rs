@@ -1,11 +1,11 @@
-//! The headers in which a modern client repeats parts of its body, and whether they agree with it.
+//! Headers in which a modern client repeats parts of its body. Checks that they agree.
 //!
-//! Proxies on the way route, limit and log by these headers; a server obeys the body. A request in which
-//! the two differ is refused, so that nobody can show the one a different call than the other. Header
-//! values are taken as bytes: what is not even text must be refused too, not overlooked.
+//! Proxies route, limit and log by these headers, but a server obeys the body. A request in which
+//! they differ is refused, so that nobody can show a proxy another call than the server. Header
+//! values are bytes, so that values that are no text are refused and not ignored.
 //!
-//! - [`decode`]: what a value means; [`encode`]: how one is written
-//! - [`same`], [`same_decoded`]: one header against one text of the body
+//! - [`decode`] and [`encode`]: the encoding of values
+//! - [`same`], [`same_decoded`]: compare one header with one text of the body
 //! - [`params`]: the headers that a tool asks for by [`annotations`] in its schema
 
 mod annotations;
@@ -18,32 +18,31 @@ use base64::engine::general_purpose::STANDARD;
 
 pub use params::HeaderParams;
 
-/// A value between these is base64 of UTF-8, for what a header cannot carry as it is.
+/// A value between these is base64 of UTF-8, for text that a header cannot carry as it is.
 const ENCODED_START: &str = "=?base64?";
 const ENCODED_END: &str = "?=";
-/// So much of a value is shown in a message.
+/// Longer values are cut in error messages.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// Why a header's value means nothing.
+/// Says why a header's value is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Other than visible ASCII, space and tab.
+    /// Allowed are visible ASCII, space and tab.
     #[error("contains characters that a header must not have")]
     InvalidCharacters,
-    /// Marked as base64 and is none: standard alphabet, with padding.
+    /// Required are the standard alphabet and padding.
     #[error("is marked as base64 and is not valid base64")]
     NotBase64,
-    /// Decoded, it is not a text.
     #[error("is marked as base64 and does not decode to UTF-8")]
     NotUtf8,
 }
 
-/// A header and the body that disagree, in words for the caller.
+/// Says, for the caller, how a header and the body disagree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Header mismatch: {0}")]
 pub struct HeaderMismatch(String);
 
-/// What the value of `Mcp-Name` or `Mcp-Param-…` stands for.
+/// Decodes the value of `Mcp-Name` or `Mcp-Param-…`.
 pub fn decode(value: &(impl AsRef<[u8]> + ?Sized)) -> Result<Cow<'_, str>, HeaderError> {
     let text = plain(value.as_ref())?;
     let encoded = text.strip_prefix(ENCODED_START).and_then(|rest| rest.strip_suffix(ENCODED_END));
@@ -54,7 +53,7 @@ pub fn decode(value: &(impl AsRef<[u8]> + ?Sized)) -> Result<Cow<'_, str>, Heade
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| HeaderError::NotUtf8)
 }
 
-/// How a text is written as the value of `Mcp-Name` or `Mcp-Param-…`: as it is, where a header can carry that.
+/// Encodes a value of `Mcp-Name` or `Mcp-Param-…`. Text that a header can carry stays as it is.
 pub fn encode(text: &str) -> Cow<'_, str> {
     let is_safe = text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
         && text.trim_matches(' ') == text
@@ -65,7 +64,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether a required header says what the body says. For `MCP-Protocol-Version` and `Mcp-Method`, whose
+/// Compares a required header with the body. For `MCP-Protocol-Version` and `Mcp-Method`, whose
 /// values are never encoded.
 pub fn same(
     header: Option<impl AsRef<[u8]>>,
@@ -76,7 +75,7 @@ pub fn same(
     compare(name, plain(header.as_ref()).map(Cow::Borrowed), body)
 }
 
-/// The same for `Mcp-Name`, whose value may be encoded.
+/// Compares `Mcp-Name`, whose value may be encoded, with the body.
 pub fn same_decoded(
     header: Option<impl AsRef<[u8]>>,
     body: &str,
@@ -86,8 +85,8 @@ pub fn same_decoded(
     compare(name, decode(&header), body)
 }
 
-/// What to say of a header that is there more than once. Even if all of them agree: who reads only one may read
-/// another than who checked.
+/// Returns the error for a repeated header. Equal values are refused too: a proxy may read another
+/// one than the gateway checked.
 pub fn repeated(name: &str) -> HeaderMismatch {
     HeaderMismatch(format!("the {} header is there more than once", shown(name)))
 }
@@ -104,7 +103,7 @@ fn compare(
     }
 }
 
-/// The text of a value without the space around it, which does not count in HTTP.
+/// Returns the text of a value without the whitespace around it, which HTTP ignores.
 fn plain(value: &[u8]) -> Result<&str, HeaderError> {
     if !value.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
         return Err(HeaderError::InvalidCharacters);
@@ -122,7 +121,7 @@ fn differs(name: &str, header: &str, body: &str) -> HeaderMismatch {
     HeaderMismatch(format!("the {name} header says '{header}' and the body says '{body}'"))
 }
 
-/// A value for a message: escaped, since it may hold anything, and not all of it.
+/// Escapes and cuts a value for an error message.
 fn shown(value: &str) -> String {
     let mut escaped = value.escape_debug();
     let mut text: String = escaped.by_ref().take(SHOWN_CHARS_MAX).collect();
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_header_cannot_carry_is_encoded() {
+    fn only_text_that_a_header_cannot_carry_is_encoded() {
         for (value, header) in [
             ("us west 1", "us west 1"),
             ("", ""),
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_resembles_the_marks_is_taken_as_it_is() {
+    fn a_value_that_only_resembles_an_encoded_one_is_not_decoded() {
         for header in
             ["SGVsbG8=", "=?base64?SGVsbG8=", "SGVsbG8=?=", "=?BASE64?SGVsbG8=?=", "=?base64?="]
         {
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_mean_nothing_are_refused() {
+    fn invalid_values_are_refused() {
         for header in [
             "=?base64?SGVsbG8?=",
             "=?base64?SGVs!!!bG8=?=",
@@ -200,7 +199,8 @@ mod tests {
         let message = |outcome: Result<(), HeaderMismatch>| outcome.unwrap_err().to_string();
         assert_eq!(
             message(same(Some("tools/list"), "tools/call", "Mcp-Method")),
-            "Header mismatch: the Mcp-Method header says 'tools/list' and the body says 'tools/call'"
+            "Header mismatch: the Mcp-Method header says 'tools/list' \
+            and the body says 'tools/call'"
         );
         assert_eq!(
             message(same(None::<&str>, "tools/call", "Mcp-Method")),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// What one side writes the other understands, whatever the value.
+        /// Any encoded value decodes to itself.
         #[test]
         fn every_text_comes_through(value in ".{0,12}|=\\?base64\\?[a-z=]{0,4}\\?=|\\PC*") {
             let header = encode(&value);

@@ -1,4 +1,5 @@
-//! The `Mcp-Param-…` headers: the values of those parameters that a tool's schema marks with `x-mcp-header`.
+//! The `Mcp-Param-…` headers: the values of the parameters that a tool's schema marks with
+//! `x-mcp-header`.
 
 use serde_json::value::RawValue;
 
@@ -8,24 +9,22 @@ use crate::protocol::jsonrpc::members::{Members, MembersError};
 /// The largest integer that every JSON parser reads exactly.
 const SAFE_INTEGER_MAX: f64 = 9_007_199_254_740_991.0;
 
-/// The annotated parameters of one tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderParams {
-    /// Most often there are none.
+    /// Most tools have none.
     Valid(Vec<HeaderParam>),
-    /// Some annotation breaks the rules, for this reason. Clients must not use such a tool over HTTP; if one
-    /// does, there is nothing it could be held to.
+    /// An annotation breaks the rules, for this reason. Clients must not use such a tool over HTTP.
+    /// If a client does, its headers cannot be checked.
     Invalid(String),
 }
 
-/// One annotated parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderParam {
-    /// As the server spells it, for messages; a very long one is cut.
+    /// The header's name as the server spells it, cut for messages.
     pub(super) name: String,
-    /// In lower case, for looking it up.
+    /// The header's name in lower case.
     pub(super) key: String,
-    /// The names that lead from the arguments to the value.
+    /// The path from the arguments to the value.
     pub(super) path: Vec<String>,
 }
 
@@ -38,8 +37,8 @@ impl HeaderParams {
         }
     }
 
-    /// Compares the headers of a call with its arguments, a JSON object. `header` is asked by names in lower
-    /// case, such as `mcp-param-region`.
+    /// Compares the headers of a call with its arguments, a JSON object. `header` takes names in
+    /// lower case, such as `mcp-param-region`.
     pub fn check<'h, H: AsRef<[u8]> + ?Sized + 'h>(
         &self,
         arguments: &str,
@@ -62,7 +61,7 @@ impl HeaderParams {
         Ok(())
     }
 
-    /// The headers that repeat the arguments of a call, a JSON object: names in lower case, and values.
+    /// Returns the headers that repeat the arguments of a call: names in lower case, and values.
     pub fn write(&self, arguments: &str) -> Result<Vec<(String, String)>, HeaderMismatch> {
         let Self::Valid(params) = self else { return Ok(vec![]) };
         if params.is_empty() {
@@ -73,7 +72,7 @@ impl HeaderParams {
         for param in params {
             let value = param.find(&arguments).map_err(unreadable)?.map(RawValue::get);
             let text = match value {
-                // There is no header for these; that they are wrong the server will say.
+                // These have no header. The server will refuse them if they are wrong.
                 None => continue,
                 Some(value) if value.starts_with(['{', '[']) => continue,
                 Some(value) if value.starts_with('"') => {
@@ -93,7 +92,7 @@ fn unreadable(error: MembersError) -> HeaderMismatch {
 }
 
 impl HeaderParam {
-    /// The value in the arguments; `null` is none.
+    /// Returns the value in the arguments; `null` counts as absent.
     fn find<'a>(&self, arguments: &Members<'a>) -> Result<Option<&'a RawValue>, MembersError> {
         let (first, rest) = self.path.split_first().expect("a property has a name");
         let mut value = arguments.get(first);
@@ -106,7 +105,7 @@ impl HeaderParam {
         Ok(value.filter(|value| value.get() != "null"))
     }
 
-    /// By the type that the value has. Whether it is the one the schema asks for, the server will say.
+    /// Compares by the type of the value. The server checks the type against the schema.
     fn compare(
         &self,
         value: &RawValue,
@@ -137,7 +136,7 @@ impl HeaderParam {
     }
 }
 
-/// 42 and 42.0 are one number. Only as far as every reader knows them apart from their neighbours.
+/// Compares numbers by value: 42 equals 42.0. Only up to the size that every parser reads exactly.
 fn same_number(header: &str, body: &str) -> bool {
     let number = |text: &str| {
         let is_plain =
@@ -153,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    /// A tool with a parameter of each type, one of them inside another.
+    /// Returns a tool with a parameter of each type, one of them nested.
     fn params() -> HeaderParams {
         let schema = json!({"type": "object", "properties": {
             "region": {"type": "string", "x-mcp-header": "Region"},
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_differ_do_not() {
+    fn headers_that_differ_are_refused() {
         for (arguments, headers, why) in [
             (r#"{"region":"a"}"#, &[][..], "the Mcp-Param-Region header is missing"),
             (r#"{"region":"a"}"#, &[("mcp-param-region", "b")], "says 'b' and the body says 'a'"),
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_checked() {
+    fn written_headers_pass_the_check() {
         for arguments in [
             r#"{"region":"us-west1","count":42,"options":{"dry":true},"query":"x"}"#,
             r#"{"region":" \u00e9\n","count":-4.2e1,"options":{"dry":null}}"#,

@@ -1,4 +1,4 @@
-//! Subscriptions at a server that is played by the test.
+//! Subscriptions at a server that the test plays.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use super::retry::PAUSE;
 use super::*;
 use crate::backend::About;
-use crate::backend::changes::audience::Audience;
 use crate::backend::changes::mailbox::{Change, List, Lists as Wanted, Mailbox};
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::instance::tools::ToolSet;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
@@ -17,7 +17,6 @@ use crate::common::ids::ServerId;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::protocol::mcp::requests::Dialect;
 
-/// A server, and all that listen to it.
 pub(super) struct Scene {
     pub(super) peer: Peer,
     pub(super) changes: Arc<Changes>,
@@ -35,13 +34,14 @@ pub(super) fn open(version: ProtocolVersion, capabilities: Value) -> Scene {
     Scene { peer, changes, mailbox, listener, keeping }
 }
 
-/// One run of a server.
+/// Starts one instance of a server.
 fn run(
     changes: &Arc<Changes>,
     version: ProtocolVersion,
     capabilities: Value,
 ) -> (Peer, JoinHandle<()>) {
-    let (connection, peer) = connect(PIPE_LEN, Audience { changes: changes.clone(), client: None });
+    let (connection, peer) =
+        connect(PIPE_LEN, Recipients { changes: changes.clone(), client: None });
     let capabilities = serde_json::from_value(capabilities).unwrap();
     let ready = Ready {
         connection,
@@ -58,20 +58,20 @@ fn legacy() -> Scene {
 }
 
 impl Scene {
-    /// Receives a message that must be about this.
+    /// Receives a request, which must be this one.
     async fn asked(&mut self, method: &str, uri: &str) -> Value {
         let message = self.peer.receive().await;
         assert_eq!((&message["method"], &message["params"]["uri"]), (&json!(method), &json!(uri)));
         message["id"].clone()
     }
 
-    /// Receives the next message, which must come.
+    /// Receives the next message, which must arrive.
     pub(super) async fn asks_in_time(&mut self) -> Value {
         let asked = timeout(Duration::from_secs(600), self.peer.receive()).await;
-        asked.expect("it is not asked any more")
+        asked.expect("the server gets no request any more")
     }
 
-    /// Receives a message that must say all that is listened to.
+    /// Receives a listen request, which must have this filter.
     pub(super) async fn listens(&mut self, filter: Value) -> Value {
         let message = self.asks_in_time().await;
         assert_eq!(message["method"], "subscriptions/listen");
@@ -110,7 +110,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_server_is_told_of_each_resource_and_of_no_list() {
+async fn a_legacy_server_gets_a_request_for_each_resource_and_for_no_list() {
     let mut scene = legacy();
     let watching = scene.watch("x");
     let id = scene.asked("resources/subscribe", "x").await;
@@ -124,7 +124,7 @@ async fn a_legacy_server_is_told_of_each_resource_and_of_no_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_run_of_a_server_is_told_of_what_is_watched_still() {
+async fn the_next_instance_of_a_server_is_subscribed_to_what_is_still_watched() {
     let mut scene = legacy();
     for uri in ["x", "y"] {
         let watching = scene.watch(uri);
@@ -137,7 +137,7 @@ async fn the_next_run_of_a_server_is_told_of_what_is_watched_still() {
     let able = json!({"resources": {"subscribe": true}});
     (scene.peer, scene.keeping) = run(&scene.changes, ProtocolVersion::LATEST_LEGACY, able);
     let id = scene.asked("resources/subscribe", "x").await;
-    // Whoever comes meanwhile waits for the word of this run.
+    // A new watch waits for the answer of this instance.
     let watching = scene.watch("x");
     tokio::task::yield_now().await;
     assert!(!watching.is_finished());
@@ -147,7 +147,7 @@ async fn the_next_run_of_a_server_is_told_of_what_is_watched_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_and_comes_back_at_once_costs_the_server_nothing() {
+async fn a_listener_that_leaves_and_comes_back_at_once_costs_the_server_nothing() {
     let mut scene = legacy();
     let watching = scene.watch("x");
     let id = scene.asked("resources/subscribe", "x").await;
@@ -158,11 +158,11 @@ async fn who_leaves_and_comes_back_at_once_costs_the_server_nothing() {
         scene.listener.watch_all(["x".to_owned()]).unwrap();
     }
     scene.silence().await;
-    assert!(scene.changes.unsettled().is_empty());
+    assert!(scene.changes.unanswered().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_before_the_server_has_answered_is_unsubscribed_after() {
+async fn a_listener_that_leaves_before_the_answer_is_unsubscribed_after_it() {
     let mut scene = legacy();
     let watching = scene.watch("x");
     let id = scene.asked("resources/subscribe", "x").await;
@@ -175,7 +175,7 @@ async fn who_leaves_before_the_server_has_answered_is_unsubscribed_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_passed_on_and_nothing_undone() {
+async fn a_refusal_is_passed_on_and_needs_no_unsubscribe() {
     let mut scene = legacy();
     let watching = scene.watch("x");
     let id = scene.asked("resources/subscribe", "x").await;
@@ -188,7 +188,7 @@ async fn a_refusal_is_passed_on_and_nothing_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_answer_refuses_in_the_end() {
+async fn a_server_that_does_not_answer_counts_as_refusing() {
     let mut scene = legacy();
     let watching = scene.watch("x");
     scene.asked("resources/subscribe", "x").await;
@@ -198,7 +198,7 @@ async fn a_server_that_does_not_answer_refuses_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_cannot_tell_is_never_asked() {
+async fn a_server_without_subscriptions_is_never_asked() {
     for version in [ProtocolVersion::LATEST_LEGACY, ProtocolVersion::LATEST] {
         let mut scene = open(version, json!({"resources": {}}));
         let Err(WatchError::Refused(refused)) = scene.watch("x").await.unwrap() else { panic!() };
@@ -208,7 +208,7 @@ async fn a_server_that_cannot_tell_is_never_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_a_modern_server_the_new_request_is_there_before_the_old_one_goes() {
+async fn at_a_modern_server_the_new_request_starts_before_the_old_one_ends() {
     let capabilities =
         json!({"tools": {"listChanged": true}, "prompts": {}, "resources": {"subscribe": true}});
     let mut scene = open(ProtocolVersion::LATEST, capabilities);
@@ -242,7 +242,7 @@ async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
     let id = scene.listens(json!({"resourceSubscriptions": ["good"]})).await;
     scene.acknowledge(&id, json!({"resourceSubscriptions": ["good"]})).await;
     good.await.unwrap().unwrap();
-    // By an error, for which one of them is to blame, or by leaving it out.
+    // Refused by an error, which does not say for which resource, or by leaving a resource out.
     let (bad, fine) = (scene.watch("bad"), scene.watch("fine"));
     let error = json!({"code": 5, "message": "no"});
     let both = scene.listens(json!({"resourceSubscriptions": ["bad", "fine", "good"]})).await;
@@ -269,7 +269,7 @@ async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_resource_that_a_legacy_server_does_not_answer_holds_up_no_other() {
+async fn one_resource_that_a_legacy_server_does_not_answer_delays_no_other() {
     let mut scene = legacy();
     let hanging = scene.watch("hanging");
     scene.asked("resources/subscribe", "hanging").await;
@@ -281,7 +281,7 @@ async fn one_resource_that_a_legacy_server_does_not_answer_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_whose_resources_are_never_answered_holds_up_its_own_alone() {
+async fn a_tenant_whose_resources_are_never_answered_delays_only_itself() {
     let mut scene = legacy();
     scene.listener.watch_all((0..1000).map(|n| format!("hanging-{n:03}"))).unwrap();
     let mut hanging = 0;
@@ -305,7 +305,7 @@ async fn a_tenant_whose_resources_are_never_answered_holds_up_its_own_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_and_not_answered_holds_up_nobody_who_comes() {
+async fn unanswered_unsubscribes_delay_no_new_listener() {
     let mut scene = legacy();
     let uris: Vec<String> = (0..20).map(|n| format!("left-{n:02}")).collect();
     scene.listener.watch_all(uris.clone()).unwrap();
@@ -313,9 +313,9 @@ async fn what_is_left_and_not_answered_holds_up_nobody_who_comes() {
         let id = scene.peer.receive().await["id"].clone();
         scene.answer(&id, json!({})).await;
     }
-    assert!(scene.listener.settled(Instant::now() + Duration::from_secs(1)).await.is_empty());
+    assert!(scene.listener.await_answers(Instant::now() + Duration::from_secs(1)).await.is_empty());
     uris.iter().for_each(|uri| scene.listener.unwatch(uri));
-    for _ in 0..LEFT_MAX {
+    for _ in 0..UNSUBSCRIBES_MAX {
         assert_eq!(scene.peer.receive().await["method"], "resources/unsubscribe");
     }
     let came = scene.watch("new");
@@ -325,7 +325,7 @@ async fn what_is_left_and_not_answered_holds_up_nobody_who_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_holds_up_its_own_alone() {
+async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_delays_only_itself() {
     let mut scene = open(ProtocolVersion::LATEST, json!({"resources": {"subscribe": true}}));
     let bad: Vec<String> = (0..100).map(|n| format!("bad-{n:02}")).collect();
     scene.listener.watch_all(bad.clone()).unwrap();
@@ -347,7 +347,7 @@ async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_holds_up_its
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_while() {
+async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_pause() {
     let mut scene = open(ProtocolVersion::LATEST, json!({"tools": {"listChanged": true}}));
     let filter = json!({"toolsListChanged": true});
     let id = scene.listens(filter.clone()).await;
@@ -356,9 +356,9 @@ async fn a_modern_server_that_ends_the_subscription_is_asked_again_after_a_while
     scene.answer(&id, json!({"resultType": "complete"})).await;
     let id = scene.listens(filter).await;
     assert!(began.elapsed() >= PAUSE);
-    // Nobody knows what happened between the two.
+    // Changes between the two requests were missed.
     assert_eq!(scene.mailbox.next().await, Change::List(List::Tools));
-    // One that will not tell is left alone.
+    // A server that refuses is not asked again.
     scene.peer.send(json!({"id": id, "error": {"code": -32601, "message": "no"}})).await;
     scene.silence().await;
 }

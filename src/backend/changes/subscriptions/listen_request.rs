@@ -1,4 +1,4 @@
-//! `subscriptions/listen` at a modern server.
+//! A `subscriptions/listen` request at a modern server.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -10,68 +10,67 @@ use tokio::time::{Instant, timeout};
 
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::{CallNotification, NotificationListener};
-use crate::backend::connection::{Answer, RequestError};
+use crate::backend::connection::call_notifications::{Event, Listener};
+use crate::backend::connection::in_flight::{Answer, Failure};
 use crate::common::ids::{CallId, TenantId};
 use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 
-/// A subscription has no deadline of its own; this one is further off than any server lives.
+/// A listen request has no deadline of its own; this one outlasts any server.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A `subscriptions/listen` that the server has accepted. Dropping it cancels it.
-pub(super) struct Listening {
-    answer: Pin<Box<dyn Future<Output = Result<Answer, RequestError>> + Send>>,
+/// A request that the server has accepted. Dropping it cancels it.
+pub(super) struct ListenRequest {
+    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
 }
 
-/// Why a server does not tell.
-pub(super) enum NotListening {
-    /// It will not.
+pub(super) enum ListenError {
     Refused(ErrorObject),
-    /// It could not be asked, or not understood. Another time it may be.
+    /// The request failed in a way that may pass.
     Failed,
 }
 
-impl Listening {
-    /// Listens; also gives the resources that the server agreed to tell of, if it said.
-    pub(super) async fn begin(
+impl ListenRequest {
+    /// Sends the request and waits until the server acknowledges it. Also returns the resources
+    /// that the server agreed to report, if it named them.
+    pub(super) async fn open(
         ready: &Ready,
         filter: &Value,
-    ) -> Result<(Self, Option<BTreeSet<String>>), NotListening> {
-        let failed = |failure| NotListening::of(Err(failure));
+    ) -> Result<(Self, Option<BTreeSet<String>>), ListenError> {
+        let failed = |failure| ListenError::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
         let mut ticket = connection
-            .register(NewCall::gateway(deadline))
+            .register(TenantId::gateway(), CallId::new(), deadline, None)
             .map_err(failed)?;
-        let (listener, mut events) = NotificationListener::new(None);
+        let (listener, mut events) = Listener::new(None);
         ticket.listen(listener);
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
         let event = tokio::select! {
-            // An answer may follow at once: first what came first.
+            // An answer may follow the acknowledgement at once: handle them in order.
             biased;
-            // One that never acknowledges may tell all the same.
+            // A server that never acknowledges may report changes all the same.
             event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
-            answer = &mut answer => return Err(NotListening::of(answer)),
+            answer = &mut answer => return Err(ListenError::of(answer)),
         };
         let acknowledged = match event {
-            // Nobody is left who could acknowledge: there is an answer.
-            Some(None) => return Err(NotListening::of(answer.await)),
+            // The channel was closed by the answer.
+            Some(None) => return Err(ListenError::of(answer.await)),
             Some(event) => event,
             None => None,
         };
         let resources = acknowledged.and_then(|event| match event {
-            CallNotification::Acknowledged(params) => acknowledged_resources(&params),
+            Event::Acknowledged(params) => acknowledged_resources(&params),
             _ => None,
         });
         Ok((Self { answer }, resources))
     }
 
-    /// Done when the server has ended it.
-    pub(super) async fn ended(listening: &mut Option<Self>) {
-        match listening {
-            Some(listening) => drop((&mut listening.answer).await),
+    /// Waits until the server has ended the request; for ever without one.
+    pub(super) async fn ended(request: &mut Option<Self>) {
+        match request {
+            Some(request) => drop((&mut request.answer).await),
             None => std::future::pending().await,
         }
     }
@@ -91,26 +90,27 @@ fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
     acknowledged.notifications.resource_subscriptions
 }
 
-impl NotListening {
-    /// By what was answered instead of being acknowledged.
-    fn of(answer: Result<Answer, RequestError>) -> Self {
+impl ListenError {
+    /// Classifies an answer that came instead of an acknowledgement.
+    fn of(answer: Result<Answer, Failure>) -> Self {
         match answer {
             Err(failure) if !is_final(&failure) => Self::Failed,
             answer => Self::Refused(match read(answer) {
-                Ok(()) => error(INTERNAL_ERROR, "the server does not tell of changes"),
+                Ok(()) => error(INTERNAL_ERROR, "the server does not report changes"),
                 Err(refused) => refused,
             }),
         }
     }
 }
 
-/// Whether asking again would end no better. What stands between may have failed with any other status.
-fn is_final(failure: &RequestError) -> bool {
+/// Returns whether a retry is of no use. Other statuses may come from a proxy that fails for a
+/// time.
+fn is_final(failure: &Failure) -> bool {
     match failure {
-        RequestError::Http { status, retry_after: None } => {
+        Failure::Http { status, retry_after: None } => {
             matches!(status, 400..=499 | 501) && !matches!(status, 408 | 425)
         }
-        RequestError::Unsendable(_) => true,
+        Failure::Unsendable(_) => true,
         _ => false,
     }
 }
@@ -120,10 +120,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_from_a_failure_that_may_pass() {
-        let is_refused =
-            |failure| matches!(NotListening::of(Err(failure)), NotListening::Refused(_));
-        let http = |status, retry_after| RequestError::Http { status, retry_after };
+    fn a_refusal_is_distinguished_from_a_failure_that_may_pass() {
+        let is_refused = |failure| matches!(ListenError::of(Err(failure)), ListenError::Refused(_));
+        let http = |status, retry_after| Failure::Http { status, retry_after };
         for status in [400, 401, 404, 405, 501] {
             assert!(is_refused(http(status, None)), "{status}");
         }
@@ -132,10 +131,10 @@ mod tests {
         }
         assert!(!is_refused(http(429, Some(Duration::from_secs(1)))));
         let reason = "it cannot be reached".into();
-        assert!(!is_refused(RequestError::Unreached { reason, detail: String::new() }));
+        assert!(!is_refused(Failure::Unreached { reason, detail: String::new() }));
         assert!(matches!(
-            NotListening::of(Ok(Answer::Result("{}".into()))),
-            NotListening::Refused(_)
+            ListenError::of(Ok(Answer::Result("{}".into()))),
+            ListenError::Refused(_)
         ));
     }
 }

@@ -1,19 +1,20 @@
-//! The handshake over HTTP. Here every request has an answer of its own, be it a status: no need to guess
-//! from silence, as with a process.
+//! The handshake over HTTP. Every request gets a response, be it an error status. So there is no
+//! need to guess from silence, as with a process.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::connection::{CloseReason, Connection, RequestError};
+use crate::backend::connection::Connection;
+use crate::backend::connection::in_flight::{End, Failure};
 use crate::backend::instance::handshake::{
     Greeting, HandshakeError, Probe, open_legacy, read_probe,
 };
 use crate::protocol::mcp::requests;
 
-/// Opens a fresh connection, both eras tried. Each step may take `init_timeout`.
-pub(crate) async fn greet(
+/// Opens a fresh connection and tries both eras. Each step may take `init_timeout`.
+pub(crate) async fn handshake(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {
@@ -23,7 +24,7 @@ pub(crate) async fn greet(
         let request = |id| requests::initialize(id, capabilities);
         open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
     };
-    // A client of its own is one of the legacy era: in the modern one it could not be asked for anything.
+    // A session's own client is of the legacy era: a modern server could not send it requests.
     if client.is_some() {
         return match initialize().await {
             Ok(greeting) => Ok(greeting),
@@ -36,17 +37,17 @@ pub(crate) async fn greet(
     }
 }
 
-/// What a modern server says of itself; `None` if it may be a legacy one.
+/// Returns the greeting of a modern server, or `None` if the server may be a legacy one.
 async fn discover(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Option<Greeting>, HandshakeError> {
-    // A server that refuses the version and then names it is asked once more.
+    // A server that refuses a version but names the same one as supported is asked once more.
     for _ in 0..2 {
         match connection.request(Instant::now() + init_timeout, requests::discover).await {
             Ok(answer) => match read_probe(answer)? {
                 Probe::Modern(greeting) => {
-                    connection.set_version(greeting.version);
+                    connection.settle(greeting.version);
                     return Ok(Some(greeting));
                 }
                 Probe::Legacy => return Ok(None),
@@ -59,13 +60,13 @@ async fn discover(
     Ok(None)
 }
 
-/// A legacy server does not know the request, and says so in one way or another. The statuses that are not
-/// about the request would be the same for any other.
-fn may_be_legacy(failure: &RequestError) -> bool {
+/// Returns whether a failure may mean that the server does not know the request. Some statuses are
+/// not about the request: any other request would get them too.
+fn may_be_legacy(failure: &Failure) -> bool {
     match failure {
-        RequestError::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
-        RequestError::Expired { .. } => true,
-        RequestError::Closed { reason: end, .. } => matches!(end, CloseReason::Protocol(_)),
+        Failure::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
+        Failure::Expired { .. } => true,
+        Failure::Ended { end, .. } => matches!(end, End::Protocol(_)),
         _ => false,
     }
 }

@@ -1,0 +1,82 @@
+//! The recipients of a server's messages that answer no call.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::Changes;
+use crate::backend::connection::Connection;
+use crate::common::ids::ServerId;
+use crate::protocol::mcp::LogLevel;
+
+#[derive(Clone)]
+pub struct Recipients {
+    /// Listeners for changes.
+    pub changes: Arc<Changes>,
+    /// The only client of a server that is not shared (`sharing = "session"`). Requests of a shared
+    /// server have no recipient.
+    pub client: Option<Arc<dyn SessionClient>>,
+}
+
+impl Recipients {
+    pub fn new(server: ServerId, client: Option<Arc<dyn SessionClient>>) -> Self {
+        Self { changes: Changes::new(server), client }
+    }
+}
+
+/// The client of a session that has a server to itself.
+pub trait SessionClient: Send + Sync {
+    /// Returns the capabilities that the client declared: a JSON object.
+    fn capabilities(&self) -> &str;
+
+    /// Subscribes the client to the changes of its own server.
+    fn follow_changes(&self, changes: &Arc<Changes>);
+
+    /// Returns since when the client has had neither a request nor a stream; `None` if it has one.
+    fn idle_since(&self) -> Option<Instant>;
+
+    /// Returns since when the client has had no request, no stream, and no server request to
+    /// answer.
+    fn inactive_since(&self) -> Option<Instant>;
+
+    /// Ends the session.
+    fn end(&self);
+
+    /// Ends the session if the client is inactive. Returns whether the session has ended.
+    fn end_if_inactive(&self) -> bool;
+
+    /// Ends the session if the client has no request at any server; it may have streams. Returns
+    /// whether the session has ended.
+    fn end_if_no_request(&self) -> bool;
+
+    fn has_ended(&self) -> bool;
+
+    /// Waits for the end of the session.
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
+    /// Passes a server's request on to the client. Never waits.
+    fn forward_request(&self, request: ServerRequest);
+
+    /// Cancels a server's request.
+    fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue);
+
+    /// Passes a log message of the server on to the client. Never waits.
+    fn log(&self, level: LogLevel, params: Bytes);
+
+    /// Passes any other notification, which belongs to no call and to no list, on to the client.
+    /// Never waits.
+    fn notify(&self, method: &str, params: Option<Bytes>);
+}
+
+/// A request of a server to its client, to be answered under the server's own id.
+pub struct ServerRequest {
+    /// The connection to answer on.
+    pub connection: Weak<Connection>,
+    /// The id as the server wrote it.
+    pub id: Box<RawValue>,
+    pub method: String,
+    pub params: Option<Bytes>,
+}
