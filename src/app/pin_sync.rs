@@ -11,13 +11,9 @@ use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Definition, canonical, within_bounds};
-use crate::store::{HELD_MAX, Pinned, Sighting, Store, StoreError};
+use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError};
 use crate::telemetry::metrics::Metrics;
 
-/// How often all is read again, though nothing is said to have changed.
-const CONFIRM_EVERY: Duration = Duration::from_secs(60);
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// A server that changes its tools all the time is not written down all the time.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -35,25 +31,14 @@ pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> A
 
 /// Keeps both sides up to date. Never done.
 pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
-    let mut changes = store.changes();
+    let meanwhile = "the last known approvals stay in force";
+    let mut follower = Follower::new(store.changes(), "approved tools", meanwhile);
     loop {
-        tokio::select! {
-            () = changes.next() => {}
-            () = pins.listed() => {}
-            () = sleep(CONFIRM_EVERY) => {}
+        follower.changed(pins.listed()).await;
+        if !pins.servers().is_empty() {
+            while follower.retry(reconcile(&pins, &store).await).await.is_none() {}
+            sleep(PAUSE).await;
         }
-        if pins.servers().is_empty() {
-            continue;
-        }
-        let mut is_away = false;
-        while let Err(error) = reconcile(&pins, &store).await {
-            if !is_away {
-                tracing::warn!(%error, "the store cannot be asked which tools are approved: what was known still holds");
-                is_away = true;
-            }
-            sleep(RETRY_EVERY).await;
-        }
-        sleep(PAUSE).await;
     }
 }
 

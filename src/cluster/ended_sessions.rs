@@ -1,8 +1,8 @@
 //! Sessions that end before their tokens do. Each replica writes down those that have ended there, and reads those that have
 //! ended elsewhere: a token that was given back is good nowhere, not even in replicas that are started later.
 
+use std::future::pending;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -10,14 +10,12 @@ use tokio::time::sleep;
 
 use super::Replicas;
 use crate::common::ids::SessionId;
-use crate::store::{Changes, EndedRead, EndedSession, Store, StoreError};
+use crate::store::{EndedRead, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
 
 /// Sessions that have ended and are not written down yet, while the store is away.
 pub(super) const ENDINGS_WAITING_MAX: usize = 4096;
 /// How many of them are written at once.
 const BATCH: usize = 1000;
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// A session that has ended here.
 pub(super) struct Ending {
@@ -62,22 +60,15 @@ impl Notes {
 
     /// Done when there can be no more. Giving it up loses nothing.
     pub(super) async fn write_on(&mut self) {
-        let mut is_away = false;
+        let mut outage = Outage::new("ended sessions", "they are written later");
         loop {
             if self.unwritten.is_empty()
                 && self.ended.recv_many(&mut self.unwritten, BATCH).await == 0
             {
                 return;
             }
-            match self.write().await {
-                Ok(()) => is_away = false,
-                Err(error) => {
-                    if !is_away {
-                        tracing::warn!(%error, "ended sessions cannot be written down: it is tried again");
-                        is_away = true;
-                    }
-                    sleep(RETRY_EVERY).await;
-                }
+            if outage.note(self.write().await).is_none() {
+                sleep(RETRY_EVERY).await;
             }
         }
     }
@@ -109,14 +100,16 @@ impl Notes {
 /// Tells of sessions that have ended, wherever that was.
 pub struct Endings {
     store: Store,
-    changes: Changes,
+    follower: Follower,
     read: EndedRead,
 }
 
 impl Endings {
     /// From the first on that the store knows.
     pub fn new(store: Store) -> Self {
-        Self { changes: store.session_changes(), store, read: EndedRead::default() }
+        let meanwhile = "sessions that end on other replicas may still be accepted here";
+        let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
+        Self { follower, store, read: EndedRead::default() }
     }
 
     /// Some that were not given before; none if there are no more.
@@ -127,10 +120,11 @@ impl Endings {
     /// The same, as soon as there are any.
     pub async fn next(&mut self) -> Vec<EndedSession> {
         loop {
-            match self.read().await {
-                Ok(ended) if !ended.is_empty() => return ended,
-                Ok(_) => self.changes.next().await,
-                Err(_) => sleep(RETRY_EVERY).await,
+            let read = self.read().await;
+            match self.follower.retry(read).await {
+                Some(ended) if !ended.is_empty() => return ended,
+                Some(_) => self.follower.changed(pending()).await,
+                None => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ended_sessions::{Ending, Notes};
 use super::{Peer, Replicas};
-use crate::store::{Store, StoreError};
+use crate::store::{Outage, Store, StoreError};
 
 /// How often to say so. Who has not for ten seconds is taken for gone.
 const BEAT_EVERY: Duration = Duration::from_secs(2);
@@ -67,17 +67,10 @@ async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
 async fn beat_on(store: &Store, replicas: &Replicas) {
     let mut beats = interval(BEAT_EVERY);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_away = false;
+    let mut outage = Outage::new("the list of replicas", "known ones count as present");
     loop {
         beats.tick().await;
-        match beat(store, replicas).await {
-            Ok(()) => is_away = false,
-            Err(error) if !is_away => {
-                tracing::warn!(%error, "other replicas are not heard of: those that are known count as there");
-                is_away = true;
-            }
-            Err(_) => {}
-        }
+        outage.note(beat(store, replicas).await);
     }
 }
 

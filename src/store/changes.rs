@@ -19,7 +19,7 @@ const SQLITE_INTERVAL: Duration = Duration::from_millis(500);
 /// that passes on no notifications.
 const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait before looking again for a database that is away.
-const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// What is counted.
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ impl Changes {
     fn interval(&self) -> Duration {
         match self.store.0.kind {
             Kind::Sqlite => SQLITE_INTERVAL,
-            Kind::Postgres => RETRY_INTERVAL,
+            Kind::Postgres => RETRY_EVERY,
         }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn looks_are_close_enough_to_keep_what_is_promised() {
         for interval in [SQLITE_INTERVAL, POSTGRES_INTERVAL] {
-            assert!(interval + RETRY_INTERVAL < PROMISED, "{interval:?}");
+            assert!(interval + RETRY_EVERY < PROMISED, "{interval:?}");
         }
     }
 }

@@ -14,6 +14,7 @@ mod audit;
 mod changes;
 mod ended_sessions;
 mod error;
+mod follow;
 mod keys;
 mod open;
 mod pins;
@@ -35,8 +36,10 @@ use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
+pub(crate) use self::changes::RETRY_EVERY;
 pub use self::ended_sessions::{EndedRead, EndedSession};
 pub use self::error::StoreError;
+pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{Rotated, SealedSecret, SecretRecord};

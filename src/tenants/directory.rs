@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::Tenant;
 use super::known::{Known, known};
@@ -23,16 +23,12 @@ use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::config::Config;
-use crate::store::{KeyState, Store, StoreError};
+use crate::store::{Follower, KeyState, Store, StoreError};
 use crate::tenants::limits::Shared;
 
 /// How long keys and tenants are believed without a word from the store: revoked and removed ones among them would still be
 /// let in.
 const STALE_MAX: Duration = Duration::from_secs(60 * 60);
-/// How often all is read again, though nothing is said to have changed.
-const CONFIRM_EVERY: Duration = Duration::from_secs(60);
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// How long a caller with a new key waits until the directory has it.
 const RELOAD_WAIT: Duration = Duration::from_secs(2);
 
@@ -138,24 +134,11 @@ impl Directory {
     }
 
     async fn follow_keys(&self) {
-        let mut changes = self.store.changes();
+        let meanwhile = "known keys keep working, others are refused";
+        let mut follower = Follower::new(self.store.changes(), "tenants and keys", meanwhile);
         loop {
-            tokio::select! {
-                () = changes.next() => {}
-                () = self.reload.notified() => {}
-                () = sleep(CONFIRM_EVERY) => {}
-            }
-            let mut is_away = false;
-            while let Err(error) = self.load().await {
-                if !is_away {
-                    tracing::warn!(%error, "the store cannot be read: known keys go on working, others are refused");
-                    is_away = true;
-                }
-                sleep(RETRY_EVERY).await;
-            }
-            if is_away {
-                tracing::info!("the store can be read again");
-            }
+            follower.changed(self.reload.notified()).await;
+            while follower.retry(self.load().await).await.is_none() {}
         }
     }
 

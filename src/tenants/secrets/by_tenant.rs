@@ -1,21 +1,17 @@
 //! What tenants have given to servers of their own: set, listed and removed in the store, and followed from there.
 
+use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::time::sleep;
 
 use crate::common::ids::ServerId;
 use crate::config::{self, Secret};
-use crate::store::{Actor, Rotated, SealedSecret, SecretRecord, Store, StoreError};
+use crate::store::{Actor, Follower, Rotated, SealedSecret, SecretRecord, Store, StoreError};
 use crate::tenants::secrets::{
     InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Sealed, Vault, wanted,
 };
-
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// Why a secret is not set.
 #[derive(Debug, thiserror::Error)]
@@ -79,17 +75,11 @@ impl TenantSecrets {
         if self.vault.keyring().is_empty() {
             return;
         }
-        let mut changes = self.store.secret_changes();
+        let (changes, meanwhile) = (self.store.secret_changes(), "known ones stay in use");
+        let mut follower = Follower::new(changes, "tenants' secrets", meanwhile);
         loop {
-            changes.next().await;
-            let mut is_away = false;
-            while let Err(error) = self.load().await {
-                if !is_away {
-                    tracing::warn!(%error, "tenants' secrets cannot be read: those that are known go on working");
-                    is_away = true;
-                }
-                sleep(RETRY_EVERY).await;
-            }
+            follower.changed(pending()).await;
+            while follower.retry(self.load().await).await.is_none() {}
         }
     }
 
