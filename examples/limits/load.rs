@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Policy};
-use trunkline::tenants::limits::{Limits, Refusal, Shared};
+use trunkline::tenants::limits::{Limits, Refusal, SharedLimits};
 
 /// What each tenant may do at once: as much as it earns in a second or more, so that nothing is lost to it by waking up
 /// late.
@@ -32,7 +32,7 @@ pub struct Load {
 }
 
 /// Has so many tenants call at all replicas for a while; without shared limits there is one replica.
-pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, seconds: u32) -> Load {
+pub async fn run(replicas: &[Option<Arc<SharedLimits>>], tenants: u32, seconds: u32) -> Load {
     // One run, one set of tenants: what a run before it has used must not count.
     let run = std::process::id();
     let mut tasks = JoinSet::new();
@@ -76,7 +76,7 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let empty_at = loop {
         let limits = turn.next().expect("there is a replica");
         let called = Instant::now();
-        let mut admission = limits.enter().await.expect("calls in flight are not limited");
+        let mut admission = limits.admit_tenant().await.expect("calls in flight are not limited");
         let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
         load.slowest = load.slowest.max(called.elapsed());
         match outcome {

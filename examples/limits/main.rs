@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use trunkline::config::Secret;
 use trunkline::telemetry::metrics::Metrics;
-use trunkline::tenants::limits::Shared;
+use trunkline::tenants::limits::SharedLimits;
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
 
 /// The most that a tenant may be off its limit, in hundredths.
@@ -77,9 +77,9 @@ async fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// Two that share, and know of each other.
-async fn replicas(url: &str) -> Result<[Arc<Shared>; 2]> {
+async fn replicas(url: &str) -> Result<[Arc<SharedLimits>; 2]> {
     let url = Secret::new(url.to_owned());
-    let replica = || Shared::connect(&url, ANSWER_TIMEOUT, &Metrics::new());
+    let replica = || SharedLimits::connect(&url, ANSWER_TIMEOUT, &Metrics::new());
     let replicas = [replica()?, replica()?];
     for replica in &replicas {
         tokio::spawn(replica.clone().run(CancellationToken::new()));

@@ -1,4 +1,4 @@
-//! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the books.
+//! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the usage_writer.
 //! And, since it stands in the same store, which tools were approved.
 
 use std::collections::BTreeSet;
@@ -22,40 +22,42 @@ use crate::protocol::mcp::Era;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Directory;
-use crate::tenants::limits::Shared;
+use crate::tenants::limits::SharedLimits;
 use crate::tenants::limits::shared::ANSWER_TIMEOUT;
 use crate::tenants::oauth::Verifier;
-use crate::tenants::usage_writer::Books;
+use crate::tenants::usage_writer::UsageWriter;
 
 /// How long the last words to the store may take, and closing it: together less than an engine waits beyond all else.
-const LAST_WORDS: Duration = Duration::from_secs(4);
-const CLOSING: Duration = Duration::from_secs(1);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is open, and not followed yet.
-pub struct Tenancy {
+pub struct TenantServices {
     /// Who there is.
     pub directory: Arc<Directory>,
     /// Who else may say who calls.
     pub oauth: Option<Arc<Verifier>>,
     /// Which tools are held back.
     pub pins: Arc<Pins>,
-    shared_limits: Option<Arc<Shared>>,
+    shared_limits: Option<Arc<SharedLimits>>,
 }
 
 /// What runs beside the calls.
-pub struct Running {
+pub struct BackgroundTasks {
     stop: CancellationToken,
-    books: JoinHandle<Books>,
+    usage_writer: JoinHandle<UsageWriter>,
     others: Vec<JoinHandle<()>>,
     store: Store,
 }
 
-impl Tenancy {
+impl TenantServices {
     /// Opens the store and reads who there is.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
         let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
-        let shared_limits =
-            config.shared_limits.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
+        let shared_limits = config
+            .shared_limits
+            .as_ref()
+            .map(|url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
         let pins = crate::app::pin_sync::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
@@ -72,26 +74,26 @@ impl Tenancy {
         self.shared_limits.as_ref().map(|shared| shared.members().clone()).unwrap_or_default()
     }
 
-    /// Follows changes, and keeps the books.
-    pub fn start(self, gateway: Arc<Gateway>) -> Running {
+    /// Follows changes, and keeps the usage_writer.
+    pub fn start(self, gateway: Arc<Gateway>) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
-        let mut books = Books::new(store.clone(), self.directory.clone());
+        let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
         let keep = stop.clone();
-        let books = tokio::spawn(async move {
-            keep.run_until_cancelled(books.keep()).await;
-            books
+        let usage_writer = tokio::spawn(async move {
+            keep.run_until_cancelled(usage_writer.run()).await;
+            usage_writer
         });
         let directory = self.directory.clone();
         let mut others = vec![
             spawn(&stop, async move { directory.follow().await }),
-            spawn(&stop, async move { warn_of_state(&gateway, &self.directory).await }),
+            spawn(&stop, async move { warn_of_shared_state(&gateway, &self.directory).await }),
             // Also if nothing is pinned: a new configuration may.
             spawn(&stop, crate::app::pin_sync::follow(self.pins, store.clone())),
         ];
         others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
         others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
-        Running { stop, books, others, store }
+        BackgroundTasks { stop, usage_writer, others, store }
     }
 }
 
@@ -105,27 +107,27 @@ fn spawn(
     })
 }
 
-impl Running {
-    /// Ends it, when no call is left. `farewell` is what else the store has to hear: all of it at once, since a store that
+impl BackgroundTasks {
+    /// Ends it, when no call is left. `leave_cluster` is what else the store has to hear: all of it at once, since a store that
     /// hangs lets each wait for as long as it may.
-    pub async fn stop(self, farewell: impl Future<Output = ()>) {
+    pub async fn stop(self, leave_cluster: impl Future<Output = ()>) {
         self.stop.cancel();
         let write = async {
-            if let Ok(mut books) = self.books.await
-                && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
+            if let Ok(mut usage_writer) = self.usage_writer.await
+                && !matches!(timeout(FINAL_WRITE_TIMEOUT, usage_writer.write()).await, Ok(Ok(())))
             {
                 tracing::error!("the store is away: what was used last is lost");
             }
         };
-        let others = async { tokio::join!(farewell, join_all(self.others)) };
-        let _ = tokio::join!(write, timeout(LAST_WORDS, others));
-        let _ = timeout(CLOSING, self.store.close()).await;
+        let others = async { tokio::join!(leave_cluster, join_all(self.others)) };
+        let _ = tokio::join!(write, timeout(FINAL_WRITE_TIMEOUT, others));
+        let _ = timeout(CLOSE_TIMEOUT, self.store.close()).await;
     }
 }
 
 /// A server of the legacy era may keep state for its connection, which is that of all tenants. Whoever knows that it
 /// does not says so.
-async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
+async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
     let mut changed = gateway.registry().changed();
     let mut known: Vec<Weak<Backend>> = vec![];
     let mut warnings = FuturesUnordered::new();
@@ -136,7 +138,7 @@ async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
             let is_said = backend.config().sharing_is_explicit;
             let backend = Arc::downgrade(&backend);
             if !is_said && !known.iter().any(|it| it.ptr_eq(&backend)) {
-                warnings.push(warn_of_one(backend.clone(), directory));
+                warnings.push(warn_if_legacy(backend.clone(), directory));
                 known.push(backend);
             }
         }
@@ -147,7 +149,7 @@ async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
     }
 }
 
-async fn warn_of_one(backend: Weak<Backend>, directory: &Directory) {
+async fn warn_if_legacy(backend: Weak<Backend>, directory: &Directory) {
     let Some(backend) = backend.upgrade() else { return };
     let Some(ready) = backend.first_ready().await else { return };
     if ready.dialect.version().era() != Era::Legacy {

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use crate::config::{Config, ConfigError, Sources};
 
 /// The files that a configuration is from.
-pub struct Watch {
+pub struct ConfigWatch {
     sources: Arc<Sources>,
     files: Vec<PathBuf>,
     /// What they said when they were last read in earnest.
-    taken: Vec<Said>,
+    taken: Vec<FileContents>,
     /// What they said at the last look.
-    seen: Vec<Said>,
+    seen: Vec<FileContents>,
 }
 
 /// What a file says, or why it says nothing.
-type Said = Result<Vec<u8>, io::ErrorKind>;
+type FileContents = Result<Vec<u8>, io::ErrorKind>;
 
-impl Watch {
+impl ConfigWatch {
     /// Looks for the first time. To be made before the configuration is read: what changes between is noticed then.
     pub fn new(sources: Sources) -> Self {
         let files = sources.files();
@@ -38,7 +38,7 @@ impl Watch {
 
     /// Whether the files say something else than when they were last read, and said the same at the last look: one
     /// that is being written is left alone.
-    pub(crate) async fn look(&mut self) -> bool {
+    pub(crate) async fn poll(&mut self) -> bool {
         let mut seen = Vec::with_capacity(self.files.len());
         for path in &self.files {
             seen.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
@@ -62,9 +62,9 @@ mod tests {
 
     use super::*;
 
-    fn watch(dir: &Path) -> Watch {
+    fn watch(dir: &Path) -> ConfigWatch {
         let file = dir.join("trunkline.toml");
-        Watch::new(Sources {
+        ConfigWatch::new(Sources {
             file: Some(file),
             mcp_file: None,
             listen: None,
@@ -80,19 +80,19 @@ mod tests {
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, "").unwrap();
         let mut watch = watch(dir.path());
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         // Half of it, and then all.
         std::fs::write(&file, "drain_del").unwrap();
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
-        assert!(!watch.look().await);
-        assert!(watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(watch.poll().await);
         assert_eq!(watch.read().await.unwrap().drain_delay.as_secs(), 1);
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         // Written again, and the same.
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
-        assert!(!watch.look().await);
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(!watch.poll().await);
     }
 
     #[tokio::test]
@@ -102,15 +102,15 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let mut watch = watch(dir.path());
         std::fs::remove_file(&file).unwrap();
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         std::fs::write(&file, "").unwrap();
-        assert!(!watch.look().await);
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(!watch.poll().await);
         // Away for good is a mistake, said once.
         std::fs::remove_file(&file).unwrap();
-        assert!(!watch.look().await);
-        assert!(watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(watch.poll().await);
         assert!(watch.read().await.is_err());
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
     }
 }

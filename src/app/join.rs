@@ -9,28 +9,28 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Endings, Membership, Replicas};
+use crate::cluster::{Cluster, EndedSessions, Membership};
 use crate::config::Config;
 use crate::http::Front;
 use crate::store::Store;
 
 /// What it has before it runs.
-pub(super) struct Among {
+pub(super) struct JoinedCluster {
     /// Where the others reach it.
     pub(super) listener: TcpListener,
     pub(super) membership: Membership,
-    pub(super) endings: Endings,
-    replicas: Arc<Replicas>,
+    pub(super) endings: EndedSessions,
+    replicas: Arc<Cluster>,
 }
 
 /// What it has while it runs.
-pub(super) struct Joined {
+pub(super) struct ClusterTasks {
     stop: CancellationToken,
     membership: JoinHandle<()>,
     _following: AbortOnDropHandle<()>,
 }
 
-impl Among {
+impl JoinedCluster {
     /// Joins the others, and keeps `count` of all of them.
     pub(super) async fn join(
         listener: TcpListener,
@@ -39,12 +39,12 @@ impl Among {
         count: Arc<AtomicU32>,
     ) -> Result<Self> {
         let bound = listener.local_addr()?;
-        let (replicas, membership) = Replicas::join(config, bound, store.clone(), count).await?;
-        Ok(Self { listener, membership, endings: Endings::new(store.clone()), replicas })
+        let (replicas, membership) = Cluster::join(config, bound, store.clone(), count).await?;
+        Ok(Self { listener, membership, endings: EndedSessions::new(store.clone()), replicas })
     }
 
     /// Has a front end know the others, and what they know.
-    pub(super) async fn introduce(&mut self, front: Front) -> Result<Front> {
+    pub(super) async fn attach(&mut self, front: Front) -> Result<Front> {
         let front = front.among(self.replicas.clone());
         loop {
             let more = self.endings.read().await;
@@ -57,9 +57,9 @@ impl Among {
     }
 }
 
-impl Joined {
+impl ClusterTasks {
     /// Stays with the others, and follows them.
-    pub(super) fn start(membership: Membership, endings: Endings, front: Arc<Front>) -> Self {
+    pub(super) fn start(membership: Membership, endings: EndedSessions, front: Arc<Front>) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));
         let following = tokio::spawn(async move { front.follow(endings).await });

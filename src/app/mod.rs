@@ -20,9 +20,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use self::join::{Among, Joined};
-use crate::app::background::Tenancy;
-use crate::app::config_watch::Watch;
+use self::join::{ClusterTasks, JoinedCluster};
+use crate::app::background::TenantServices;
+use crate::app::config_watch::ConfigWatch;
 use crate::app::reload::Reload;
 use crate::backend::Environment;
 use crate::config::Config;
@@ -32,20 +32,20 @@ use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 
 /// From the end of the servers until the answers of their calls are written.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const FINAL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A gateway that listens, and whose servers are being started.
 pub struct App {
     /// What is in force.
     config: Arc<ArcSwap<Config>>,
     /// Its files, and who may ask to have them read again.
-    watch: Option<(Watch, Arc<Notify>)>,
+    watch: Option<(ConfigWatch, Arc<Notify>)>,
     metrics: Metrics,
     front: Arc<Front>,
-    tenancy: Tenancy,
+    tenants: TenantServices,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
-    among: Option<Among>,
+    among: Option<JoinedCluster>,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -59,34 +59,34 @@ impl App {
             None => None,
         };
         let metrics = Metrics::new();
-        let tenancy = Tenancy::open(&config, &metrics).await?;
+        let tenants = TenantServices::open(&config, &metrics).await?;
         let mut among = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
-                let (store, count) = (tenancy.directory.store(), tenancy.members());
-                Some(Among::join(listener, &config, store, count).await?)
+                let (store, count) = (tenants.directory.store(), tenants.members());
+                Some(JoinedCluster::join(listener, &config, store, count).await?)
             }
             None => None,
         };
         let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
-        environment.pins = tenancy.pins.clone();
+        environment.pins = tenants.pins.clone();
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
-        let vault = tenancy.directory.secrets().vault();
+        let vault = tenants.directory.secrets().vault();
         let registry =
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
-        let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
+        let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
         let mut front = Front::new(gateway, directory, oauth, &config);
         if let Some(among) = &mut among {
-            front = among.introduce(front).await.inspect_err(|_| stop_servers.cancel())?;
+            front = among.attach(front).await.inspect_err(|_| stop_servers.cancel())?;
         }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             watch: None,
             metrics,
             front: Arc::new(front),
-            tenancy,
+            tenants,
             listener,
             ops_listener,
             among,
@@ -96,7 +96,7 @@ impl App {
     }
 
     /// Has the configuration read again when its files change, and when `asked` is notified.
-    pub fn watching(self, watch: Watch, asked: Arc<Notify>) -> Self {
+    pub fn with_config_watch(self, watch: ConfigWatch, asked: Arc<Notify>) -> Self {
         Self { watch: Some((watch, asked)), ..self }
     }
 
@@ -131,10 +131,10 @@ impl App {
             serving.spawn(serve(listener, http::ops_router(self.front.clone()), &drain));
         }
         let among = self.among.map(|among| {
-            let Among { listener, membership, endings, .. } = among;
+            let JoinedCluster { listener, membership, endings, .. } = among;
             let router = http::replicas_router(self.front.clone());
             serving_replicas.spawn(serve(listener, router, &drain_replicas));
-            Joined::start(membership, endings, self.front.clone())
+            ClusterTasks::start(membership, endings, self.front.clone())
         });
         serving.close();
         serving_replicas.close();
@@ -149,12 +149,12 @@ impl App {
                 asked,
                 config: self.config.clone(),
                 registry: self.front.gateway().registry().clone(),
-                directory: self.tenancy.directory.clone(),
+                directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
             };
             AbortOnDropHandle::new(tokio::spawn(reload.run()))
         });
-        let tenancy = self.tenancy.start(self.front.gateway().clone());
+        let tenants = self.tenants.start(self.front.gateway().clone());
         shutdown.await;
         drop((sweeping, reloading));
         tracing::info!("shutting down");
@@ -175,7 +175,7 @@ impl App {
             // Ended by their servers' end, calls are answered: not run, or outcome unknown.
             self.stop_servers.cancel();
             drain_replicas.cancel();
-            if timeout(LAST_ANSWERS, &mut served).await.is_err() {
+            if timeout(FINAL_ANSWERS_TIMEOUT, &mut served).await.is_err() {
                 abort.cancel();
                 served.await;
             }
@@ -189,7 +189,7 @@ impl App {
             }
         };
         // After the last call: what was used of it is written down too.
-        tenancy.stop(leave).await;
+        tenants.stop(leave).await;
         tracing::info!("shut down");
     }
 }

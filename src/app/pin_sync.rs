@@ -15,7 +15,7 @@ use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError};
 use crate::telemetry::metrics::Metrics;
 
 /// A server that changes its tools all the time is not written down all the time.
-const PAUSE: Duration = Duration::from_millis(300);
+const WRITE_PAUSE: Duration = Duration::from_millis(300);
 
 /// The pinned servers of a configuration, with what was approved as far as that can be read now.
 pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
@@ -37,7 +37,7 @@ pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
         follower.changed(pins.listed()).await;
         if !pins.servers().is_empty() {
             while follower.retry(reconcile(&pins, &store).await).await.is_none() {}
-            sleep(PAUSE).await;
+            sleep(WRITE_PAUSE).await;
         }
     }
 }
@@ -45,7 +45,7 @@ pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
 /// Goes on with the other servers where one cannot be dealt with; gives the first problem.
 async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     let mut pinned = store.pinned().await?;
-    let (were_any, mut outcome) = use_first(pins, store, &pinned).await;
+    let (were_any, mut outcome) = approve_first_use(pins, store, &pinned).await;
     if were_any {
         pinned = store.pinned().await?;
     }
@@ -57,7 +57,7 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
         let is_fresh = pins.take_fresh(server);
         let sighting = sighting(known, &pins.tools(server), is_fresh);
         if !sighting.is_empty() {
-            let noted = store.note_sighting(server, &sighting).await;
+            let noted = store.record_sighting(server, &sighting).await;
             outcome = outcome.and(noted.inspect_err(|_| pins.set_fresh(server, is_fresh)));
         }
     }
@@ -65,7 +65,7 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
 }
 
 /// Approves what servers have that were never seen before. Says whether there were any, and the first problem.
-async fn use_first(
+async fn approve_first_use(
     pins: &Pins,
     store: &Store,
     pinned: &BTreeMap<ServerId, Pinned>,

@@ -10,19 +10,19 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::config_watch::Watch;
+use super::config_watch::ConfigWatch;
 use crate::config::{Config, Difference};
 use crate::registry::Registry;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
 
 /// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads the configuration again, and has it applied.
 pub struct Reload {
     /// Its files.
-    pub watch: Watch,
+    pub watch: ConfigWatch,
     /// Told to read them now.
     pub asked: Arc<Notify>,
     /// What is in force.
@@ -41,8 +41,8 @@ impl Reload {
         loop {
             tokio::select! {
                 // Looks too, so that the next look does not take what is read now for a change.
-                () = self.asked.notified() => drop(self.watch.look().await),
-                () = sleep(LOOK_EVERY) => if !self.watch.look().await { continue },
+                () = self.asked.notified() => drop(self.watch.poll().await),
+                () = sleep(POLL_EVERY) => if !self.watch.poll().await { continue },
             }
             match self.read().await {
                 Ok(new) => self.apply(new),
@@ -77,7 +77,7 @@ impl Reload {
         let after = Arc::new(before.renewed(new));
         self.config.store(after.clone());
         self.registry.apply(&after.servers);
-        self.directory.set_file(&after);
+        self.directory.set_config(&after);
         self.metrics.note_loaded();
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         tracing::info!(

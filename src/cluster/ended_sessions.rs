@@ -8,17 +8,17 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::Replicas;
+use super::Cluster;
 use crate::common::ids::SessionId;
-use crate::store::{EndedRead, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
+use crate::store::{EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
 
 /// Sessions that have ended and are not written down yet, while the store is away.
-pub(super) const ENDINGS_WAITING_MAX: usize = 4096;
+pub(super) const UNWRITTEN_MAX: usize = 4096;
 /// How many of them are written at once.
 const BATCH: usize = 1000;
 
 /// A session that has ended here.
-pub(super) struct Ending {
+pub(super) struct UnwrittenEnd {
     id: SessionId,
     /// In milliseconds since 1970.
     expires: i64,
@@ -26,13 +26,15 @@ pub(super) struct Ending {
     written: oneshot::Sender<()>,
 }
 
-impl Replicas {
+impl Cluster {
     /// Has it written down that a session has ended here, whose token would be good until `expires` (in milliseconds since
     /// 1970). Whoever wants to know that it is done waits; it is in any case, unless too many wait for the store.
-    pub fn note_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
+    pub fn record_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
-        if let Err(TrySendError::Full(_)) = self.endings.try_send(Ending { id, expires, written }) {
-            let lost = self.endings_lost.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Err(TrySendError::Full(_)) =
+            self.ended_here.try_send(UnwrittenEnd { id, expires, written })
+        {
+            let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
             // Not for each, when there are many.
             if lost.is_power_of_two() {
                 tracing::warn!(
@@ -46,20 +48,20 @@ impl Replicas {
 }
 
 /// Writes down what has ended here.
-pub(super) struct Notes {
+pub(super) struct EndedSessionWriter {
     store: Store,
-    ended: mpsc::Receiver<Ending>,
+    ended: mpsc::Receiver<UnwrittenEnd>,
     /// Taken from there, and not written yet.
-    unwritten: Vec<Ending>,
+    unwritten: Vec<UnwrittenEnd>,
 }
 
-impl Notes {
-    pub(super) fn new(store: Store, ended: mpsc::Receiver<Ending>) -> Self {
+impl EndedSessionWriter {
+    pub(super) fn new(store: Store, ended: mpsc::Receiver<UnwrittenEnd>) -> Self {
         Self { store, ended, unwritten: vec![] }
     }
 
     /// Done when there can be no more. Giving it up loses nothing.
-    pub(super) async fn write_on(&mut self) {
+    pub(super) async fn run(&mut self) {
         let mut outage = Outage::new("ended sessions", "they are written later");
         loop {
             if self.unwritten.is_empty()
@@ -74,9 +76,9 @@ impl Notes {
     }
 
     /// Writes what is left, as far as it can be.
-    pub(super) async fn write_last(&mut self) {
-        while let Ok(ending) = self.ended.try_recv() {
-            self.unwritten.push(ending);
+    pub(super) async fn flush(&mut self) {
+        while let Ok(end) = self.ended.try_recv() {
+            self.unwritten.push(end);
         }
         if !self.unwritten.is_empty()
             && let Err(error) = self.write().await
@@ -87,29 +89,28 @@ impl Notes {
     }
 
     async fn write(&mut self) -> Result<(), StoreError> {
-        let rows: Vec<_> =
-            self.unwritten.iter().map(|ending| (ending.id.clone(), ending.expires)).collect();
+        let rows: Vec<_> = self.unwritten.iter().map(|end| (end.id.clone(), end.expires)).collect();
         self.store.end_sessions(&rows).await?;
-        for ending in self.unwritten.drain(..) {
-            let _ = ending.written.send(());
+        for end in self.unwritten.drain(..) {
+            let _ = end.written.send(());
         }
         Ok(())
     }
 }
 
 /// Tells of sessions that have ended, wherever that was.
-pub struct Endings {
+pub struct EndedSessions {
     store: Store,
     follower: Follower,
-    read: EndedRead,
+    read: EndedCursor,
 }
 
-impl Endings {
+impl EndedSessions {
     /// From the first on that the store knows.
     pub fn new(store: Store) -> Self {
         let meanwhile = "sessions that end on other replicas may still be accepted here";
         let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
-        Self { follower, store, read: EndedRead::default() }
+        Self { follower, store, read: EndedCursor::default() }
     }
 
     /// Some that were not given before; none if there are no more.
@@ -137,10 +138,10 @@ mod tests {
 
     #[tokio::test]
     async fn endings_that_find_no_room_are_counted() {
-        let (endings, mut waiting) = mpsc::channel(1);
-        let replica = Replicas { endings, ..replica("a key") };
-        let noted = [(); 3].map(|()| replica.note_ended(SessionId::new(), 0));
-        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
+        let (ended_here, mut waiting) = mpsc::channel(1);
+        let replica = Cluster { ended_here, ..replica("a key") };
+        let noted = [(); 3].map(|()| replica.record_ended(SessionId::new(), 0));
+        assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
         // Whoever waits for one that is lost does not wait for ever.
         let [first, second, third] = noted;
         assert!(second.await.is_err() && third.await.is_err());
@@ -148,7 +149,7 @@ mod tests {
         assert!(first.await.is_ok());
         // At the end nobody takes any more, and none counts as lost.
         drop(waiting);
-        drop(replica.note_ended(SessionId::new(), 0));
-        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
+        drop(replica.record_ended(SessionId::new(), 0));
+        assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
     }
 }

@@ -8,54 +8,54 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::ended_sessions::{Ending, Notes};
-use super::{Peer, Replicas};
+use super::ended_sessions::{EndedSessionWriter, UnwrittenEnd};
+use super::{Cluster, Peer};
 use crate::store::{Outage, Store, StoreError};
 
 /// How often to say so. Who has not for ten seconds is taken for gone.
-const BEAT_EVERY: Duration = Duration::from_secs(2);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 /// How often to look for what can be deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// What keeps a replica among the others, to be run beside the calls.
 pub struct Membership {
-    replicas: Arc<Replicas>,
+    replicas: Arc<Cluster>,
     store: Store,
-    notes: Notes,
+    ended_sessions: EndedSessionWriter,
 }
 
 impl Membership {
     pub(super) fn new(
-        replicas: Arc<Replicas>,
+        replicas: Arc<Cluster>,
         store: Store,
-        ended: mpsc::Receiver<Ending>,
+        ended: mpsc::Receiver<UnwrittenEnd>,
     ) -> Self {
-        let notes = Notes::new(store.clone(), ended);
-        Self { replicas, store, notes }
+        let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
+        Self { replicas, store, ended_sessions }
     }
 
     /// Says that this one is there, and learns who else is.
-    pub(super) async fn beat(&self) -> Result<(), StoreError> {
-        beat(&self.store, &self.replicas).await
+    pub(super) async fn heartbeat(&self) -> Result<(), StoreError> {
+        heartbeat(&self.store, &self.replicas).await
     }
 
     /// Keeps it until `stop`, and then leaves.
     pub async fn run(mut self, stop: CancellationToken) {
-        let Self { replicas, store, notes } = &mut self;
+        let Self { replicas, store, ended_sessions } = &mut self;
         let keeping =
-            async { tokio::join!(beat_on(store, replicas), notes.write_on(), sweep_on(store)) };
+            async { tokio::join!(keep_alive(store, replicas), ended_sessions.run(), sweep(store)) };
         stop.run_until_cancelled(keeping).await;
-        self.notes.write_last().await;
+        self.ended_sessions.flush().await;
         // Otherwise the others find out by themselves.
-        if let Err(error) = self.store.leave(&self.replicas.me.id).await {
+        if let Err(error) = self.store.remove_replica(&self.replicas.me.id).await {
             tracing::debug!(%error, "this replica could not say that it leaves");
         }
     }
 }
 
-async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
+async fn heartbeat(store: &Store, replicas: &Cluster) -> Result<(), StoreError> {
     let me = &replicas.me;
-    let others = store.beat(&me.id, &me.address.to_string()).await?;
+    let others = store.heartbeat(&me.id, &me.address.to_string()).await?;
     let peer = |(id, address): (String, String)| Some(Peer { id, address: address.parse().ok()? });
     let others: Vec<_> = others.into_iter().filter_map(peer).collect();
     replicas.count.store(others.len() as u32 + 1, Ordering::Relaxed);
@@ -64,18 +64,18 @@ async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
 }
 
 /// Never done. While the store is away, those who were there are taken to be there still.
-async fn beat_on(store: &Store, replicas: &Replicas) {
-    let mut beats = interval(BEAT_EVERY);
+async fn keep_alive(store: &Store, replicas: &Cluster) {
+    let mut beats = interval(HEARTBEAT_EVERY);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut outage = Outage::new("the list of replicas", "known ones count as present");
     loop {
         beats.tick().await;
-        outage.note(beat(store, replicas).await);
+        outage.note(heartbeat(store, replicas).await);
     }
 }
 
 /// Never done. Beside the beats: who has much to delete must not be taken for gone.
-async fn sweep_on(store: &Store) {
+async fn sweep(store: &Store) {
     loop {
         sleep(SWEEP_EVERY).await;
         // What is left is deleted the next time.

@@ -3,11 +3,11 @@
 //! Any replica answers nearly everything. What belongs to one of them is sent on to it:
 //!
 //! - `address`: where others reach this one
-//! - `letter`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
+//! - `request`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
 //!   not come before
-//! - `turns`: how much is told at once
+//! - `quota`: how much is told at once
 //! - `members`: who is there, by the store
-//! - `endings`: which sessions have ended, by the store
+//! - `ended_here`: which sessions have ended, by the store
 
 mod address;
 mod ended_sessions;
@@ -15,9 +15,9 @@ mod members;
 mod notice_quota;
 mod peer_request;
 mod proof;
-mod seen;
 #[cfg(test)]
 pub(crate) mod testing;
+mod used_proofs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,31 +35,31 @@ use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{ENDINGS_WAITING_MAX, Ending};
-use self::notice_quota::Turns;
-use self::peer_request::Refusals;
-use self::seen::Seen;
+use self::ended_sessions::{UNWRITTEN_MAX, UnwrittenEnd};
+use self::notice_quota::NoticeQuota;
+use self::peer_request::RefusalLog;
+use self::used_proofs::UsedProofs;
 
 pub use self::address::AddressError;
-pub use self::ended_sessions::Endings;
+pub use self::ended_sessions::EndedSessions;
 pub use self::members::Membership;
-pub use self::notice_quota::Turn;
-pub use self::peer_request::{Letter, PROOF, REFUSED_BY, REPLICA, SendError, end_to_end};
-pub use self::proof::{Opened, Refused};
+pub use self::notice_quota::NoticePermit;
+pub use self::peer_request::{PROOF, PeerRequest, REFUSED_BY, REPLICA, SendError, end_to_end};
+pub use self::proof::{OpenedProof, ProofError};
 
-/// Replicas are near each other: one that does not take a connection by then is not there.
+/// Cluster are near each other: one that does not take a connection by then is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Less than what a gateway keeps an unused connection open for.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How a replica is found out that has gone without a word.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long all others together may take to hear something.
-const TELL_TIMEOUT: Duration = Duration::from_secs(1);
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Words that may be on their way at once, with nobody waiting for them: for all others, and, apart from these, for those that
 /// keep sessions which are used here.
-const TELLING_MAX: usize = 256;
+const NOTICES_MAX: usize = 256;
 /// Of these, one tenant's.
-const TELLING_OF_TENANT_MAX: usize = 16;
+const NOTICES_OF_TENANT_MAX: usize = 16;
 
 /// One of the replicas, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct Peer {
 }
 
 /// This replica among the others.
-pub struct Replicas {
+pub struct Cluster {
     me: Peer,
     sealer: Sealer,
     http: reqwest::Client,
@@ -80,21 +80,21 @@ pub struct Replicas {
     /// How many that are, with this one.
     count: Arc<AtomicU32>,
     /// Sessions that have ended here, to be written down.
-    endings: mpsc::Sender<Ending>,
+    ended_here: mpsc::Sender<UnwrittenEnd>,
     /// Those that could not be.
-    endings_lost: AtomicU64,
-    refusals: Refusals,
+    unwritten_lost: AtomicU64,
+    refusals: RefusalLog,
     /// The proofs of others.
-    seen: Seen,
+    used_proofs: UsedProofs,
     /// For what all others have to hear.
-    telling: Arc<Turns>,
+    notices: Arc<NoticeQuota>,
     /// For what keeps sessions from ending.
-    telling_use: Arc<Turns>,
+    use_notices: Arc<NoticeQuota>,
 }
 
 /// Why this gateway cannot be one of several.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplicasError {
+pub enum ClusterError {
     /// Others could not reach it.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -106,7 +106,7 @@ pub enum ReplicasError {
     Store(#[from] StoreError),
 }
 
-impl Replicas {
+impl Cluster {
     /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`; how many there are is
     /// kept in `count`. What is given besides is to be kept running.
     pub async fn join(
@@ -114,7 +114,7 @@ impl Replicas {
         bound: SocketAddr,
         store: Store,
         count: Arc<AtomicU32>,
-    ) -> Result<(Arc<Self>, Membership), ReplicasError> {
+    ) -> Result<(Arc<Self>, Membership), ClusterError> {
         let advertised = config.replicas.as_ref().and_then(|replicas| replicas.address);
         let address = address::own(advertised, bound).await?;
         let me = Peer { id: uuid::Uuid::new_v4().simple().to_string(), address };
@@ -126,22 +126,22 @@ impl Replicas {
             .tcp_keepalive(KEEP_ALIVE)
             .tcp_nodelay(true)
             .build()?;
-        let (endings, ended) = mpsc::channel(ENDINGS_WAITING_MAX);
+        let (ended_here, ended) = mpsc::channel(UNWRITTEN_MAX);
         let replicas = Arc::new(Self {
             me,
             sealer: Sealer::new(&config.session_keys),
             http,
             others: ArcSwap::default(),
             count,
-            endings,
-            endings_lost: AtomicU64::new(0),
-            refusals: Refusals::default(),
-            seen: Seen::new(proof::GOOD_FOR),
-            telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
-            telling_use: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
+            ended_here,
+            unwritten_lost: AtomicU64::new(0),
+            refusals: RefusalLog::default(),
+            used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),
+            notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
+            use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
         let membership = Membership::new(replicas.clone(), store, ended);
-        membership.beat().await?;
+        membership.heartbeat().await?;
         Ok((replicas, membership))
     }
 
@@ -150,17 +150,17 @@ impl Replicas {
         &self.me
     }
 
-    /// All others, and `keeper` if it is not known to be one of them.
-    pub fn others_and(&self, keeper: Option<&Peer>) -> Vec<Peer> {
+    /// All others, and `owner` if it is not known to be one of them.
+    pub fn others_and(&self, owner: Option<&Peer>) -> Vec<Peer> {
         let others = self.others.load();
-        let unknown = keeper.filter(|keeper| others.iter().all(|other| other.id != keeper.id));
+        let unknown = owner.filter(|owner| others.iter().all(|other| other.id != owner.id));
         others.iter().chain(unknown).cloned().collect()
     }
 
     /// Tells others something, and waits a little while until they have heard it. Who cannot be reached is left out.
-    pub async fn tell(&self, to: &[Peer], letter: &Letter) {
+    pub async fn notify(&self, to: &[Peer], request: &PeerRequest) {
         let told = to.iter().map(|peer| async {
-            match self.send(peer, letter).await {
+            match self.send(peer, request).await {
                 // Read to its end, so that the connection can be used again.
                 Ok(heard) => drop(heard.bytes().await),
                 Err(error) => {
@@ -168,25 +168,30 @@ impl Replicas {
                 }
             }
         });
-        let _ = timeout(TELL_TIMEOUT, join_all(told)).await;
+        let _ = timeout(NOTICE_TIMEOUT, join_all(told)).await;
     }
 
-    /// A turn to tell something that concerns `tenant`. There is none while too much is being told.
-    pub fn turn(&self, tenant: &TenantId) -> Option<Turn> {
-        self.telling.take(tenant)
+    /// A permit to tell something that concerns `tenant`. There is none while too much is being told.
+    pub fn notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+        self.notices.take(tenant)
     }
 
     /// The same to tell that a session of `tenant` is in use.
-    pub fn turn_for_use(&self, tenant: &TenantId) -> Option<Turn> {
-        self.telling_use.take(tenant)
+    pub fn use_notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+        self.use_notices.take(tenant)
     }
 
     /// Tells others something without waiting.
-    pub fn tell_later(self: &Arc<Self>, turn: Turn, to: Vec<Peer>, letter: Letter) {
+    pub fn notify_in_background(
+        self: &Arc<Self>,
+        permit: NoticePermit,
+        to: Vec<Peer>,
+        request: PeerRequest,
+    ) {
         let replicas = self.clone();
         tokio::spawn(async move {
-            replicas.tell(&to, &letter).await;
-            drop(turn);
+            replicas.notify(&to, &request).await;
+            drop(permit);
         });
     }
 }

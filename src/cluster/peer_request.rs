@@ -13,7 +13,7 @@ use reqwest::header::{
 use reqwest::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::{Peer, Replicas};
+use super::{Cluster, Peer};
 
 /// The header that has the proof.
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
@@ -22,7 +22,7 @@ pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
 /// The header of an answer that says which replica has refused the proof.
 pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
 /// How often it is said of a replica that it refuses.
-const REFUSAL_SAID_EVERY: Duration = Duration::from_secs(60);
+const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Headers that are about one connection, or are made anew for each.
 static OF_CONNECTION: [HeaderName; 11] = [
@@ -41,7 +41,7 @@ static OF_CONNECTION: [HeaderName; 11] = [
 
 /// A request as it came. Not to be printed: it has what lets a caller in.
 #[derive(Clone)]
-pub struct Letter {
+pub struct PeerRequest {
     /// Its method.
     pub method: Method,
     /// Its path, without a query.
@@ -68,15 +68,15 @@ pub enum SendError {
     Broken(String),
 }
 
-impl Replicas {
+impl Cluster {
     /// Sends a request to another replica, and waits for its answer to begin. How long that may take is up to the caller.
-    pub async fn send(&self, to: &Peer, letter: &Letter) -> Result<Response, SendError> {
-        let mut proven = self.prove(to, letter);
+    pub async fn send(&self, to: &Peer, request: &PeerRequest) -> Result<Response, SendError> {
+        let mut proven = self.prove(to, request);
         let headers = std::mem::take(&mut proven.headers);
-        let url = format!("http://{}{}", to.address, letter.path);
-        let request = self.http.request(letter.method.clone(), url).headers(headers);
-        let request = request.header(&PROOF, &proven.proof).body(letter.body.clone());
-        let response = request.send().await.map_err(SendError::of)?;
+        let url = format!("http://{}{}", to.address, request.path);
+        let outgoing = self.http.request(request.method.clone(), url).headers(headers);
+        let outgoing = outgoing.header(&PROOF, &proven.proof).body(request.body.clone());
+        let response = outgoing.send().await.map_err(SendError::of)?;
         let said = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         // Whatever else is at its address now has not opened the proof.
         if said(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
@@ -93,13 +93,13 @@ impl Replicas {
 
 /// Which replicas have refused what this one sends, of late.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<HashMap<String, Instant>>);
+pub(super) struct RefusalLog(Mutex<HashMap<String, Instant>>);
 
-impl Refusals {
+impl RefusalLog {
     /// Says so, if it was not said a moment ago. Tells whether it was.
     fn note(&self, by: &Peer) -> bool {
         let mut said = self.0.lock();
-        said.retain(|_, at| at.elapsed() < REFUSAL_SAID_EVERY);
+        said.retain(|_, at| at.elapsed() < REFUSAL_LOGGED_EVERY);
         if said.contains_key(&by.id) {
             return false;
         }
@@ -148,11 +148,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_said_of_each_replica_that_it_refuses_but_not_each_time() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         let peer = |id: &str| Peer { id: id.to_owned(), address: ([10, 0, 0, 1], 1).into() };
         assert!(refusals.note(&peer("one")) && refusals.note(&peer("other")));
         assert!(!refusals.note(&peer("one")));
-        advance(REFUSAL_SAID_EVERY).await;
+        advance(REFUSAL_LOGGED_EVERY).await;
         assert!(refusals.note(&peer("one")) && !refusals.note(&peer("one")));
         assert_eq!(refusals.0.lock().len(), 1);
     }

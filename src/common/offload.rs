@@ -15,18 +15,18 @@ pub const LONG: usize = 256 * 1024;
 
 /// Turns to do something aside, first come, first served. There are half as many as processors, which all the process shares and
 /// so do these: the workers keep the other half, and names are looked up and programs started by threads of the same pool.
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(turns()));
+static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits()));
 
-fn turns() -> usize {
+fn permits() -> usize {
     (available_parallelism().map_or(1, NonZero::get) / 2).max(1)
 }
 
-/// Does it aside, when it is its turn.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let turn = TURNS.acquire().await.expect("there are always turns");
+/// Does it aside, when it is its permit.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let permit = PERMITS.acquire().await.expect("there are always permits");
     let work = move || {
         // As long as the work, whether or not anybody still waits for that.
-        let _turn = turn;
+        let _permit = permit;
         work()
     };
     match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
@@ -38,11 +38,11 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 }
 
 /// Does what is to be done with a message of `len` bytes; aside, if it is long.
-pub async fn aside_if_long<T: Send + 'static>(
+pub async fn offload_if_long<T: Send + 'static>(
     len: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    if len <= LONG { work() } else { aside(work).await }
+    if len <= LONG { work() } else { offload(work).await }
 }
 
 /// To see that something is done aside.
@@ -56,7 +56,7 @@ pub mod testing {
     use tokio::task::spawn_blocking;
 
     /// Whether some of it is done aside: it does not end as long as there is no thread for that.
-    pub fn is_done_aside(work: impl Future) -> bool {
+    pub fn is_offloaded(work: impl Future) -> bool {
         let runtime =
             Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
@@ -92,10 +92,10 @@ mod tests {
         // One thread does one after the other.
         let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
-            let others = TURNS.acquire_many(turns() as u32).await.unwrap();
+            let others = PERMITS.acquire_many(permits() as u32).await.unwrap();
             let is_done = Arc::new(AtomicBool::new(false));
             let done = is_done.clone();
-            let mut work = pin!(aside(move || done.store(true, Ordering::Relaxed)));
+            let mut work = pin!(offload(move || done.store(true, Ordering::Relaxed)));
             assert!(poll_immediate(&mut work).await.is_none());
             spawn_blocking(|| ()).await.unwrap();
             assert!(!is_done.load(Ordering::Relaxed));
@@ -107,20 +107,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_lasts_as_long_as_its_work_whoever_waits_for_it() {
-        let others = TURNS.acquire_many(turns() as u32 - 1).await.unwrap();
+        let others = PERMITS.acquire_many(permits() as u32 - 1).await.unwrap();
         let (release, until) = channel::<()>();
         let (begin, begun) = oneshot::channel();
-        let waiting = tokio::spawn(aside(move || {
+        let waiting = tokio::spawn(offload(move || {
             let _ = begin.send(());
             until.recv()
         }));
         begun.await.unwrap();
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
-        assert!(TURNS.try_acquire().is_err());
+        assert!(PERMITS.try_acquire().is_err());
         drop(release);
         // It comes back, and so do those of the others.
         drop(others);
-        drop(TURNS.acquire_many(turns() as u32).await.unwrap());
+        drop(PERMITS.acquire_many(permits() as u32).await.unwrap());
     }
 }

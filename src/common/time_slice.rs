@@ -1,8 +1,8 @@
 //! How long threads run at a time where others wait for the same processor.
 //!
 //! Nearly all that happens here, in the gateway and in its servers, are a few microseconds of work for which somebody waits. With
-//! the kernel's usual turns of a millisecond and more, a thread that wakes up may have to wait for the end of the turn of a server that
-//! computes, or of one that is just being started. With short turns it does not, and in sum nobody gets less.
+//! the kernel's usual slices of a millisecond and more, a thread that wakes up may have to wait for the end of the turn of a server that
+//! computes, or of one that is just being started. With short slices it does not, and in sum nobody gets less.
 //!
 //! Linux has that since 6.12; before, it is ignored.
 
@@ -12,11 +12,11 @@ use std::time::Duration;
 use libc::{SCHED_BATCH, SCHED_OTHER, SYS_sched_getattr, SYS_sched_setattr, sched_attr, syscall};
 
 /// The shortest that the kernel gives.
-const SHORT: Duration = Duration::from_micros(100);
+const SHORTEST: Duration = Duration::from_micros(100);
 
-/// From now on this thread has short turns, and so have all threads and processes that it starts, the servers included.
+/// From now on this thread has short slices, and so have all threads and processes that it starts, the servers included.
 #[expect(unsafe_code, reason = "no library has these two calls to the system")]
-pub fn take_short_turns() -> io::Result<()> {
+pub fn use_short_time_slices() -> io::Result<()> {
     let size = u32::try_from(size_of::<sched_attr>()).map_err(io::Error::other)?;
     let mut attributes = sched_attr {
         size,
@@ -35,7 +35,7 @@ pub fn take_short_turns() -> io::Result<()> {
     if !matches!(i32::try_from(attributes.sched_policy), Ok(SCHED_OTHER | SCHED_BATCH)) {
         return Ok(());
     }
-    attributes.sched_runtime = u64::try_from(SHORT.as_nanos()).map_err(io::Error::other)?;
+    attributes.sched_runtime = u64::try_from(SHORTEST.as_nanos()).map_err(io::Error::other)?;
     // SAFETY: it reads `attributes`, whose size is in it.
     check(unsafe { syscall(SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
@@ -48,8 +48,8 @@ fn check(done: libc::c_long) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The turns of this thread in nanoseconds, where the kernel tells.
-    fn turn() -> Option<String> {
+    /// The slices of this thread in nanoseconds, where the kernel tells.
+    fn time_slice() -> Option<String> {
         let about = std::fs::read_to_string("/proc/thread-self/sched").ok()?;
         let line = about.lines().find(|line| line.starts_with("se.slice"))?;
         Some(line.split_whitespace().last()?.to_owned())
@@ -58,15 +58,15 @@ mod tests {
     #[test]
     fn turns_are_short_and_inherited() {
         // In a thread of its own: what is set is the thread's.
-        let turns = std::thread::spawn(|| {
-            turn()?;
-            take_short_turns().unwrap();
-            Some([turn(), std::thread::spawn(turn).join().unwrap()])
+        let slices = std::thread::spawn(|| {
+            time_slice()?;
+            use_short_time_slices().unwrap();
+            Some([time_slice(), std::thread::spawn(time_slice).join().unwrap()])
         });
-        let Some(turns) = turns.join().unwrap() else {
+        let Some(slices) = slices.join().unwrap() else {
             eprintln!("this kernel does not tell");
             return;
         };
-        assert_eq!(turns.each_ref().map(Option::as_deref), [Some("100000"); 2]);
+        assert_eq!(slices.each_ref().map(Option::as_deref), [Some("100000"); 2]);
     }
 }

@@ -14,11 +14,11 @@ use crate::backend::connection::in_flight::{Answer, Patience};
 use crate::backend::instance::tools::Tool;
 use crate::backend::queue::InLine;
 use crate::common::ids::TenantId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
-use crate::tenants::limits::{Admission, Standing};
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// What a request other than a tool call takes, as long as nothing better is known.
 const TYPICAL: Duration = Duration::from_millis(5);
@@ -113,7 +113,7 @@ impl Sent {
     pub(super) async fn into_reply(
         self,
         call: &Call,
-        standing: &mut Option<Standing>,
+        rate_status: &mut Option<RateStatus>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
@@ -121,15 +121,15 @@ impl Sent {
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
-        let standing = standing.take().unwrap_or_default();
-        Ok(Reply { result, kind, is_typed, era, queue, backend, standing, attempts })
+        let rate_status = rate_status.take().unwrap_or_default();
+        Ok(Reply { result, kind, is_typed, era, queue, backend, rate_status, attempts })
     }
 }
 
 /// Reads an answer, a long one aside.
 async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    aside_if_long(text.len(), || read_now(answer)).await
+    offload_if_long(text.len(), || read_now(answer)).await
 }
 
 fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
@@ -147,7 +147,7 @@ fn read_now(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
 mod tests {
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
 
     #[test]
     fn only_a_long_answer_is_read_aside() {
@@ -157,7 +157,7 @@ mod tests {
             let (read, head) = read_answer(Answer::Result(result.clone().into())).await.unwrap();
             assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
         };
-        assert!(!is_done_aside(read(LONG)));
-        assert!(is_done_aside(read(LONG + 1)));
+        assert!(!is_offloaded(read(LONG)));
+        assert!(is_offloaded(read(LONG + 1)));
     }
 }

@@ -8,7 +8,7 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::raw::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// Asked to wait this long when it cannot be known better.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ pub enum CallError {
         /// Of what.
         detail: Cow<'static, str>,
         /// Its rates, of which nothing was taken.
-        standing: Standing,
+        rate_status: RateStatus,
     },
     /// The tenant has made as many calls as it may for now.
     #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
@@ -97,7 +97,7 @@ pub enum CallError {
         /// When there is room for one again.
         retry_after: Duration,
         /// All its rates.
-        standing: Standing,
+        rate_status: RateStatus,
     },
     /// Too many calls wait.
     #[error("too many calls are waiting for this server")]
@@ -173,7 +173,7 @@ pub enum CallError {
         /// Whether any of the attempts may have run the tool.
         executed: Executed,
         /// The tenant's rates.
-        standing: Standing,
+        rate_status: RateStatus,
         /// Why it failed the last time.
         last: Box<CallError>,
     },
@@ -274,15 +274,15 @@ impl CallError {
 
     /// The tenant has as much as it may have of something else than calls.
     pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), standing: Standing::default() }
+        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
     }
 
     /// Where the tenant stands with its rates, if that is known.
-    pub fn standing(&self) -> Option<&Standing> {
+    pub fn rate_status(&self) -> Option<&RateStatus> {
         match self {
-            Self::TenantBusy { standing, .. }
-            | Self::RateLimited { standing, .. }
-            | Self::Attempted { standing, .. } => Some(standing),
+            Self::TenantBusy { rate_status, .. }
+            | Self::RateLimited { rate_status, .. }
+            | Self::Attempted { rate_status, .. } => Some(rate_status),
             _ => None,
         }
     }

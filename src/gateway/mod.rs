@@ -28,7 +28,7 @@ use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
-use crate::tenants::limits::{Admission, Standing};
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// Who calls.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ pub struct Reply {
     /// How long the server took.
     pub backend: Duration,
     /// Where the tenant stands with its rates.
-    pub standing: Standing,
+    pub rate_status: RateStatus,
     /// How many attempts it took.
     pub attempts: u32,
 }
@@ -191,10 +191,10 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let admission = Arc::new(caller.tenant.limits.enter().await?);
-        let mut pass = Pass { admission, standing: None, tried: Tried::default() };
+        let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
+        let mut pass = Pass { admission, rate_status: None, tried: Tried::default() };
         let outcome = self.at_servers(caller, &call, &mut pass, record).await;
-        outcome.map_err(|last| pass.tried.then(last, pass.standing))
+        outcome.map_err(|last| pass.tried.then(last, pass.rate_status))
     }
 
     /// The call at the server's process, and at the one that takes its place, if one does.
@@ -223,7 +223,7 @@ struct Pass {
     /// Shared with the slot that the call has.
     admission: Arc<Admission>,
     /// What was left of the rates.
-    standing: Option<Standing>,
+    rate_status: Option<RateStatus>,
     tried: Tried,
 }
 
@@ -249,9 +249,9 @@ async fn at_server(
     }
 
     let tool_name = tool.as_deref().map(Tool::name);
-    if pass.standing.is_none() {
+    if pass.rate_status.is_none() {
         let admission = Arc::get_mut(&mut pass.admission).expect("no slot has it yet");
-        pass.standing = Some(limits.admit(admission, &call.server, tool_name).await?);
+        pass.rate_status = Some(limits.admit(admission, &call.server, tool_name).await?);
     }
     let (tool, admission) = (tool.as_deref(), pass.admission.clone());
     let sending = Sending { server, tenant, call, tool, admission };
@@ -259,7 +259,7 @@ async fn at_server(
     loop {
         match sending.attempt(in_line, &mut attempts).await {
             Ok(sent) => {
-                return sent.into_reply(call, &mut pass.standing, attempts.count()).await;
+                return sent.into_reply(call, &mut pass.rate_status, attempts.count()).await;
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,

@@ -12,7 +12,7 @@ use super::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, State};
 use crate::config::Retry;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// Attempts at one call, the first included.
 const ATTEMPTS_MAX: u32 = 5;
@@ -30,14 +30,14 @@ pub(super) struct Tried {
 
 impl Tried {
     /// A call's last error, as it is after all that was before, and what was left of the tenant's rates.
-    pub(super) fn then(&self, last: CallError, standing: Option<Standing>) -> CallError {
-        let standing = standing.unwrap_or_default();
+    pub(super) fn then(&self, last: CallError, rate_status: Option<RateStatus>) -> CallError {
+        let rate_status = rate_status.unwrap_or_default();
         let attempts = self.count;
-        if attempts == 0 && standing.is_empty() {
+        if attempts == 0 && rate_status.is_empty() {
             return last;
         }
         let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
-        CallError::Attempted { attempts, executed, standing, last: Box::new(last) }
+        CallError::Attempted { attempts, executed, rate_status, last: Box::new(last) }
     }
 }
 

@@ -22,9 +22,9 @@ pub(super) async fn read_of(
     deadline: Instant,
 ) -> Result<Bytes, CallError> {
     let busy = "too many requests are being sent at once: wait until some are complete";
-    let _reading = caller.tenant.read().ok_or_else(|| CallError::TenantBusy {
+    let _reading = caller.tenant.read_permit().ok_or_else(|| CallError::TenantBusy {
         detail: busy.into(),
-        standing: caller.tenant.limits.standing(),
+        rate_status: caller.tenant.limits.rate_status(),
     })?;
     read(headers, body, limit, deadline).await
 }

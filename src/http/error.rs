@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::rest::call::text_value;
 use crate::common::ids::CallId;
 use crate::gateway::CallError;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 pub(super) static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -100,20 +100,20 @@ impl IntoResponse for CallError {
                 HeaderValue::from_str(challenge).ok().map(|it| (header::WWW_AUTHENTICATE, it)),
             );
         }
-        if let Some(standing) = self.standing() {
-            rate_headers(headers, standing);
+        if let Some(rate_status) = self.rate_status() {
+            rate_headers(headers, rate_status);
         }
         response
     }
 }
 
 /// Where a tenant stands with its rates.
-pub(super) fn rate_headers(headers: &mut HeaderMap, standing: &Standing) {
-    if standing.is_empty() {
+pub(super) fn rate_headers(headers: &mut HeaderMap, rate_status: &RateStatus) {
+    if rate_status.is_empty() {
         return;
     }
-    headers.insert(RATE_LIMIT_POLICY.clone(), text_value(standing.policy()));
-    headers.insert(RATE_LIMIT.clone(), text_value(standing.left()));
+    headers.insert(RATE_LIMIT_POLICY.clone(), text_value(rate_status.policy()));
+    headers.insert(RATE_LIMIT.clone(), text_value(rate_status.remaining()));
 }
 
 /// An error of a tool call, with the call's id.

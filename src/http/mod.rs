@@ -22,7 +22,7 @@ use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Endings, Replicas};
+use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -61,7 +61,7 @@ pub struct Front {
     sealer: Arc<Sealer>,
     sessions: Sessions,
     /// The others, if this is one of several.
-    replicas: Option<Arc<Replicas>>,
+    replicas: Option<Arc<Cluster>>,
     seats: Arc<Seats>,
 }
 
@@ -95,7 +95,7 @@ impl Front {
     }
 
     /// The same as one of several.
-    pub fn among(self, replicas: Arc<Replicas>) -> Self {
+    pub fn among(self, replicas: Arc<Cluster>) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(replicas.clone()));
         Self { sessions, replicas: Some(replicas), ..self }
     }
@@ -132,7 +132,7 @@ impl Front {
     }
 
     /// Ends MCP sessions that have ended in other replicas. Never done.
-    pub async fn follow(&self, mut endings: Endings) {
+    pub async fn follow(&self, mut endings: EndedSessions) {
         loop {
             self.end_all(&endings.next().await);
         }

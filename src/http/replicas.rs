@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use tokio::time::Instant;
 
 use super::{Front, body};
-use crate::cluster::{PROOF, REFUSED_BY, REPLICA, Refused};
+use crate::cluster::{PROOF, ProofError, REFUSED_BY, REPLICA};
 
 /// Marks a request that another replica has sent on. It is answered here, whatever it is.
 #[derive(Clone, Copy)]
@@ -26,19 +26,19 @@ pub(super) async fn prove(
     let (mut parts, body) = request.into_parts();
     let proof = parts.headers.remove(&PROOF);
     let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
-    let opened = match replicas.check(proof, &parts.method, parts.uri.path()) {
+    let opened = match replicas.verify_proof(proof, &parts.method, parts.uri.path()) {
         Ok(opened) => opened,
         Err(refused) => return refuse(refused, &replicas.me().id),
     };
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
     let mut response = match body::read(&parts.headers, body, front.max_body, deadline).await {
-        Ok(body) if opened.is_of(&body) => {
-            opened.restore(&mut parts.headers);
+        Ok(body) if opened.matches_body(&body) => {
+            opened.restore_headers(&mut parts.headers);
             parts.extensions.insert(Relayed);
             next.run(Request::from_parts(parts, Body::from(body))).await
         }
-        Ok(_) => return refuse(Refused::Unproven, &replicas.me().id),
+        Ok(_) => return refuse(ProofError::Invalid, &replicas.me().id),
         Err(error) => error.into_response(),
     };
     response.headers_mut().insert(&REPLICA, plain(&signature));
@@ -49,11 +49,13 @@ fn plain(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("made of letters, digits, `-` and `_`")
 }
 
-fn refuse(refused: Refused, by: &str) -> Response<Body> {
+fn refuse(refused: ProofError, by: &str) -> Response<Body> {
     match refused {
-        Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
+        ProofError::NotForUs => {
+            (StatusCode::NOT_FOUND, "this is another replica\n").into_response()
+        }
         // A replica that meant this one learns that it is not gone.
-        Refused::Unproven => {
+        ProofError::Invalid => {
             let by = [(REFUSED_BY.clone(), plain(by))];
             (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
         }

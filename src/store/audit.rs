@@ -4,7 +4,7 @@ use serde_json::Value;
 use sqlx::{Any, Transaction};
 use uuid::Uuid;
 
-use super::{Store, StoreError, in_time, now};
+use super::{Store, StoreError, now, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::KeyId;
 
@@ -70,7 +70,7 @@ impl Store {
         .bind(before)
         .bind(i64::from(limit));
         let rows: Vec<(String, i64, String, String, String, String)> =
-            in_time(entries.fetch_all(self.pool())).await?;
+            with_timeout(entries.fetch_all(self.pool())).await?;
         let entry = |(id, at, actor, action, target, detail): (_, _, _, _, _, String)| {
             let detail = serde_json::from_str(&detail)
                 .map_err(|error| StoreError::Corrupt(format!("audit entry {id}: {error}")))?;

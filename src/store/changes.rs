@@ -10,13 +10,13 @@ use sqlx::{Any, Transaction};
 use tokio::time::{sleep, timeout};
 
 use super::open::Kind;
-use super::{PATIENCE, Store, StoreError, in_time};
+use super::{QUERY_TIMEOUT, Store, StoreError, with_timeout};
 
 const CHANNEL: &str = "trunkline_changes";
 /// How often to look when nobody says when. Reading one row of a file is cheap.
 const SQLITE_INTERVAL: Duration = Duration::from_millis(500);
 /// How often to look at PostgreSQL while it is silent: a connection may be dead without showing it, or lead to a pooler
-/// that passes on no notifications.
+/// that is_temporary on no notifications.
 const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait before looking again for a database that is away.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -73,7 +73,7 @@ impl Store {
 
     async fn revision(&self, subject: Subject) -> Result<i64, StoreError> {
         let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
-        in_time(revision.bind(subject.name()).fetch_one(self.pool())).await
+        with_timeout(revision.bind(subject.name()).fetch_one(self.pool())).await
     }
 }
 
@@ -91,14 +91,14 @@ impl Changes {
                 }
                 return;
             }
-            told = self.hint().await;
+            told = self.wait_for_hint().await;
         }
     }
 
     async fn has_changed(&mut self) -> bool {
         // Before the number is read: what changes after it is read is announced.
         if self.store.0.kind == Kind::Postgres && self.listener.is_none() {
-            self.listener = in_time(listen(self.store.0.url.expose())).await.ok();
+            self.listener = with_timeout(listen(self.store.0.url.expose())).await.ok();
         }
         match self.store.revision(self.subject).await {
             Ok(revision) => self.seen.replace(revision) != Some(revision),
@@ -107,7 +107,7 @@ impl Changes {
     }
 
     /// Waits until it is worth while to look. Says whether the database has said so.
-    async fn hint(&mut self) -> bool {
+    async fn wait_for_hint(&mut self) -> bool {
         let Some(listener) = &mut self.listener else {
             sleep(self.interval()).await;
             return false;
@@ -136,7 +136,7 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
         .max_connections(1)
         .max_lifetime(None)
         .idle_timeout(None)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(QUERY_TIMEOUT)
         .connect_lazy_with(PgConnectOptions::from_str(url)?);
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
@@ -146,7 +146,7 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
 
 /// Increases the number, and so waits for whoever else does; tells those who listen when the transaction is done. Gives
 /// the number.
-pub(super) async fn announce(
+pub(super) async fn bump_revision(
     kind: Kind,
     transaction: &mut Transaction<'static, Any>,
     subject: Subject,

@@ -2,12 +2,12 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::changes::{Subject, announce};
-use super::{Store, StoreError, in_time, now, places};
+use super::changes::{Subject, bump_revision};
+use super::{Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::SessionId;
 
 /// Rows that are read at once.
-const PAGE: i64 = 5_000;
+const ROWS_PER_READ: i64 = 5_000;
 /// Rows that are written by one statement.
 const ROWS_PER_STATEMENT: usize = 200;
 /// Rows that are deleted by one statement.
@@ -27,7 +27,7 @@ pub struct EndedSession {
 
 /// How far they have been read. At first, not at all.
 #[derive(Debug, Default)]
-pub struct EndedRead {
+pub struct EndedCursor {
     /// Which change has noted the last one. Later ones have greater numbers.
     revision: i64,
     /// The last one, as it stands in the store.
@@ -37,14 +37,14 @@ pub struct EndedRead {
 impl Store {
     /// Notes that sessions have ended, each with the time when its token does. All replicas hear of it.
     pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<(), StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut write = self.write().await?;
-            let revision = announce(self.0.kind, &mut write, Subject::Sessions).await?;
+            let revision = bump_revision(self.0.kind, &mut write, Subject::Sessions).await?;
             for rows in ended.chunks(ROWS_PER_STATEMENT) {
                 let text = format!(
                     "INSERT INTO ended_sessions (id, expires, revision) VALUES {} \
                      ON CONFLICT (id) DO NOTHING",
-                    places(rows.len(), 3)
+                    placeholders(rows.len(), 3)
                 );
                 let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(false);
                 for (id, expires) in rows {
@@ -62,12 +62,12 @@ impl Store {
     /// A row that is none must not hide those after it, and is left out.
     pub async fn ended_sessions(
         &self,
-        read: &mut EndedRead,
+        read: &mut EndedCursor,
     ) -> Result<Vec<EndedSession>, StoreError> {
         loop {
             let rows = self.ended_rows(read).await?;
             let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
-            *read = EndedRead { revision: *revision, id: last.clone() };
+            *read = EndedCursor { revision: *revision, id: last.clone() };
             let ended: Vec<_> = rows.iter().filter_map(ended).collect();
             if !ended.is_empty() {
                 return Ok(ended);
@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    async fn ended_rows(&self, after: &EndedRead) -> Result<Vec<Row>, StoreError> {
+    async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>, StoreError> {
         let rows = sqlx::query_as(
             "SELECT id, expires, revision FROM ended_sessions \
              WHERE (revision, id) > ($1, $2) AND expires > $3 ORDER BY revision, id LIMIT $4",
@@ -83,8 +83,8 @@ impl Store {
         .bind(after.revision)
         .bind(after.id.clone())
         .bind(now())
-        .bind(PAGE);
-        in_time(rows.fetch_all(self.pool())).await
+        .bind(ROWS_PER_READ);
+        with_timeout(rows.fetch_all(self.pool())).await
     }
 
     /// Deletes those whose tokens have ended too.
@@ -95,7 +95,7 @@ impl Store {
                  (SELECT id FROM ended_sessions WHERE expires < $1 LIMIT $2)",
             );
             let some = some.bind(now()).bind(DELETED_PER_STATEMENT).execute(self.pool());
-            if in_time(some).await?.rows_affected() < DELETED_PER_STATEMENT.unsigned_abs() {
+            if with_timeout(some).await?.rows_affected() < DELETED_PER_STATEMENT.unsigned_abs() {
                 return Ok(());
             }
         }

@@ -53,8 +53,8 @@ impl From<sqlx::Error> for StoreError {
             PoolTimedOut => Self::Unavailable("it gives no connection in time".to_owned()),
             sqlx::Error::Database(cause) => {
                 let text = cause.to_string();
-                let passes = cause.code().is_some_and(|code| passes(&code));
-                if passes { Self::Unavailable(text) } else { Self::Corrupt(text) }
+                let is_temporary = cause.code().is_some_and(|code| is_temporary(&code));
+                if is_temporary { Self::Unavailable(text) } else { Self::Corrupt(text) }
             }
             _ => Self::Corrupt(error.to_string()),
         }
@@ -78,7 +78,7 @@ impl From<MigrateError> for StoreError {
 }
 
 /// Whether an error of a database speaks of its state and not of the statement.
-fn passes(code: &str) -> bool {
+fn is_temporary(code: &str) -> bool {
     // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources (53), operator
     // intervention (57), system (58), no such database, a standby.
     let classes = ["08", "28", "40", "53", "57", "58"];
@@ -99,10 +99,10 @@ mod tests {
         for code in
             ["08006", "57P01", "57014", "53300", "40P01", "28P01", "5", "261", "10", "778", "14"]
         {
-            assert!(passes(code), "{code}");
+            assert!(is_temporary(code), "{code}");
         }
         for code in ["42601", "23505", "22001", "1", "11", "19", "2067", "", "HY000"] {
-            assert!(!passes(code), "{code}");
+            assert!(!is_temporary(code), "{code}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now, places};
+use super::tenants::skip_corrupt;
+use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
@@ -114,7 +114,7 @@ impl Store {
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
         )
         .bind(id.as_str());
-        in_time(row.fetch_optional(self.pool())).await?.map(record).transpose()
+        with_timeout(row.fetch_optional(self.pool())).await?.map(record).transpose()
     }
 
     /// All keys of one owner, the oldest first, also those that are not valid any more.
@@ -124,7 +124,7 @@ impl Store {
              WHERE tenant = $1 OR ($1 IS NULL AND tenant IS NULL) ORDER BY created, id",
         )
         .bind(owner.tenant());
-        in_time(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
+        with_timeout(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
     }
 
     /// Makes a key. Whether there is such a tenant, the caller knows: it may stand in a configuration file.
@@ -146,7 +146,7 @@ impl Store {
             revoked: None,
             last_used: None,
         };
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             if active(&mut change, owner).await? >= owner.active_keys_max() {
                 return Err(StoreError::TooManyKeys(owner.clone()));
@@ -162,7 +162,7 @@ impl Store {
 
     /// Takes a key back. It may have been taken back before.
     pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<(), StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let owner: Option<(Option<String>,)> = sqlx::query_as(
                 "UPDATE keys SET revoked = COALESCE(revoked, $2) WHERE id = $1 RETURNING tenant",
@@ -182,7 +182,7 @@ impl Store {
     }
 
     /// Notes when keys were last used. Earlier times than those noted are passed over, and so are unknown keys.
-    pub async fn note_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
+    pub async fn record_key_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
         let mut uses = uses.to_vec();
         // In one order, so that replicas wait for each other and not in a circle; one use of each key, the last.
         uses.sort_unstable_by(|(a, a_at), (b, b_at)| a.cmp(b).then(b_at.cmp(a_at)));
@@ -191,13 +191,13 @@ impl Store {
             let text = format!(
                 "WITH uses (id, at) AS (VALUES {}) UPDATE keys SET last_used = uses.at FROM uses \
                  WHERE keys.id = uses.id AND (keys.last_used IS NULL OR keys.last_used < uses.at)",
-                places(uses.len(), 2)
+                placeholders(uses.len(), 2)
             );
             let mut update = sqlx::query(AssertSqlSafe(text)).persistent(false);
             for (id, at) in uses {
                 update = update.bind(id.as_str()).bind(*at);
             }
-            in_time(update.execute(self.pool())).await?;
+            with_timeout(update.execute(self.pool())).await?;
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ pub(super) async fn read_valid(
          WHERE revoked IS NULL",
     );
     let rows = rows.fetch_all(connection).await?.into_iter();
-    Ok(rows.map(record).filter_map(readable).collect())
+    Ok(rows.map(record).filter_map(skip_corrupt).collect())
 }
 
 fn record(

@@ -8,7 +8,7 @@
 //! - `changes`: hearing of what others have changed
 //! - `error`: what can go wrong
 //!
-//! Every method ends within [`PATIENCE`], whatever the database does.
+//! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
 
 mod audit;
 mod changes;
@@ -37,7 +37,7 @@ use crate::config::Secret;
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
 pub(crate) use self::changes::RETRY_EVERY;
-pub use self::ended_sessions::{EndedRead, EndedSession};
+pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
 pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
@@ -47,7 +47,7 @@ pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
 /// How long anything may take. Callers wait for some of it.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An open store. Clones share it.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Store {
         let (kind, pool) = open::open(url).await?;
         let hasher = match hash_key {
             Some(key) => Hasher::new(key),
-            None => Hasher::new(&in_time(open::own_hash_key(&pool)).await?),
+            None => Hasher::new(&with_timeout(open::own_hash_key(&pool)).await?),
         };
         Ok(Self(Arc::new(Inner { kind, url: url.clone(), pool, hasher })))
     }
@@ -79,7 +79,7 @@ impl Store {
 
     /// Closes all connections. SQLite then tidies up its files.
     pub async fn close(&self) {
-        let _ = timeout(PATIENCE, self.0.pool.close()).await;
+        let _ = timeout(QUERY_TIMEOUT, self.0.pool.close()).await;
     }
 
     fn pool(&self) -> &AnyPool {
@@ -99,34 +99,35 @@ impl Store {
     /// A transaction that changes tenants, keys or pins: there is one at a time, and all replicas hear of it.
     async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
         let mut transaction = self.write().await?;
-        changes::announce(self.0.kind, &mut transaction, Subject::Policy).await?;
+        changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
     }
 
     /// A transaction that changes secrets, and the number of the change.
     async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
         let mut transaction = self.write().await?;
-        let revision = changes::announce(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        let revision =
+            changes::bump_revision(self.0.kind, &mut transaction, Subject::Secrets).await?;
         Ok((transaction, revision))
     }
 }
 
-/// Gives up after [`PATIENCE`]: a database that has stopped answers nothing, not even an error.
-async fn in_time<T, E: Into<StoreError>>(
+/// Gives up after [`QUERY_TIMEOUT`]: a database that has stopped answers nothing, not even an error.
+async fn with_timeout<T, E: Into<StoreError>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, StoreError> {
-    match timeout(PATIENCE, work).await {
+    match timeout(QUERY_TIMEOUT, work).await {
         Ok(outcome) => outcome.map_err(Into::into),
-        Err(_) => Err(StoreError::Unavailable(format!("it gives no answer in {PATIENCE:?}"))),
+        Err(_) => Err(StoreError::Unavailable(format!("it gives no answer in {QUERY_TIMEOUT:?}"))),
     }
 }
 
-/// `($1, $2), ($3, $4)`: places for the values of so many rows.
-fn places(rows: usize, columns: usize) -> String {
+/// `($1, $2), ($3, $4)`: placeholders for the values of so many rows.
+fn placeholders(rows: usize, columns: usize) -> String {
     let row = |row: usize| {
-        let places: Vec<String> =
+        let placeholders: Vec<String> =
             (1..=columns).map(|at| format!("${}", row * columns + at)).collect();
-        format!("({})", places.join(", "))
+        format!("({})", placeholders.join(", "))
     };
     (0..rows).map(row).collect::<Vec<_>>().join(", ")
 }
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn every_value_has_its_place() {
-        assert_eq!(places(1, 1), "($1)");
-        assert_eq!(places(2, 3), "($1, $2, $3), ($4, $5, $6)");
+        assert_eq!(placeholders(1, 1), "($1)");
+        assert_eq!(placeholders(2, 3), "($1, $2, $3), ($4, $5, $6)");
     }
 }

@@ -16,21 +16,21 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
-use super::{StoreError, in_time};
+use super::{StoreError, with_timeout};
 use crate::config::Secret;
 
 /// PostgreSQL has 100 by default, for all replicas together.
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 /// One writes at a time; the others read.
 const SQLITE_CONNECTIONS_MAX: u32 = 5;
-/// Less than [`super::PATIENCE`], so that what waits for a connection says so.
+/// Less than [`super::QUERY_TIMEOUT`], so that what waits for a connection says so.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it waits when it is opened: whoever is before may have migrations to run, or much to write.
 const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long SQLite waits for another process that writes: less than [`super::PATIENCE`].
+/// How long SQLite waits for another process that writes: less than [`super::QUERY_TIMEOUT`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
-const ELSEWHERE: &str = "`[store] url` says where else";
+const URL_HINT: &str = "`[store] url` says where else";
 /// A connection that gives no sign of life in this time after use is not used again.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Long enough for the migrations of another replica that was first.
@@ -92,14 +92,14 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
     let path = options.get_filename().to_owned();
     create_private(&path).map_err(|error| {
         let cause = format!("cannot create the file {}: {error}", path.display());
-        StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
+        StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
     })?;
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
-        .map_err(|error| elsewhere(error.into()))
-        .map_err(|error| at(&format!("cannot use the file {}", path.display()), error))?;
+        .map_err(|error| with_hint(error.into()))
+        .map_err(|error| with_place(&format!("cannot use the file {}", path.display()), error))?;
     let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
         Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
     });
@@ -160,7 +160,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
     };
     migrate_postgres(&options)
         .await
-        .map_err(|error| at(&format!("cannot use the database at {place}"), error))?;
+        .map_err(|error| with_place(&format!("cannot use the database at {place}"), error))?;
     let pool = pool(POSTGRES_CONNECTIONS_MAX)
         .after_connect(|connection, _| {
             Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
@@ -176,7 +176,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
 }
 
 async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
-    let mut connection = in_time(options.connect()).await?;
+    let mut connection = with_timeout(options.connect()).await?;
     // A connection of its own: its end gives back the lock, whatever happens.
     match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
         Ok(outcome) => outcome?,
@@ -185,7 +185,7 @@ async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> 
             return Err(StoreError::Unavailable(text));
         }
     }
-    in_time(connection.close()).await
+    with_timeout(connection.close()).await
 }
 
 fn migrator() -> Migrator {
@@ -213,7 +213,7 @@ pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
 }
 
 /// Says where the trouble is.
-fn at(place: &str, error: StoreError) -> StoreError {
+fn with_place(place: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause) => StoreError::Unavailable(format!("{place}: {cause}")),
         StoreError::Corrupt(cause) => StoreError::Corrupt(format!("{place}: {cause}")),
@@ -222,12 +222,12 @@ fn at(place: &str, error: StoreError) -> StoreError {
 }
 
 /// Says what to do about a file that cannot be written.
-fn elsewhere(error: StoreError) -> StoreError {
+fn with_hint(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause)
             if cause.contains("readonly") || cause.contains("unable to open") =>
         {
-            StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
+            StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
         }
         other => other,
     }
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn where_else_is_said_of_files_that_cannot_be_written_and_not_of_busy_ones() {
-        let said = |cause: &str| elsewhere(StoreError::Unavailable(cause.to_owned())).to_string();
-        assert!(said("attempt to write a readonly database").ends_with(ELSEWHERE));
-        assert!(said("unable to open database file").ends_with(ELSEWHERE));
+        let said = |cause: &str| with_hint(StoreError::Unavailable(cause.to_owned())).to_string();
+        assert!(said("attempt to write a readonly database").ends_with(URL_HINT));
+        assert!(said("unable to open database file").ends_with(URL_HINT));
         assert!(said("database is locked").ends_with("locked"));
     }
 

@@ -7,8 +7,8 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row, Transaction};
 
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now, places};
+use super::tenants::skip_corrupt;
+use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
 use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
@@ -56,7 +56,7 @@ type HeldRow = (String, String, String, String, i64);
 impl Store {
     /// All servers whose tools are pinned, as of one moment.
     pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let pinned = read_pinned(&mut snapshot).await?;
             snapshot.rollback().await?;
@@ -71,7 +71,7 @@ impl Store {
         server: Option<&ServerId>,
     ) -> Result<(Vec<Pin>, Vec<Held>), StoreError> {
         let server = server.map(ServerId::as_str);
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let pins: Vec<PinRow> = sqlx::query_as(
                 "SELECT server, tool, hash, definition, approved_at, approved_by, gone FROM pins \
@@ -88,10 +88,10 @@ impl Store {
             .fetch_all(&mut *snapshot)
             .await?;
             snapshot.rollback().await?;
-            let pins = pins.into_iter().map(pin).filter_map(readable).collect();
+            let pins = pins.into_iter().map(pin).filter_map(skip_corrupt).collect();
             Ok::<_, StoreError>((
                 pins,
-                held.into_iter().map(held_back).filter_map(readable).collect(),
+                held.into_iter().map(held_back).filter_map(skip_corrupt).collect(),
             ))
         })
         .await
@@ -104,7 +104,7 @@ impl Store {
         server: &ServerId,
         definitions: &[Definition],
     ) -> Result<bool, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let first = sqlx::query(
                 "INSERT INTO pinned_servers (server, first_use) VALUES ($1, $2) \
@@ -127,12 +127,12 @@ impl Store {
     }
 
     /// Writes down what a gateway has seen. Only those who approve read it, so nobody is told.
-    pub async fn note_sighting(
+    pub async fn record_sighting(
         &self,
         server: &ServerId,
         sighting: &Sighting,
     ) -> Result<(), StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut write = self.write().await?;
             let released: Vec<Hash> = sighting.released.iter().map(|(_, hash)| *hash).collect();
             for some in released.chunks(ROWS_MAX) {
@@ -160,7 +160,7 @@ impl Store {
         server: &ServerId,
         hashes: &[Hash],
     ) -> Result<Vec<String>, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let mut wanted = BTreeMap::new();
             for some in hashes.chunks(ROWS_MAX) {
@@ -192,7 +192,7 @@ impl Store {
         server: &ServerId,
         tool: Option<&str>,
     ) -> Result<u64, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let pins =
                 sqlx::query("DELETE FROM pins WHERE server = $1 AND ($2 IS NULL OR tool = $2)");
@@ -236,10 +236,10 @@ async fn read_pinned(
             .fetch_all(connection)
             .await?;
     let servers = servers.iter().map(|server| Ok((server_id(server)?, Pinned::default())));
-    let mut pinned: BTreeMap<_, _> = servers.filter_map(readable).collect();
+    let mut pinned: BTreeMap<_, _> = servers.filter_map(skip_corrupt).collect();
     for (server, tool, text, gone) in approved {
         let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
-        let Some(hash) = readable(parse_hash(&text)) else { continue };
+        let Some(hash) = skip_corrupt(parse_hash(&text)) else { continue };
         if gone.is_some() {
             pinned.gone.insert(tool.clone());
         }
@@ -247,7 +247,7 @@ async fn read_pinned(
     }
     for (server, tool, text) in held {
         let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
-        pinned.held.extend(readable(parse_hash(&text)).map(|hash| (tool, hash)));
+        pinned.held.extend(skip_corrupt(parse_hash(&text)).map(|hash| (tool, hash)));
     }
     Ok(pinned)
 }
@@ -273,7 +273,7 @@ async fn held_definitions(
 
 /// A statement about definitions of a server.
 fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, Any, AnyArguments> {
-    let text = format!("{text} ({})", places_from(2, hashes.len()));
+    let text = format!("{text} ({})", placeholders_from(2, hashes.len()));
     let is_usual = matches!(hashes.len(), 1 | ROWS_MAX);
     let query = sqlx::query(AssertSqlSafe(text)).persistent(is_usual).bind(server.as_str());
     hashes.iter().fold(query, |query, hash| query.bind(hash.to_string()))
@@ -286,9 +286,9 @@ async fn write_pins(
     definitions: &[Definition],
     by: &str,
 ) -> Result<(), StoreError> {
-    let places = places(definitions.len(), 6);
+    let placeholders = placeholders(definitions.len(), 6);
     let text = format!(
-        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {places} \
+        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {placeholders} \
          ON CONFLICT (server, tool) DO UPDATE SET hash = excluded.hash, definition = excluded.definition, \
          approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
     );
@@ -344,8 +344,8 @@ async fn set_gone(
     tools: &[String],
     since: Option<i64>,
 ) -> Result<(), StoreError> {
-    let places = places_from(3, tools.len());
-    let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({places})");
+    let placeholders = placeholders_from(3, tools.len());
+    let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({placeholders})");
     let update = sqlx::query(AssertSqlSafe(text)).persistent(matches!(tools.len(), 1 | ROWS_MAX));
     let update = update.bind(server.as_str()).bind(since);
     let update = tools.iter().fold(update, |update, tool| update.bind(tool));
@@ -353,8 +353,8 @@ async fn set_gone(
     Ok(())
 }
 
-/// `$3, $4`: places for so many values.
-fn places_from(first: usize, len: usize) -> String {
+/// `$3, $4`: placeholders for so many values.
+fn placeholders_from(first: usize, len: usize) -> String {
     (first..first + len).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }
 

@@ -3,14 +3,14 @@
 use serde_json::json;
 use sqlx::{Any, AnyConnection, Transaction};
 
-use super::changes::{Subject, announce};
+use super::changes::{Subject, bump_revision};
 use super::open::Kind;
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now};
+use super::tenants::skip_corrupt;
+use super::{Actor, Store, StoreError, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
 /// Secrets that are sealed anew in one transaction.
-const ROTATED_AT_ONCE: i64 = 100;
+const ROWS_PER_ROTATION: i64 = 100;
 
 /// A secret as it is stored. Not to be printed: sealed values need not be in logs either.
 #[derive(Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ type SecretRow = (String, String, String, String, i64);
 impl Store {
     /// All secrets as of one moment, and the number of the last change.
     pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>), StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1")
                 .bind(Subject::Secrets.name())
@@ -63,7 +63,7 @@ impl Store {
                     .fetch_all(&mut *snapshot)
                     .await?;
             snapshot.rollback().await?;
-            let secrets = rows.into_iter().map(sealed).filter_map(readable).collect();
+            let secrets = rows.into_iter().map(sealed).filter_map(skip_corrupt).collect();
             Ok::<_, StoreError>((revision, secrets))
         })
         .await
@@ -81,11 +81,11 @@ impl Store {
         )
         .bind(tenant.as_str())
         .bind(server.map(ServerId::as_str));
-        let rows: Vec<(String, String, i64)> = in_time(rows.fetch_all(self.pool())).await?;
+        let rows: Vec<(String, String, i64)> = with_timeout(rows.fetch_all(self.pool())).await?;
         let record = |(server, name, updated): (String, String, i64)| {
             Ok(SecretRecord { server: server_id(&server)?, name, updated })
         };
-        Ok(rows.into_iter().map(record).filter_map(readable).collect())
+        Ok(rows.into_iter().map(record).filter_map(skip_corrupt).collect())
     }
 
     /// Sets a secret to what was sealed for this place; gives when. Whether there is such a tenant, and whether its
@@ -99,7 +99,7 @@ impl Store {
         sealed: &str,
     ) -> Result<i64, StoreError> {
         let updated = now();
-        in_time(async {
+        with_timeout(async {
             let (mut change, version) = self.change_secrets().await?;
             sqlx::query(
                 "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
@@ -133,7 +133,7 @@ impl Store {
             let what = format!("secret `{name}` of tenant `{tenant}` for server `{server}`");
             StoreError::NotFound(what)
         };
-        in_time(async {
+        with_timeout(async {
             // Looked for first: whoever names what is not there must not hold up those who change something.
             let known = sqlx::query(
                 "SELECT name FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
@@ -170,7 +170,8 @@ impl Store {
         let mut rotated = Rotated::default();
         let mut last = (String::new(), String::new(), String::new());
         loop {
-            let rows = in_time(self.rotate_some(actor, &last, &mut reseal, &mut rotated)).await?;
+            let rows =
+                with_timeout(self.rotate_some(actor, &last, &mut reseal, &mut rotated)).await?;
             match rows {
                 Some(row) => last = row,
                 None => return Ok(rotated),
@@ -193,7 +194,7 @@ impl Store {
             .map(|(tenant, server, name, ..)| (tenant.clone(), server.clone(), name.clone()));
         rotated.seen += rows.len() as u64;
         let mut resealed = 0;
-        for secret in rows.into_iter().map(sealed).filter_map(readable) {
+        for secret in rows.into_iter().map(sealed).filter_map(skip_corrupt) {
             let Some(anew) = reseal(&secret) else { continue };
             sqlx::query(
                 "UPDATE tenant_secrets SET sealed = $4 WHERE tenant = $1 AND server = $2 AND name = $3",
@@ -230,7 +231,7 @@ async fn read_after(
     .bind(tenant)
     .bind(server)
     .bind(name)
-    .bind(ROTATED_AT_ONCE);
+    .bind(ROWS_PER_ROTATION);
     Ok(rows.fetch_all(connection).await?)
 }
 
@@ -240,7 +241,7 @@ pub(super) async fn delete_all(
     change: &mut Transaction<'static, Any>,
     tenant: &TenantId,
 ) -> Result<(), StoreError> {
-    announce(kind, change, Subject::Secrets).await?;
+    bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
     deleted.execute(&mut **change).await?;
     Ok(())

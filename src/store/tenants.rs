@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
 
-use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places, secrets};
+use super::{
+    Actor, KeyRecord, Store, StoreError, audit, keys, now, placeholders, secrets, with_timeout,
+};
 use crate::common::ids::TenantId;
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
@@ -14,7 +16,7 @@ use crate::common::policy::{Grants, Limit, Pattern, Policy};
 pub struct Contents {
     /// The tenants.
     pub tenants: BTreeMap<TenantId, Policy>,
-    /// The keys that are not revoked; some may have expired, some may be of tenants that stand elsewhere.
+    /// The keys that are not revoked; some may have expired, some may be of tenants that stand with_hint.
     pub keys: Vec<KeyRecord>,
 }
 
@@ -24,7 +26,7 @@ type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 impl Store {
     /// All tenants and all keys that are not revoked, as of one moment.
     pub async fn load(&self) -> Result<Contents, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
             let keys = keys::read_valid(&mut snapshot).await?;
@@ -36,7 +38,7 @@ impl Store {
 
     /// All tenants.
     pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             read_tenants(&mut snapshot, None).await
         })
@@ -45,7 +47,7 @@ impl Store {
 
     /// One tenant.
     pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             Ok::<_, StoreError>(read_tenants(&mut snapshot, Some(id)).await?.remove(id))
         })
@@ -60,7 +62,7 @@ impl Store {
         id: &TenantId,
         policy: &Policy,
     ) -> Result<u64, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let row = sqlx::query(
                 "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed) \
@@ -98,7 +100,7 @@ impl Store {
         id: &TenantId,
         change: impl FnOnce(Policy) -> Result<Policy, E>,
     ) -> Result<Policy, E> {
-        in_time(async {
+        with_timeout(async {
             let mut transaction = self.change().await?;
             let before = read_tenants(&mut transaction, Some(id)).await?.remove(id);
             let policy = match change(before.ok_or_else(|| not_found(id))?) {
@@ -115,7 +117,7 @@ impl Store {
 
     /// Removes a tenant and its secrets, and revokes its keys; gives how many.
     pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             let removed = sqlx::query("DELETE FROM tenants WHERE id = $1").bind(id.as_str());
             if removed.execute(&mut *change).await?.rows_affected() == 0 {
@@ -182,8 +184,8 @@ async fn write_parts(
 ) -> Result<(), StoreError> {
     let patterns = policy.servers.patterns();
     if !patterns.is_empty() {
-        let places = places(patterns.len(), 3);
-        let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {places}");
+        let placeholders = placeholders(patterns.len(), 3);
+        let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {placeholders}");
         let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
         for (position, pattern) in (0_i64..).zip(patterns) {
             rows = rows.bind(id.as_str()).bind(position).bind(pattern.to_string());
@@ -191,9 +193,9 @@ async fn write_parts(
         rows.execute(&mut **change).await?;
     }
     if !policy.limits.is_empty() {
-        let places = places(policy.limits.len(), 5);
+        let placeholders = placeholders(policy.limits.len(), 5);
         let text = format!(
-            "INSERT INTO limits (tenant, pattern, rate, burst, max_in_flight) VALUES {places}"
+            "INSERT INTO limits (tenant, pattern, rate, burst, max_in_flight) VALUES {placeholders}"
         );
         let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
         for (pattern, Limit { rate, burst, max_in_flight }) in &policy.limits {
@@ -229,12 +231,12 @@ async fn read_tenants(
     });
     match only {
         Some(_) => tenants.collect(),
-        None => Ok(tenants.filter_map(readable).collect()),
+        None => Ok(tenants.filter_map(skip_corrupt).collect()),
     }
 }
 
 /// One row that cannot be read, of a newer version or made by hand, takes away the rights of its tenant alone.
-pub(super) fn readable<T>(row: Result<T, StoreError>) -> Option<T> {
+pub(super) fn skip_corrupt<T>(row: Result<T, StoreError>) -> Option<T> {
     row.inspect_err(|error| tracing::error!(%error, "a row is passed over")).ok()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
-use super::{Store, StoreError, in_time, now, places};
+use super::{Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
 /// The most rows that are given at once.
@@ -17,7 +17,7 @@ const COLUMNS: usize = 11;
 /// Rows that one statement deletes, so that it ends in time.
 const DELETED_PER_STATEMENT: i64 = 10_000;
 /// Nobody sends a batch again after such a time, in milliseconds.
-const BATCH_MEMORY: i64 = 24 * 60 * 60 * 1000;
+const BATCH_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// What was used of one tool in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Store {
             *merged.entry(key).or_default() += row.counts;
         }
         let merged: Vec<_> = merged.into_iter().collect();
-        in_time(async {
+        with_timeout(async {
             let mut write = self.write().await?;
             if !is_new(&mut write, replica, batch).await? {
                 return Ok(());
@@ -133,7 +133,7 @@ impl Store {
             .bind(query.to)
             .bind(query.tenant.as_ref().map(TenantId::as_str))
             .bind(i64::try_from(USAGE_ROWS_MAX + 1).unwrap_or(i64::MAX));
-        let rows: Vec<TotalRow> = in_time(rows.fetch_all(self.pool())).await?;
+        let rows: Vec<TotalRow> = with_timeout(rows.fetch_all(self.pool())).await?;
         if rows.len() > USAGE_ROWS_MAX {
             return Err(StoreError::TooManyRows(USAGE_ROWS_MAX));
         }
@@ -151,7 +151,7 @@ impl Store {
         let audit = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 LIMIT $2)";
         let batches = "DELETE FROM usage_batches WHERE (replica, batch) IN \
              (SELECT replica, batch FROM usage_batches WHERE added < $1 LIMIT $2)";
-        self.delete(batches, now() - BATCH_MEMORY).await?;
+        self.delete(batches, now() - BATCH_KEPT_MS).await?;
         Ok(self.delete(usage, usage_before).await? + self.delete(audit, audit_before).await?)
     }
 
@@ -159,7 +159,7 @@ impl Store {
         let mut deleted = 0;
         loop {
             let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
-            let some = in_time(some.execute(self.pool())).await?.rows_affected();
+            let some = with_timeout(some.execute(self.pool())).await?.rows_affected();
             deleted += some;
             if some < DELETED_PER_STATEMENT.unsigned_abs() {
                 return Ok(deleted);
@@ -198,7 +198,7 @@ async fn add(
          queue_us = usage.queue_us + excluded.queue_us, \
          backend_us = usage.backend_us + excluded.backend_us, \
          bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
-        places(rows.len(), COLUMNS)
+        placeholders(rows.len(), COLUMNS)
     );
     let is_full = rows.len() == ROWS_PER_STATEMENT;
     let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(is_full);

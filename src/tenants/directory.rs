@@ -17,14 +17,14 @@ use super::Tenant;
 use super::known::{Known, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
-use super::unknown_keys::Strangers;
+use super::unknown_keys::UnknownKeys;
 use super::usage::Meter;
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::config::Config;
 use crate::store::{Follower, KeyState, Store, StoreError};
-use crate::tenants::limits::Shared;
+use crate::tenants::limits::SharedLimits;
 
 /// How long keys and tenants are believed without a word from the store: revoked and removed ones among them would still be
 /// let in.
@@ -36,12 +36,12 @@ const RELOAD_WAIT: Duration = Duration::from_secs(2);
 pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
-    of_file: ArcSwap<OfFile>,
-    shared_limits: Option<Arc<Shared>>,
+    file: ArcSwap<FileTenants>,
+    shared_limits: Option<Arc<SharedLimits>>,
     snapshot: ArcSwap<Snapshot>,
-    strangers: Strangers,
+    unknown_keys: UnknownKeys,
     /// Of tenants that are no longer there, but may still have calls in flight.
-    leaving: Mutex<Vec<(TenantId, Arc<Meter>)>>,
+    removed: Mutex<Vec<(TenantId, Arc<Meter>)>>,
     /// Asks for a reload.
     reload: Notify,
     /// When the snapshot was last known to be what the store has.
@@ -50,13 +50,13 @@ pub struct Directory {
 
 /// What the configuration says of tenants.
 #[derive(PartialEq, Eq)]
-struct OfFile {
+struct FileTenants {
     tenants: BTreeMap<TenantId, Policy>,
     /// That of callers without a key.
     anonymous: Option<TenantId>,
 }
 
-impl OfFile {
+impl FileTenants {
     fn new(config: &Config) -> Self {
         let anonymous = config.auth.anonymous_tenant.clone();
         Self { tenants: config.tenants.clone(), anonymous }
@@ -102,16 +102,16 @@ impl Directory {
     pub async fn open(
         store: Store,
         config: &Config,
-        shared_limits: Option<Arc<Shared>>,
+        shared_limits: Option<Arc<SharedLimits>>,
     ) -> Result<Self, StoreError> {
         let directory = Self {
             secrets: TenantSecrets::open(store.clone(), &config.secret_keys).await?,
             store,
-            of_file: ArcSwap::from_pointee(OfFile::new(config)),
+            file: ArcSwap::from_pointee(FileTenants::new(config)),
             shared_limits,
             snapshot: ArcSwap::default(),
-            strangers: Strangers::default(),
-            leaving: Mutex::default(),
+            unknown_keys: UnknownKeys::default(),
+            removed: Mutex::default(),
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
@@ -120,10 +120,10 @@ impl Directory {
     }
 
     /// From now on the configuration says this of tenants. Done like a change of the store, as soon as that can be read.
-    pub fn set_file(&self, config: &Config) {
-        let of_file = OfFile::new(config);
-        if of_file != **self.of_file.load() {
-            self.of_file.store(Arc::new(of_file));
+    pub fn set_config(&self, config: &Config) {
+        let file = FileTenants::new(config);
+        if file != **self.file.load() {
+            self.file.store(Arc::new(file));
             self.reload.notify_one();
         }
     }
@@ -146,15 +146,15 @@ impl Directory {
     async fn load(&self) -> Result<(), StoreError> {
         let began = Instant::now();
         let contents = self.store.load().await?;
-        let of_file = self.of_file.load_full();
-        let policies = of_file.known(contents.tenants).into_iter();
+        let file = self.file.load_full();
+        let policies = file.known(contents.tenants).into_iter();
         let policies = policies.map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
-        let (anonymous, limits) = (of_file.anonymous.as_ref(), self.shared_limits.as_ref());
+        let (anonymous, limits) = (file.anonymous.as_ref(), self.shared_limits.as_ref());
         let snapshot = before.next(policies, contents.keys, anonymous, limits);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
-        self.leaving.lock().extend(left);
+        self.removed.lock().extend(left);
         self.snapshot.store(Arc::new(snapshot));
         self.confirmed.send_replace(began);
         Ok(())
@@ -172,24 +172,24 @@ impl Directory {
 
     /// Which tenants there are, with these in the store.
     pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        self.of_file.load().known(stored)
+        self.file.load().known(stored)
     }
 
     /// Whether a tenant stands in the configuration file.
-    pub fn is_of_file(&self, id: &TenantId) -> bool {
-        self.of_file.load().tenants.contains_key(id)
+    pub fn is_in_file(&self, id: &TenantId) -> bool {
+        self.file.load().tenants.contains_key(id)
     }
 
     /// The tenant of callers without a key, if they may call. When they no longer may, they may not at once, whether
     /// or not the store can be read.
     pub fn anonymous(&self) -> Option<Arc<Tenant>> {
-        self.of_file.load().anonymous.as_ref()?;
+        self.file.load().anonymous.as_ref()?;
         self.snapshot.load().anonymous.clone()
     }
 
     /// Says so if no caller has a way in by a key or without one.
     pub fn warn_if_nobody_can_call(&self) {
-        if self.of_file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
+        if self.file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
             tracing::warn!(
                 "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
             );
@@ -211,10 +211,10 @@ impl Directory {
         let tenants = self.tenants();
         let mut meters: Vec<_> =
             tenants.iter().map(|tenant| (tenant.id.clone(), tenant.meter.clone())).collect();
-        let mut leaving = self.leaving.lock();
-        meters.extend(leaving.iter().cloned());
+        let mut removed = self.removed.lock();
+        meters.extend(removed.iter().cloned());
         // Those that only this list and its copy have get nothing more.
-        leaving.retain(|(_, meter)| Arc::strong_count(meter) > 2);
+        removed.retain(|(_, meter)| Arc::strong_count(meter) > 2);
         meters
     }
 
@@ -226,14 +226,14 @@ impl Directory {
     }
 
     /// Whose key it is. Unknown, wrong, revoked and expired ones go the same way.
-    pub async fn holder(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
+    pub async fn authenticate(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
         let hash = self.store.hasher().hash(key);
         if self.is_stale() {
             return Err(KeyError::Unavailable);
         }
         match self.known(key.id(), &hash) {
             Some(key) => Ok(key),
-            None => self.ask_store(key.id(), hash).await,
+            None => self.look_up(key.id(), hash).await,
         }
     }
 
@@ -246,19 +246,19 @@ impl Directory {
         let snapshot = self.snapshot.load();
         let key = snapshot.keys.get(&id)?;
         let now = Timestamp::now().as_millisecond();
-        key.lets_in(hash, now).then(|| key.clone())
+        key.accepts(hash, now).then(|| key.clone())
     }
 
     /// A key that is not in the snapshot may be newer than it.
-    async fn ask_store(&self, id: KeyId, hash: KeyHash) -> Result<Arc<Key>, KeyError> {
-        let _query = self.strangers.may_ask(&hash).await?;
+    async fn look_up(&self, id: KeyId, hash: KeyHash) -> Result<Arc<Key>, KeyError> {
+        let _query = self.unknown_keys.query_permit(&hash).await?;
         let asked = Instant::now();
         let record = self.store.key(&id).await.map_err(|_| KeyError::Unavailable)?;
         let now = Timestamp::now().as_millisecond();
         if !record
             .is_some_and(|record| record.hash == hash && record.state(now) == KeyState::Active)
         {
-            self.strangers.remember(hash);
+            self.unknown_keys.remember(hash);
             return Err(KeyError::Invalid);
         }
         let mut confirmed = self.confirmed.subscribe();
@@ -269,7 +269,7 @@ impl Directory {
         }
         self.known(id, &hash).ok_or_else(|| {
             // Of a tenant that the file no longer names, for instance.
-            self.strangers.remember(hash);
+            self.unknown_keys.remember(hash);
             KeyError::Invalid
         })
     }

@@ -50,13 +50,13 @@ pub struct KeyView<'a> {
 
 /// All tenants. What the file says cannot be said otherwise; callers without a key are one, whoever else is.
 pub fn known(
-    of_file: &BTreeMap<TenantId, Policy>,
+    in_file: &BTreeMap<TenantId, Policy>,
     stored: BTreeMap<TenantId, Policy>,
     anonymous: Option<&TenantId>,
 ) -> Known {
     let stored = stored.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
-    let of_file = of_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
-    let mut known: Known = stored.chain(of_file).collect();
+    let in_file = in_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
+    let mut known: Known = stored.chain(in_file).collect();
     if let Some(id) = anonymous {
         let unlimited = || (Source::Anonymous, Policy::unlimited());
         known.entry(id.clone()).or_insert_with(unlimited);
@@ -112,10 +112,10 @@ mod tests {
     fn the_file_has_the_first_word_and_callers_without_a_key_the_last() {
         let id = |text: &str| TenantId::parse(text).unwrap();
         let weighing = |weight| Policy { weight, ..Policy::new() };
-        let of_file = BTreeMap::from([(id("a"), weighing(2))]);
+        let in_file = BTreeMap::from([(id("a"), weighing(2))]);
         let stored = BTreeMap::from([(id("a"), weighing(3)), (id("b"), weighing(4))]);
         let sources = |anonymous: &str| {
-            let known = known(&of_file, stored.clone(), Some(&id(anonymous)));
+            let known = known(&in_file, stored.clone(), Some(&id(anonymous)));
             let source = |(id, (source, policy)): (TenantId, (Source, Policy))| {
                 (id.to_string(), source.as_str(), policy.weight)
             };
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(sources("a"), said);
         assert_eq!(sources("b"), said);
         assert_eq!(sources("local")[2], ("local".to_owned(), "anonymous", 1));
-        assert_eq!(known(&of_file, stored, None).len(), 2);
+        assert_eq!(known(&in_file, stored, None).len(), 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::common::ids::TenantId;
 use crate::common::keys::{KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::store::{KeyOwner, KeyRecord, KeyState};
-use crate::tenants::limits::Shared;
+use crate::tenants::limits::SharedLimits;
 
 /// Never changed: what changes makes a new one.
 #[derive(Default)]
@@ -46,12 +46,12 @@ impl Key {
     }
 
     /// Whether it is the key with this hash, and notes the use.
-    pub(super) fn lets_in(&self, hash: &KeyHash, now: i64) -> bool {
-        let lets_in = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
-        if lets_in {
+    pub(super) fn accepts(&self, hash: &KeyHash, now: i64) -> bool {
+        let accepts = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
+        if accepts {
             self.used.store(now, Ordering::Relaxed);
         }
-        lets_in
+        accepts
     }
 
     /// When it was last used.
@@ -67,14 +67,14 @@ impl Snapshot {
         policies: BTreeMap<TenantId, Policy>,
         keys: Vec<KeyRecord>,
         anonymous: Option<&TenantId>,
-        shared_limits: Option<&Arc<Shared>>,
+        shared_limits: Option<&Arc<SharedLimits>>,
     ) -> Self {
         let tenants: HashMap<_, _> = policies
             .into_iter()
             .map(|(id, policy)| {
                 let tenant = match self.tenants.get(&id) {
                     Some(before) if before.policy == policy => before.clone(),
-                    Some(before) => Arc::new(before.renewed(policy)),
+                    Some(before) => Arc::new(before.with_policy(policy)),
                     None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
                 };
                 (id, tenant)

@@ -12,7 +12,7 @@ use crate::common::keys::KeyHash;
 
 /// Questions to the store at once.
 const QUERIES_MAX: usize = 4;
-/// How long one may wait for its turn.
+/// How long one may wait for its permit.
 const QUERY_WAIT: Duration = Duration::from_millis(500);
 /// How long an unknown key is remembered as such, and how many are.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ const REMEMBERED_MAX: usize = 10_000;
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the unknown.
-pub(super) struct Strangers {
+pub(super) struct UnknownKeys {
     queries: Semaphore,
     seen: Mutex<Seen>,
 }
@@ -31,24 +31,27 @@ struct Seen {
     purged: Option<Instant>,
 }
 
-impl Default for Strangers {
+impl Default for UnknownKeys {
     fn default() -> Self {
         Self { queries: Semaphore::new(QUERIES_MAX), seen: Mutex::default() }
     }
 }
 
-impl Strangers {
+impl UnknownKeys {
     /// The right to ask the store about a key, unless it was asked a moment ago or too many others ask.
-    pub(super) async fn may_ask(&self, hash: &KeyHash) -> Result<SemaphorePermit<'_>, KeyError> {
-        self.is_new(hash)?;
-        let turn = timeout(QUERY_WAIT, self.queries.acquire()).await;
-        let turn = turn.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
+    pub(super) async fn query_permit(
+        &self,
+        hash: &KeyHash,
+    ) -> Result<SemaphorePermit<'_>, KeyError> {
+        self.check_new(hash)?;
+        let permit = timeout(QUERY_WAIT, self.queries.acquire()).await;
+        let permit = permit.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
         // The one before may have been the same key.
-        self.is_new(hash)?;
-        Ok(turn)
+        self.check_new(hash)?;
+        Ok(permit)
     }
 
-    fn is_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
+    fn check_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
         match self.seen.lock().at.get(hash) {
             Some(seen) if seen.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
             _ => Ok(()),
@@ -80,38 +83,41 @@ mod tests {
     use crate::common::keys::{ApiKey, Hasher};
     use crate::config::Secret;
 
-    fn stranger() -> KeyHash {
+    fn unknown_key() -> KeyHash {
         Hasher::new(&Secret::new("test".to_owned())).hash(&ApiKey::generate())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_asked_about_once_in_a_while() {
-        let (strangers, key) = (Strangers::default(), stranger());
+        let (unknown_keys, key) = (UnknownKeys::default(), unknown_key());
         for _ in 0..2 {
             let mut questions = 0;
             for _ in 0..100 {
-                match strangers.may_ask(&key).await {
-                    Ok(_turn) => questions += 1,
+                match unknown_keys.query_permit(&key).await {
+                    Ok(_permit) => questions += 1,
                     Err(error) => assert_eq!(error, KeyError::Invalid),
                 }
-                strangers.remember(key);
+                unknown_keys.remember(key);
             }
             assert_eq!(questions, 1);
-            assert!(strangers.may_ask(&stranger()).await.is_ok(), "others are not held up");
+            assert!(
+                unknown_keys.query_permit(&unknown_key()).await.is_ok(),
+                "others are not held up"
+            );
             tokio::time::advance(REMEMBERED_FOR).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn so_many_are_asked_about_at_once_and_the_others_do_not_wait_for_long() {
-        let strangers = Arc::new(Strangers::default());
+        let unknown_keys = Arc::new(UnknownKeys::default());
         let began = Instant::now();
         let mut asking = JoinSet::new();
         for _ in 0..100 {
-            let strangers = strangers.clone();
+            let unknown_keys = unknown_keys.clone();
             asking.spawn(async move {
                 // The store hangs, and so does whoever may ask it.
-                let _turn = strangers.may_ask(&stranger()).await?;
+                let _permit = unknown_keys.query_permit(&unknown_key()).await?;
                 std::future::pending::<Result<(), KeyError>>().await
             });
         }
@@ -125,16 +131,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_remembered_has_an_end() {
-        let strangers = Strangers::default();
-        let remembered = || strangers.seen.lock().at.len();
+        let unknown_keys = UnknownKeys::default();
+        let remembered = || unknown_keys.seen.lock().at.len();
         for _ in 0..REMEMBERED_MAX + 1000 {
-            strangers.remember(stranger());
+            unknown_keys.remember(unknown_key());
         }
         assert_eq!(remembered(), REMEMBERED_MAX);
         tokio::time::advance(REMEMBERED_FOR).await;
-        let last = stranger();
-        strangers.remember(last);
+        let last = unknown_key();
+        unknown_keys.remember(last);
         assert_eq!(remembered(), 1, "those that are too old made room");
-        assert_eq!(strangers.may_ask(&last).await.err(), Some(KeyError::Invalid));
+        assert_eq!(unknown_keys.query_permit(&last).await.err(), Some(KeyError::Invalid));
     }
 }

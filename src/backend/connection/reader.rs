@@ -16,7 +16,7 @@ use super::{Connection, detach};
 use crate::backend::changes::audience::Question;
 use crate::backend::changes::mailbox::List;
 use crate::backend::stdio::process::exited;
-use crate::common::offload::{LONG, aside};
+use crate::common::offload::{LONG, offload};
 use crate::protocol::jsonrpc::id_scan::Whose;
 use crate::protocol::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
@@ -138,7 +138,7 @@ pub(crate) async fn take_message(
         return take_now(connection, &line, answers);
     }
     let connection = connection.clone();
-    aside(move || take_now(&connection, &line, answers)).await
+    offload(move || take_now(&connection, &line, answers)).await
 }
 
 fn take_now(connection: &Arc<Connection>, line: &Bytes, answers: Answers) -> Taken {

@@ -42,18 +42,18 @@ impl Pattern {
     }
 
     /// Whether it speaks of a server, or of some of its tools.
-    pub fn touches(&self, server: &str) -> bool {
+    pub fn covers_part_of(&self, server: &str) -> bool {
         matches(&self.server, server)
     }
 
     /// Whether it speaks of all that a server has.
-    pub fn covers_all_of(&self, server: &str) -> bool {
-        self.tool.is_none() && self.touches(server)
+    pub fn covers_whole_server(&self, server: &str) -> bool {
+        self.tool.is_none() && self.covers_part_of(server)
     }
 
     /// Whether it speaks of a tool. `None` is what is no tool: only a whole server has that.
     pub fn covers(&self, server: &str, tool: Option<&str>) -> bool {
-        self.touches(server)
+        self.covers_part_of(server)
             && match (&self.tool, tool) {
                 (None, _) => true,
                 (Some(pattern), Some(tool)) => matches(pattern, tool),
@@ -121,12 +121,12 @@ impl Grants {
 
     /// Whether a server is there at all for the tenant.
     pub fn sees(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.touches(server))
+        self.0.iter().any(|pattern| pattern.covers_part_of(server))
     }
 
     /// Whether it may use what a server has beside tools.
-    pub fn has_all_of(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.covers_all_of(server))
+    pub fn has_whole_server(&self, server: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers_whole_server(server))
     }
 
     /// Whether it may call a tool.
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn a_server_means_all_it_has_and_a_tool_means_that_tool() {
         let grants = grants(&["std", "search/query", "git-*/read_*"]);
-        assert!(grants.has_tool("std", "anything") && grants.has_all_of("std"));
-        assert!(grants.sees("search") && !grants.has_all_of("search"));
+        assert!(grants.has_tool("std", "anything") && grants.has_whole_server("std"));
+        assert!(grants.sees("search") && !grants.has_whole_server("search"));
         assert!(grants.has_tool("search", "query") && !grants.has_tool("search", "query2"));
         assert!(grants.has_tool("git-main", "read_file") && !grants.has_tool("git-main", "write"));
         assert!(!grants.sees("git") && !grants.sees("stdx") && !grants.has_tool("other", "query"));
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn nothing_is_granted_unless_it_is_said() {
         assert!(!Grants::default().sees("std"));
-        assert!(Grants::everything().has_all_of("std"));
+        assert!(Grants::everything().has_whole_server("std"));
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn take_same(body: &mut Map<String, Value>, name: &str, value: &str) -> Result<(
 }
 
 fn not_of_file(front: &Front, id: &TenantId) -> Result<(), AdminError> {
-    if front.directory.is_of_file(id) { Err(AdminError::OfFile(id.clone())) } else { Ok(()) }
+    if front.directory.is_in_file(id) { Err(AdminError::OfFile(id.clone())) } else { Ok(()) }
 }
 
 fn policy(members: Value) -> Result<Policy, AdminError> {

@@ -121,7 +121,7 @@ async fn by_key(front: &Front, text: &str) -> Result<Caller, CallError> {
 
 async fn holder(front: &Front, text: &str) -> Result<Arc<Key>, CallError> {
     let key = ApiKey::parse(text).ok_or_else(|| unknown(front))?;
-    front.directory.holder(&key).await.map_err(|error| match error {
+    front.directory.authenticate(&key).await.map_err(|error| match error {
         KeyError::Invalid => unknown(front),
         KeyError::Unavailable => CallError::AuthUnavailable,
     })

@@ -27,11 +27,11 @@ impl<'a> Turn<'a> {
         server: &str,
     ) -> Result<Self, CallError> {
         let limits = &caller.tenant.limits;
-        let mut admission = limits.enter().await?;
-        let standing = limits.admit(&mut admission, server, None).await?;
-        let own = wait(&caller.tenant.at_store).await.map_err(|_| CallError::TenantBusy {
+        let mut admission = limits.admit_tenant().await?;
+        let rate_status = limits.admit(&mut admission, server, None).await?;
+        let own = wait(&caller.tenant.store_permits).await.map_err(|_| CallError::TenantBusy {
             detail: "another request of yours is at the store: wait until it is done".into(),
-            standing,
+            rate_status,
         })?;
         Ok(Self { _admission: admission, _own: own, _of_all: wait(turns).await? })
     }

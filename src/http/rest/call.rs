@@ -119,7 +119,7 @@ fn answered(reply: Reply, id: CallId) -> Response<Body> {
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
     headers.insert(ATTEMPTS.clone(), reply.attempts.into());
-    rate_headers(headers, &reply.standing);
+    rate_headers(headers, &reply.rate_status);
     response
 }
 

@@ -195,7 +195,7 @@ impl PerTenant {
 
     /// Whether a process, whatever its configuration, was started with what the tenant has stored now, and takes calls.
     fn serves(&self, process: &Process, tenant: &TenantId) -> bool {
-        process.serves(self.vault.of(tenant, &self.id).as_ref())
+        process.serves(self.vault.sealed_set(tenant, &self.id).as_ref())
     }
 
     fn backend(
@@ -241,7 +241,7 @@ impl PerTenant {
 
     /// What the tenant has stored, if that is of interest.
     fn sealed_of(&self, tenant: &TenantId) -> Option<Arc<SealedSet>> {
-        if self.names.is_empty() { None } else { self.vault.of(tenant, &self.id) }
+        if self.names.is_empty() { None } else { self.vault.sealed_set(tenant, &self.id) }
     }
 
     fn life(&self, tenant: TenantId, process: Process) -> Running {

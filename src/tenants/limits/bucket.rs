@@ -9,9 +9,9 @@ use governor::nanos::Nanos;
 
 use super::clock::Clock;
 use super::counter::Counter;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 use super::rate_status::policy_text;
-use super::unreported::Untold;
+use super::unreported::Unreported;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern};
 
@@ -32,16 +32,16 @@ pub(super) struct Bucket {
     /// Where Valkey keeps it.
     pub key: String,
     /// What has been taken from here and not from there.
-    pub untold: Untold,
+    pub unreported: Unreported,
     clock: Clock,
     whole: Counter,
     /// Instead of `whole`, while replicas that cannot share must divide.
-    part: ArcSwapOption<Part>,
+    share: ArcSwapOption<Share>,
 }
 
-/// One replica's part.
+/// One replica's share.
 #[derive(Debug)]
-struct Part {
+struct Share {
     /// Of how many.
     replicas: u32,
     counter: Counter,
@@ -63,28 +63,28 @@ impl Bucket {
             name_len,
             key: key(tenant, pattern, quota),
             whole: Counter::new(quota, clock),
-            part: ArcSwapOption::empty(),
-            untold: Untold::default(),
+            share: ArcSwapOption::empty(),
+            unreported: Unreported::default(),
             clock: clock.clone(),
             scope,
             quota,
         })
     }
 
-    /// Takes one call, if there is one; `replicas` take from the bucket, each its part. What is left is what is left of
-    /// the part.
-    pub fn take(&self, replicas: u32) -> Result<Left, Left> {
+    /// Takes one call, if there is one; `replicas` take from the bucket, each its share. What is remaining is what is remaining of
+    /// the share.
+    pub fn take(&self, replicas: u32) -> Result<Remaining, Remaining> {
         match replicas {
             0 | 1 => self.whole.take(),
-            _ => self.part(replicas).counter.take(),
+            _ => self.share(replicas).counter.take(),
         }
     }
 
     /// The same without taking anything.
-    pub fn look(&self, replicas: u32) -> Left {
+    pub fn remaining(&self, replicas: u32) -> Remaining {
         match replicas {
-            0 | 1 => self.whole.look(),
-            _ => self.part(replicas).counter.look(),
+            0 | 1 => self.whole.remaining(),
+            _ => self.share(replicas).counter.remaining(),
         }
     }
 
@@ -94,23 +94,23 @@ impl Bucket {
     }
 
     /// Made when it is first wanted: by most tenants, never.
-    fn part(&self, replicas: u32) -> Arc<Part> {
-        let known = self.part.load();
-        if let Some(part) = known.as_ref().filter(|part| part.replicas == replicas) {
-            return part.clone();
+    fn share(&self, replicas: u32) -> Arc<Share> {
+        let known = self.share.load();
+        if let Some(share) = known.as_ref().filter(|share| share.replicas == replicas) {
+            return share.clone();
         }
         let counter = Counter::new(self.quota.divided(replicas), &self.clock);
-        let part = Arc::new(Part { replicas, counter });
-        let before = self.part.compare_and_swap(&*known, Some(part.clone()));
+        let share = Arc::new(Share { replicas, counter });
+        let before = self.share.compare_and_swap(&*known, Some(share.clone()));
         // Whoever comes second uses what the first has made: two full buckets would admit twice as much.
-        match before.as_ref().filter(|part| part.replicas == replicas) {
+        match before.as_ref().filter(|share| share.replicas == replicas) {
             Some(first) => first.clone(),
-            None => part,
+            None => share,
         }
     }
 }
 
-/// The part in braces is what a cluster goes by: all keys of a tenant are in one place. A rate that changes begins
+/// The share in braces is what a cluster goes by: all keys of a tenant are in one place. A rate that changes begins
 /// anew, under another key.
 fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
     let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);

@@ -9,7 +9,7 @@ use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota as GovernorQuota, RateLimiter};
 
 use super::clock::Clock;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 
 /// A quota and what is used of it.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Counter {
 }
 
 /// When all calls are earned back that were made, in nanoseconds from the start. The limiter keeps its own to itself: it tells
-/// how many calls are left, but not when the next one is, and would take a call from whoever only wants to look.
+/// how many calls are remaining, but not when the next one is, and would take a call from whoever only wants to look.
 #[derive(Clone, Debug, Default)]
 struct Debt(Arc<InMemoryState>);
 
@@ -49,24 +49,24 @@ impl Counter {
         Self { quota, limiter, debt, start }
     }
 
-    /// Takes one call, if there is one; tells what is left.
-    pub fn take(&self) -> Result<Left, Left> {
+    /// Takes one call, if there is one; tells what is remaining.
+    pub fn take(&self) -> Result<Remaining, Remaining> {
         match self.limiter.check() {
-            Ok(()) => Ok(self.look()),
+            Ok(()) => Ok(self.remaining()),
             Err(until) => {
-                Err(Left { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
+                Err(Remaining { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
             }
         }
     }
 
-    /// What is left now.
-    pub fn look(&self) -> Left {
+    /// What is remaining now.
+    pub fn remaining(&self) -> Remaining {
         let seen = self.debt.measure_and_replace(&NotKeyed::NonKey, |until| {
             // Nothing is replaced by an error.
             Err::<((), Nanos), _>(until)
         });
         let until = seen.err().flatten().unwrap_or_default();
         let now = self.limiter.clock().now().saturating_sub(self.start);
-        self.quota.left(until.saturating_sub(now).into())
+        self.quota.remaining(until.saturating_sub(now).into())
     }
 }

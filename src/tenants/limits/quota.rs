@@ -18,9 +18,9 @@ pub(super) struct Quota {
     pub burst: NonZeroU32,
 }
 
-/// What is left of a quota.
+/// What is remaining of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     /// Calls that may come now.
     pub calls: u32,
     /// Until the next call may come, if none may now; else until all may.
@@ -51,11 +51,11 @@ impl Quota {
         (owed + self.interval).saturating_sub(self.capacity())
     }
 
-    /// What is left when so much is owed.
-    pub fn left(self, owed: Duration) -> Left {
+    /// What is remaining when so much is owed.
+    pub fn remaining(self, owed: Duration) -> Remaining {
         let calls = self.capacity().saturating_sub(owed).as_nanos() / self.interval.as_nanos();
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
-        Left { calls, reset: if calls == 0 { self.wait(owed) } else { owed } }
+        Remaining { calls, reset: if calls == 0 { self.wait(owed) } else { owed } }
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(quota("1/h", None).interval, Duration::from_secs(3600));
         // The largest of all: a century.
         let slow = quota("1/h", Some(1_000_000));
-        assert_eq!(slow.left(slow.capacity() - slow.interval).calls, 1);
+        assert_eq!(slow.remaining(slow.capacity() - slow.interval).calls, 1);
     }
 
     #[test]
@@ -90,10 +90,10 @@ mod tests {
     fn what_is_left_follows_from_what_is_owed() {
         let quota = quota("10/s", Some(4));
         let ms = Duration::from_millis;
-        assert_eq!(quota.left(Duration::ZERO), Left { calls: 4, reset: ms(0) });
-        assert_eq!(quota.left(ms(101)), Left { calls: 2, reset: ms(101) });
-        assert_eq!(quota.left(ms(301)), Left { calls: 0, reset: ms(1) });
-        assert_eq!(quota.left(ms(400)), Left { calls: 0, reset: ms(100) });
+        assert_eq!(quota.remaining(Duration::ZERO), Remaining { calls: 4, reset: ms(0) });
+        assert_eq!(quota.remaining(ms(101)), Remaining { calls: 2, reset: ms(101) });
+        assert_eq!(quota.remaining(ms(301)), Remaining { calls: 0, reset: ms(1) });
+        assert_eq!(quota.remaining(ms(400)), Remaining { calls: 0, reset: ms(100) });
         assert_eq!((quota.wait(ms(300)), quota.wait(ms(400))), (ms(0), ms(100)));
     }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bucket::Bucket;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 
-/// What is left of each rate that a call went by, the narrowest first. Empty if there is none.
+/// What is remaining of each rate that a call went by, the narrowest first. Empty if there is none.
 #[derive(Clone, Debug, Default)]
-pub struct Standing(pub(super) Vec<(Arc<Bucket>, Left)>);
+pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
 
-impl Standing {
+impl RateStatus {
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -29,16 +29,16 @@ impl Standing {
     }
 
     /// The value of `RateLimit`: how many calls may come now (`r`), and in how many seconds the quota is full again or,
-    /// if nothing is left, the next call may come (`t`).
-    pub fn left(&self) -> String {
+    /// if nothing is remaining, the next call may come (`t`).
+    pub fn remaining(&self) -> String {
         let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.name_len + 32).sum());
-        for (bucket, left) in &self.0 {
+        for (bucket, remaining) in &self.0 {
             separate(&mut text);
             text.push_str(&bucket.policy[..bucket.name_len]);
             text.push_str(";r=");
-            push_number(&mut text, left.calls.into());
+            push_number(&mut text, remaining.calls.into());
             text.push_str(";t=");
-            push_number(&mut text, whole_seconds(left.reset));
+            push_number(&mut text, whole_seconds(remaining.reset));
         }
         text
     }

@@ -7,13 +7,13 @@ use governor::nanos::Nanos;
 /// Calls that were admitted here while Valkey was away. If it never heard of them, its rate would have been saved
 /// meanwhile, and a Valkey that comes and goes would let twice as much through.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct Unreported {
     calls: AtomicU32,
     /// When the first of them came.
     since: AtomicU64,
 }
 
-impl Untold {
+impl Unreported {
     /// More of them, the first of which came then. A little more or less at the same moment does no harm.
     pub fn add(&self, calls: u32, since: Nanos) {
         if self.calls.fetch_add(calls, Ordering::Relaxed) == 0 {

@@ -15,7 +15,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const DOCUMENT_LEN_MAX: usize = 1 << 20;
 
 /// Where the keys are.
-pub(super) struct Source {
+pub(super) struct KeySource {
     client: Client,
     url: Url,
 }
@@ -40,7 +40,7 @@ pub(super) enum FetchError {
     KeySet(#[from] KeySetError),
 }
 
-impl Source {
+impl KeySource {
     pub(super) fn new(url: &Url) -> Result<Self, SetupError> {
         let client = Client::builder()
             .redirect(Policy::none())

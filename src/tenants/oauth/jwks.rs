@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::TokenError;
-use super::fetch::{FetchError, SetupError, Source};
+use super::fetch::{FetchError, KeySource, SetupError};
 use super::keys::{KeySet, Requirements};
-use super::token::Head;
+use super::token::TokenHeader;
 
 /// How old keys get: one that a provider has withdrawn is good for that long.
 const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
@@ -25,7 +25,7 @@ const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// A provider's keys.
 pub(super) struct Jwks {
-    source: Source,
+    source: KeySource,
     requirements: Requirements,
     /// Those of the last fetch that did not fail; none before the first.
     known: ArcSwapOption<KeySet>,
@@ -47,7 +47,7 @@ impl Jwks {
         let last = CancellationToken::new();
         last.cancel();
         Ok(Self {
-            source: Source::new(url)?,
+            source: KeySource::new(url)?,
             requirements,
             known: ArcSwapOption::empty(),
             fetches: Mutex::new(Fetches { last, asked_at: None, failed: false }),
@@ -55,8 +55,8 @@ impl Jwks {
     }
 
     /// The claims of a token that is as it must be, by the keys that are known now.
-    pub(super) fn check(&self, token: &str, head: &Head) -> Result<Value, TokenError> {
-        self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, head)
+    pub(super) fn check(&self, token: &str, header: &TokenHeader) -> Result<Value, TokenError> {
+        self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, header)
     }
 
     /// Fetches the keys now and from time to time. Never done.

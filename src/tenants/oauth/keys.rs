@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::TokenError;
-use super::token::Head;
+use super::token::TokenHeader;
 
 /// More than any provider has at once. Each token is compared with all of them.
 const KEYS_MAX: usize = 100;
@@ -84,18 +84,18 @@ impl KeySet {
     }
 
     /// The claims of a token that is as it must be.
-    pub(super) fn check(&self, token: &str, head: &Head) -> Result<Value, TokenError> {
-        let key = self.find(head)?;
+    pub(super) fn check(&self, token: &str, header: &TokenHeader) -> Result<Value, TokenError> {
+        let key = self.find(header)?;
         let checked = decode::<Value>(token, &key.key, &key.validation);
         checked.map(|token| token.claims).map_err(|error| reason(&error))
     }
 
-    fn find(&self, head: &Head) -> Result<&Key, TokenError> {
-        let is_named = |key: &&Key| head.key_id.is_none() || key.id == head.key_id;
-        let mut fitting = self.0.iter().filter(is_named).filter(|key| key.fits(head.algorithm));
+    fn find(&self, header: &TokenHeader) -> Result<&Key, TokenError> {
+        let is_named = |key: &&Key| header.key_id.is_none() || key.id == header.key_id;
+        let mut fitting = self.0.iter().filter(is_named).filter(|key| key.fits(header.algorithm));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => Ok(key),
-            (Some(key), Some(_)) if head.key_id.is_some() => Ok(key),
+            (Some(key), Some(_)) if header.key_id.is_some() => Ok(key),
             // Without a name it must be clear which one is meant.
             (Some(_), Some(_)) => Err(TokenError::UnknownKey),
             (None, _) if self.0.iter().any(|key| is_named(&key)) => Err(TokenError::Algorithm),
@@ -192,8 +192,8 @@ mod tests {
         algorithm: Algorithm,
         key_id: Option<&str>,
     ) -> Result<usize, TokenError> {
-        let head = Head { algorithm, key_id: key_id.map(str::to_owned) };
-        let key = keys.find(&head)?;
+        let header = TokenHeader { algorithm, key_id: key_id.map(str::to_owned) };
+        let key = keys.find(&header)?;
         Ok(keys.0.iter().position(|other| std::ptr::eq(key, other)).unwrap())
     }
 

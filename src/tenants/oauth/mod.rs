@@ -23,7 +23,7 @@ use crate::config::OAuth;
 
 use jwks::Jwks;
 use keys::Requirements;
-use token::Head;
+use token::TokenHeader;
 
 pub use fetch::SetupError;
 pub use jwks::RETRY_AFTER;
@@ -102,11 +102,11 @@ impl Verifier {
     /// The tenant that a token is for, if all of it is right. Waits only for a token whose key is not known, while the
     /// keys are being fetched, and no longer than that may take.
     pub async fn verify(&self, token: &str) -> Result<Verified, TokenError> {
-        let head = Head::parse(token)?;
-        let claims = match self.jwks.check(token, &head) {
+        let header = TokenHeader::parse(token)?;
+        let claims = match self.jwks.check(token, &header) {
             Err(TokenError::UnknownKey | TokenError::KeysUnavailable) => {
                 self.jwks.fetched().await;
-                self.jwks.check(token, &head)?
+                self.jwks.check(token, &header)?
             }
             checked => checked?,
         };

@@ -15,7 +15,7 @@ const TOKEN_LEN_MAX: usize = 8 * 1024;
 
 /// The part of a token's header that says how to check it. All else in there is ignored, above all the keys and the
 /// addresses of keys (`jwk`, `jku`, `x5u`): whoever forges a token writes its header too.
-pub(super) struct Head {
+pub(super) struct TokenHeader {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
 }
@@ -32,7 +32,7 @@ struct Fields<'a> {
     crit: bool,
 }
 
-impl Head {
+impl TokenHeader {
     /// Reads the header of a token that may be one.
     pub(super) fn parse(token: &str) -> Result<Self, TokenError> {
         if token.len() > TOKEN_LEN_MAX || !looks_like_jwt(token) {
@@ -88,7 +88,7 @@ mod tests {
 
     fn parse(header: &str) -> Result<(Algorithm, Option<String>), TokenError> {
         let token = format!("{}.e30.c2ln", URL_SAFE_NO_PAD.encode(header));
-        Head::parse(&token).map(|head| (head.algorithm, head.key_id))
+        TokenHeader::parse(&token).map(|header| (header.algorithm, header.key_id))
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     fn a_token_has_at_most_eight_kib() {
         let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
         let token = |len| format!("{header}.{}.c2ln", "a".repeat(len - header.len() - 6));
-        assert!(Head::parse(&token(8192)).is_ok());
-        assert_eq!(Head::parse(&token(8193)).err(), Some(TokenError::Malformed));
+        assert!(TokenHeader::parse(&token(8192)).is_ok());
+        assert_eq!(TokenHeader::parse(&token(8193)).err(), Some(TokenError::Malformed));
     }
 }

@@ -1,4 +1,4 @@
-//! Sealed secrets, held in memory.
+//! Sealed secrets, contents in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -48,13 +48,13 @@ impl SealedSet {
 #[derive(Default)]
 pub struct Vault {
     keyring: Keyring,
-    held: ArcSwap<Held>,
-    /// The revision that is held.
-    moved: watch::Sender<i64>,
+    contents: ArcSwap<Contents>,
+    /// The revision that is contents.
+    changed: watch::Sender<i64>,
 }
 
 #[derive(Default)]
-struct Held {
+struct Contents {
     revision: i64,
     sets: HashMap<TenantId, HashMap<ServerId, Arc<SealedSet>>>,
 }
@@ -85,19 +85,21 @@ impl Vault {
             sets.into_iter().map(|(server, set)| (server, Arc::new(set))).collect()
         };
         let sets = sets.into_iter().map(|(tenant, sets)| (tenant, shared(sets))).collect();
-        let next = Arc::new(Held { revision, sets });
-        self.held.rcu(|held| if held.revision > revision { held.clone() } else { next.clone() });
-        self.moved.send_replace(revision);
+        let next = Arc::new(Contents { revision, sets });
+        self.contents.rcu(|contents| {
+            if contents.revision > revision { contents.clone() } else { next.clone() }
+        });
+        self.changed.send_replace(revision);
     }
 
-    /// Told whenever what is held is replaced.
-    pub fn moved(&self) -> watch::Receiver<i64> {
-        self.moved.subscribe()
+    /// Told whenever what is contents is replaced.
+    pub fn changed(&self) -> watch::Receiver<i64> {
+        self.changed.subscribe()
     }
 
     /// What a tenant has stored for a server.
-    pub fn of(&self, tenant: &TenantId, server: &ServerId) -> Option<Arc<SealedSet>> {
-        self.held.load().sets.get(tenant)?.get(server).cloned()
+    pub fn sealed_set(&self, tenant: &TenantId, server: &ServerId) -> Option<Arc<SealedSet>> {
+        self.contents.load().sets.get(tenant)?.get(server).cloned()
     }
 
     /// Opens those of a set that are named; or gives those that are not there.

@@ -9,7 +9,7 @@ use super::*;
 use crate::backend::changes::audience::Audience;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::ServerId;
-use crate::common::offload::testing::is_done_aside;
+use crate::common::offload::testing::is_offloaded;
 
 fn connection() -> (Arc<Connection>, Peer) {
     connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
@@ -41,6 +41,6 @@ fn only_a_long_message_is_read_aside() {
         let line = "x".repeat(len);
         assert_eq!(take_message(&connection, line.into(), Answers::Any).await, Taken::Garbage);
     };
-    assert!(!is_done_aside(read(LONG)));
-    assert!(is_done_aside(read(LONG + 1)));
+    assert!(!is_offloaded(read(LONG)));
+    assert!(is_offloaded(read(LONG + 1)));
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::changes::audience::Audience;
 use crate::backend::testing::{LINE_LEN_MAX, PIPE_LEN, Peer, connect, environment};
 use crate::common::offload::LONG;
-use crate::common::offload::testing::is_done_aside;
+use crate::common::offload::testing::is_offloaded;
 use crate::protocol::mcp::ProtocolVersion;
 
 /// Longer than anything may take here.
@@ -62,6 +62,6 @@ fn only_a_long_page_is_read_aside() {
             ToolSet::default().with_page(page.into(), &server(), false).await.unwrap();
         assert_eq!(cursor, Some(next));
     };
-    assert!(!is_done_aside(read(LONG)));
-    assert!(is_done_aside(read(LONG + 1)));
+    assert!(!is_offloaded(read(LONG)));
+    assert!(is_offloaded(read(LONG + 1)));
 }

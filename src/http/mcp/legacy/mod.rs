@@ -332,7 +332,7 @@ fn open_stream(
 
 /// With where the tenant stands: what it has too much of are no calls.
 fn refused(error: CallError, caller: &Caller) -> RpcError {
-    RpcError::from(error).with_standing(caller.tenant.limits.standing())
+    RpcError::from(error).with_rate_status(caller.tenant.limits.rate_status())
 }
 
 /// `DELETE`: ends a session.

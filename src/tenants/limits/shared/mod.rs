@@ -2,22 +2,22 @@
 //!
 //! - `link`: one connection, and what is asked over it
 //! - `keeper`: the task that makes connections, and finds out how many replicas there are
-//! - `lease`, `places`: what this replica has of a limit of calls in flight
-//! - `statement`, `voice`: what is said to Valkey about it, and by whom; `holders`: the limits that must be spoken of; `wanted`: when others want them
+//! - `lease`, `permits`: what this replica has of a limit of calls in flight
+//! - `request`, `sync_state`: what is said to Valkey about it, and by whom; `active_leases`: the limits that must be spoken of; `wanted`: when others want them
 //!
 //! Calls use the connection while there is one. The first that fails or takes too long takes it away from all; from then on
 //! every replica goes by its own part of each limit, and no call notices anything. Only the keeper brings a connection
 //! back, when Valkey answers quickly again; then each rate's next call tells it of those that it has missed, and all calls
 //! in flight are told at once.
 
-mod holders;
+mod active_leases;
 mod lease;
+mod lease_request;
 mod lease_sync;
-mod leased;
+mod leased_permits;
 mod link;
+mod recall;
 mod reconnect;
-mod statement;
-mod wanted;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,11 +28,11 @@ use redis::{Client, RedisError};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::holders::Holders;
-pub(super) use self::lease::Lease;
+use self::active_leases::ActiveLeases;
+pub(super) use self::lease::LimitLease;
 use self::link::Link;
 use super::bucket::Bucket;
-use super::{Refusal, Standing};
+use super::{RateStatus, Refusal};
 use crate::config::Secret;
 use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 
@@ -40,11 +40,11 @@ use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The number of no connection.
-const AWAY: u32 = 0;
+const NO_LINK: u32 = 0;
 
-/// The limits of all tenants in one Valkey or Redis. [`Shared::run`] must run for it to be used at all.
+/// The limits of all tenants in one Valkey or Redis. [`SharedLimits::run`] must run for it to be used at all.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedLimits {
     client: Client,
     /// Who takes longer to answer is away.
     answer_timeout: Duration,
@@ -52,7 +52,7 @@ pub struct Shared {
     replica: Uuid,
     /// Empty while Valkey is away.
     link: ArcSwapOption<Link>,
-    /// The number of the link, where a call looks before it needs the link; [`AWAY`] if there is none.
+    /// The number of the link, where a call looks before it needs the link; [`NO_LINK`] if there is none.
     link_number: AtomicU32,
     /// Wakes the keeper when the link is taken away.
     lost: Notify,
@@ -60,9 +60,9 @@ pub struct Shared {
     replicas: AtomicU32,
     /// How many the store knows of, if it counts them: who has never reached Valkey is not alone for that.
     members: Arc<AtomicU32>,
-    /// Whether this replica can be asked to give places back.
-    hears: AtomicBool,
-    holders: Holders,
+    /// Whether this replica can be asked to give permits back.
+    hears_recalls: AtomicBool,
+    active_leases: ActiveLeases,
     metrics: SharedLimitsMetrics,
 }
 
@@ -73,7 +73,7 @@ pub struct Shared {
 )]
 pub struct InvalidAddress;
 
-impl Shared {
+impl SharedLimits {
     /// For the Valkey at an address, which need not be there yet. No call waits for it for longer than
     /// `answer_timeout`, and in general only one does: see [`ANSWER_TIMEOUT`].
     pub fn connect(
@@ -88,12 +88,12 @@ impl Shared {
             answer_timeout,
             replica: Uuid::new_v4(),
             link: ArcSwapOption::empty(),
-            link_number: AtomicU32::new(AWAY),
+            link_number: AtomicU32::new(NO_LINK),
             lost: Notify::new(),
             replicas: AtomicU32::new(1),
             members: Arc::default(),
-            hears: AtomicBool::new(false),
-            holders: Holders::default(),
+            hears_recalls: AtomicBool::new(false),
+            active_leases: ActiveLeases::default(),
             metrics,
         }))
     }
@@ -118,12 +118,12 @@ impl Shared {
     pub(super) async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
-    ) -> Option<Result<Standing, Refusal>> {
+    ) -> Option<Result<RateStatus, Refusal>> {
         let link = self.link.load_full();
         if let Some(link) = link {
             match link.take_all(buckets, self.replicas()).await {
                 Ok(answer) => return Some(answer),
-                Err(error) => self.lose(&link, &error),
+                Err(error) => self.drop_link(&link, &error),
             }
         }
         self.metrics.fallbacks.inc();
@@ -132,10 +132,10 @@ impl Shared {
 
     /// Takes a link away. Of all that notice the same failure, and of those that are late and notice it when there is
     /// another link already, only the first does anything.
-    fn lose(&self, link: &Arc<Link>, error: &RedisError) {
+    fn drop_link(&self, link: &Arc<Link>, error: &RedisError) {
         let before = self.link.compare_and_swap(link, None);
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, link)) {
-            self.link_number.store(AWAY, Ordering::SeqCst);
+            self.link_number.store(NO_LINK, Ordering::SeqCst);
             self.metrics.up.set(0);
             let replicas = self.replicas();
             tracing::warn!(%error, replicas, "shared limits are away: each replica goes by its own part of them");

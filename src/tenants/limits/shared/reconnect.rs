@@ -10,42 +10,42 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
-use super::{AWAY, Shared};
+use super::{NO_LINK, SharedLimits};
 
 /// How often a replica says that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after the first failure, and at most.
-const WAIT_FIRST: Duration = Duration::from_millis(100);
-const WAIT_MAX: Duration = Duration::from_secs(1);
-/// In every so many heartbeats Valkey hears of all places that are held: often enough for one to be missed before they are
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// In every so many heartbeats Valkey hears_recalls of all permits that are held: often enough for one to be missed before they are
 /// lost.
-const BEATS_PER_ROUND: u64 = 2;
-/// How long giving places back may take at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const HEARTBEATS_PER_RENEWAL: u64 = 2;
+/// How long giving permits back may take at the end.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Shared {
+impl SharedLimits {
     /// Keeps the connection, until told to stop; then takes this replica from those that share.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        stop.run_until_cancelled(self.keep()).await;
+        stop.run_until_cancelled(self.reconnect()).await;
         // If it fails, the others notice by the silence.
-        let _ = timeout(LAST_WORDS, self.holders.give_back()).await;
-        self.link_number.store(AWAY, Ordering::SeqCst);
+        let _ = timeout(RETURN_TIMEOUT, self.active_leases.return_unused()).await;
+        self.link_number.store(NO_LINK, Ordering::SeqCst);
         if let Some(link) = self.link.swap(None) {
             let _ = link.leave(self.replica).await;
         }
     }
 
-    async fn keep(&self) {
-        let mut wait = WAIT_FIRST;
+    async fn reconnect(&self) {
+        let mut wait = RECONNECT_PAUSE;
         let mut told = false;
-        for number in AWAY + 1.. {
+        for number in NO_LINK + 1.. {
             match self.open(number).await {
                 Ok(link) => {
                     told = true;
-                    let is_of_use = self.stay(link).await;
-                    self.hears.store(false, Ordering::SeqCst);
-                    if is_of_use {
-                        wait = WAIT_FIRST;
+                    let was_useful = self.use_link(link).await;
+                    self.hears_recalls.store(false, Ordering::SeqCst);
+                    if was_useful {
+                        wait = RECONNECT_PAUSE;
                     }
                 }
                 Err(error) if !told => {
@@ -54,8 +54,8 @@ impl Shared {
                 }
                 Err(_) => {}
             }
-            sleep(some_of(wait)).await;
-            wait = (wait * 2).min(WAIT_MAX);
+            sleep(jittered(wait)).await;
+            wait = (wait * 2).min(RECONNECT_PAUSE_MAX);
         }
     }
 
@@ -70,7 +70,7 @@ impl Shared {
 
     /// Lets calls use a connection until it is lost. Whether it was of use for a while: one that is lost at once must
     /// not be made again at once, and again.
-    async fn stay(&self, link: Arc<Link>) -> bool {
+    async fn use_link(&self, link: Arc<Link>) -> bool {
         // First: once there is a link, a call may lose it.
         self.link_number.store(link.number, Ordering::SeqCst);
         self.link.store(Some(link.clone()));
@@ -78,13 +78,13 @@ impl Shared {
         tracing::info!(replicas = self.replicas(), "limits are shared");
         // At the same time: what is wanted here is given back also while much is said.
         tokio::select! {
-            is_of_use = self.beat_until_lost(&link) => is_of_use,
-            () = self.listen() => false,
+            was_useful = self.beat_until_lost(&link) => was_useful,
+            () = self.hear_recalls() => false,
         }
     }
 
     async fn beat_until_lost(&self, link: &Arc<Link>) -> bool {
-        self.holders.state_all().await;
+        self.active_leases.renew_all().await;
         let mut beats = interval(HEARTBEAT_EVERY);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         beats.tick().await;
@@ -94,7 +94,7 @@ impl Shared {
                 () = self.lost.notified() => return count > 0,
                 _ = beats.tick() => match self.beat(link, count).await {
                     Ok(()) => count += 1,
-                    Err(error) => self.lose(link, &error),
+                    Err(error) => self.drop_link(link, &error),
                 },
             }
         }
@@ -103,16 +103,16 @@ impl Shared {
     async fn beat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
         let replicas = link.heartbeat(self.replica).await?;
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
-        if count.is_multiple_of(BEATS_PER_ROUND) {
-            self.holders.state_all().await;
+        if count.is_multiple_of(HEARTBEATS_PER_RENEWAL) {
+            self.active_leases.renew_all().await;
         } else {
-            self.holders.state_surplus().await;
+            self.active_leases.return_surplus().await;
         }
         Ok(())
     }
 }
 
 /// Half of a wait or more: replicas that failed together do not all come back together.
-fn some_of(wait: Duration) -> Duration {
+fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..=1.0))
 }

@@ -1,4 +1,4 @@
-//! The limits of which something is held or in use here, so that Valkey hears of them again and again.
+//! The limits of which something is held or in use here, so that Valkey hears_recalls of them again and again.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -9,67 +9,69 @@ use futures_util::stream;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::lease::Lease;
+use super::lease::LimitLease;
 
 /// Limits that are spoken of at the same time. All at once would hold up the calls.
 const AT_ONCE: usize = 32;
 
 /// Those limits, by who speaks for them. A tenant that goes is not held by this.
 #[derive(Debug, Default)]
-pub(super) struct Holders(Mutex<HashMap<Uuid, Weak<Lease>>>);
+pub(super) struct ActiveLeases(Mutex<HashMap<Uuid, Weak<LimitLease>>>);
 
-impl Lease {
+impl LimitLease {
     /// Has the keeper know of it.
-    pub(super) fn be_kept(self: &Arc<Self>) {
+    pub(super) fn register(self: &Arc<Self>) {
         // Looked at first: while Valkey is away, every call comes by here.
-        if !self.is_kept.load(Ordering::SeqCst) && !self.is_kept.swap(true, Ordering::SeqCst) {
-            self.shared.holders.0.lock().insert(self.id, Arc::downgrade(self));
+        if !self.is_registered.load(Ordering::SeqCst)
+            && !self.is_registered.swap(true, Ordering::SeqCst)
+        {
+            self.shared.active_leases.0.lock().insert(self.id, Arc::downgrade(self));
         }
     }
 
     /// Whether it may be forgotten. Undecided until it is: who comes meanwhile makes itself known again.
-    fn is_done(&self) -> bool {
-        self.is_kept.store(false, Ordering::SeqCst);
+    fn may_be_forgotten(&self) -> bool {
+        self.is_registered.store(false, Ordering::SeqCst);
         let is_in_use = self.is_in_use();
         if is_in_use {
-            self.is_kept.store(true, Ordering::SeqCst);
+            self.is_registered.store(true, Ordering::SeqCst);
         }
         !is_in_use
     }
 }
 
-impl Holders {
+impl ActiveLeases {
     /// The limit that somebody speaks for.
-    pub fn get(&self, id: Uuid) -> Option<Arc<Lease>> {
+    pub fn get(&self, id: Uuid) -> Option<Arc<LimitLease>> {
         self.0.lock().get(&id)?.upgrade()
     }
 
     /// Says again what is held of all limits: who is silent loses it.
-    pub async fn state_all(&self) {
+    pub async fn renew_all(&self) {
         let all = self.all();
-        all.iter().for_each(|lease| lease.note_round());
-        speak(all).await;
+        all.iter().for_each(|lease| lease.count_round());
+        sync_all(all).await;
     }
 
     /// Says what is held of those of which there is too much.
-    pub async fn state_surplus(&self) {
+    pub async fn return_surplus(&self) {
         let mut some = self.all();
-        some.retain(|lease| lease.has_too_much() || !lease.is_in_force());
-        speak(some).await;
+        some.retain(|lease| lease.has_surplus() || !lease.is_in_force());
+        sync_all(some).await;
     }
 
     /// Gives back all that is not in use.
-    pub async fn give_back(&self) {
+    pub async fn return_unused(&self) {
         let all = self.all();
-        all.iter().for_each(|lease| lease.be_exact());
-        speak(all).await;
+        all.iter().for_each(|lease| lease.return_surplus_at_once());
+        sync_all(all).await;
     }
 
     /// All of them; those of which nothing is held any more are forgotten.
-    fn all(&self) -> Vec<Arc<Lease>> {
+    fn all(&self) -> Vec<Arc<LimitLease>> {
         let mut all = vec![];
         self.0.lock().retain(|_, lease| {
-            let Some(lease) = lease.upgrade().filter(|lease| !lease.is_done()) else {
+            let Some(lease) = lease.upgrade().filter(|lease| !lease.may_be_forgotten()) else {
                 return false;
             };
             all.push(lease);
@@ -79,14 +81,14 @@ impl Holders {
     }
 }
 
-async fn speak(leases: Vec<Arc<Lease>>) {
-    let speak = async |lease: Arc<Lease>| lease.speak_and_hear().await;
-    stream::iter(leases).for_each_concurrent(AT_ONCE, speak).await;
+async fn sync_all(leases: Vec<Arc<LimitLease>>) {
+    let sync_all = async |lease: Arc<LimitLease>| lease.sync().await;
+    stream::iter(leases).for_each_concurrent(AT_ONCE, sync_all).await;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ANSWER_TIMEOUT, Shared};
+    use super::super::{ANSWER_TIMEOUT, SharedLimits};
     use super::*;
     use crate::config::Secret;
     use crate::telemetry::metrics::Metrics;
@@ -94,9 +96,9 @@ mod tests {
     #[test]
     fn what_is_not_in_use_and_who_is_gone_is_forgotten() {
         let url = Secret::new("redis://127.0.0.1:1".to_owned());
-        let shared = Shared::connect(&url, ANSWER_TIMEOUT, &Metrics::new()).unwrap();
-        let kept = || shared.holders.all().len();
-        let lease = Lease::new(&shared, "limit".to_owned());
+        let shared = SharedLimits::connect(&url, ANSWER_TIMEOUT, &Metrics::new()).unwrap();
+        let kept = || shared.active_leases.all().len();
+        let lease = LimitLease::new(&shared, "limit".to_owned());
         assert_eq!(kept(), 0);
         for _ in 0..2 {
             lease.try_take(4, 0);
@@ -110,6 +112,6 @@ mod tests {
         lease.try_take(4, 0);
         drop(lease);
         assert_eq!(kept(), 0);
-        assert!(shared.holders.0.lock().is_empty());
+        assert!(shared.active_leases.0.lock().is_empty());
     }
 }

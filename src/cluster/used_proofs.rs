@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 /// Proofs that are remembered of one span: more than come. When there are more, they are refused.
-const SEEN_MAX: usize = 1 << 20;
+const PROOFS_MAX: usize = 1 << 20;
 
 /// Such proofs, those of the last full span and of the present one.
-pub(super) struct Seen {
+pub(super) struct UsedProofs {
     span: Duration,
     spans: Mutex<Spans>,
 }
@@ -21,7 +21,7 @@ struct Spans {
     before: HashSet<u64>,
 }
 
-impl Seen {
+impl UsedProofs {
     /// Remembers each for `span` at least, and twice that at most.
     pub(super) fn new(span: Duration) -> Self {
         let spans = Spans { began: Instant::now(), now: HashSet::new(), before: HashSet::new() };
@@ -29,13 +29,13 @@ impl Seen {
     }
 
     /// Remembers a proof by a number that is drawn at random for each. Tells whether it is new and there is room for it.
-    pub(super) fn is_first(&self, number: u64) -> bool {
+    pub(super) fn insert(&self, number: u64) -> bool {
         let mut spans = self.spans.lock();
         if spans.began.elapsed() >= self.span {
             spans.began = Instant::now();
             spans.before = mem::take(&mut spans.now);
         }
-        !spans.before.contains(&number) && spans.now.len() < SEEN_MAX && spans.now.insert(number)
+        !spans.before.contains(&number) && spans.now.len() < PROOFS_MAX && spans.now.insert(number)
     }
 }
 
@@ -49,28 +49,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_number_is_taken_once_for_a_span_at_least_and_not_remembered_for_ever() {
-        let seen = Seen::new(SPAN);
+        let used = UsedProofs::new(SPAN);
         for (number, later) in (0..).zip([0, 1, 30, 59]) {
             // Wherever in a span it comes.
             advance(SPAN).await;
-            assert!(seen.is_first(10 + number));
+            assert!(used.insert(10 + number));
             advance(Duration::from_secs(later)).await;
-            assert!(seen.is_first(number));
+            assert!(used.insert(number));
             advance(SPAN - Duration::from_millis(1)).await;
-            assert!(!seen.is_first(number), "{later} s later");
+            assert!(!used.insert(number), "{later} s later");
         }
         advance(SPAN).await;
-        assert!(seen.is_first(100));
+        assert!(used.insert(100));
         advance(SPAN).await;
-        assert!(seen.is_first(101));
-        let spans = seen.spans.lock();
+        assert!(used.insert(101));
+        let spans = used.spans.lock();
         assert_eq!((spans.now.len(), spans.before.len()), (1, 1));
     }
 
     #[tokio::test]
     async fn when_there_is_no_room_none_is_taken() {
-        let seen = Seen::new(SPAN);
-        seen.spans.lock().now.extend(0..SEEN_MAX as u64);
-        assert!(!seen.is_first(u64::MAX));
+        let used = UsedProofs::new(SPAN);
+        used.spans.lock().now.extend(0..PROOFS_MAX as u64);
+        assert!(!used.insert(u64::MAX));
     }
 }

@@ -1,0 +1,85 @@
+//! What is said to Valkey about a limit of calls in flight, and what it answers; `lease.lua` is the other side.
+
+use super::leased_permits::PermitCounts;
+
+/// All replicas together may hold an eighth of a limit beyond what they need.
+const HEADROOM_PART: u32 = 8;
+/// And a quarter must be free nevertheless.
+const SPARE_PART: u32 = 4;
+
+/// What is said to Valkey: totals, never differences, so that the last word is the whole truth.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct LeaseRequest {
+    /// Later ones have higher numbers.
+    pub number: u64,
+    /// LeasedPermits that may be in use before there is an answer.
+    pub held: u32,
+    /// As many as there are calls, those that wait included.
+    pub needed: u32,
+    /// As many as would save further questions.
+    pub wanted: u32,
+    /// How many there are for all.
+    pub limit: u32,
+    /// How many must stay free if the wanted is to be granted.
+    pub spare: u32,
+}
+
+/// What Valkey answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseGrant {
+    /// LeasedPermits that may be in use from now on.
+    pub permits: u32,
+    /// Whether they may be more than are needed.
+    pub has_headroom: bool,
+}
+
+impl LeaseRequest {
+    /// What is said by somebody who has so much, and for whom so many wait.
+    pub fn new(counts: PermitCounts, number: u64, waiting: u32, limit: u32, headroom: u32) -> Self {
+        let needed = counts.in_use.saturating_add(waiting);
+        // More is wished for only when a question is due anyway: who calls nothing must come to hold nothing.
+        let wanted = if waiting > 0 { needed.saturating_add(headroom) } else { needed };
+        let spare = if headroom > 0 { limit / SPARE_PART } else { u32::MAX };
+        Self { number, held: counts.leased, needed, wanted, limit, spare }
+    }
+}
+
+/// How many permits one replica may hold beyond what it needs. None of a small limit: asking is better than being off.
+pub(super) fn headroom(limit: u32, replicas: u32) -> u32 {
+    limit / HEADROOM_PART / replicas.max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_limits_have_room_and_small_ones_have_none() {
+        assert_eq!([1, 10, 15, 16, 64, 256].map(|limit| headroom(limit, 2)), [0, 0, 0, 1, 4, 16]);
+        assert_eq!(headroom(256, 1), headroom(256, 2));
+        for replicas in 2..100 {
+            // All of them together.
+            assert!(headroom(256, replicas) * replicas <= 256 / HEADROOM_PART);
+        }
+    }
+
+    #[test]
+    fn who_asks_wishes_for_more_and_who_only_tells_does_not() {
+        let counts = PermitCounts { in_use: 5, leased: 9 };
+        let asks = LeaseRequest::new(counts, 7, 2, 64, 4);
+        let expected =
+            LeaseRequest { number: 7, held: 9, needed: 7, wanted: 11, limit: 64, spare: 16 };
+        assert_eq!(asks, expected);
+        assert_eq!(
+            LeaseRequest::new(counts, 7, 0, 64, 4),
+            LeaseRequest { needed: 5, wanted: 5, ..expected }
+        );
+    }
+
+    #[test]
+    fn without_room_nothing_is_wished_for_and_no_free_place_is_enough() {
+        let counts = PermitCounts { in_use: 5, leased: 5 };
+        let asks = LeaseRequest::new(counts, 7, 1, 10, 0);
+        assert_eq!((asks.needed, asks.wanted, asks.spare), (6, 6, u32::MAX));
+    }
+}
