@@ -1,4 +1,4 @@
-//! How long one look at the limits takes.
+//! The time that one check of the limits takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use trunkline::tenants::limits::{Limits, SharedLimits};
 
 use crate::load::policy;
 
-/// Looks per measurement in memory.
+/// Checks per measurement in memory.
 const LOOKS: u32 = 1_000_000;
-/// Callers that look at shared limits at the same time, and for how long.
+/// Concurrent callers of shared limits, and how long they call.
 const CALLERS: u32 = 64;
 const SHARED_TIME: Duration = Duration::from_secs(2);
 
-/// Prints the nanoseconds of `admit_tenant` and `admit` together and, with shared limits, how many looks there are in a second.
+/// Prints the nanoseconds of `admit_tenant` and `admit` together. With shared limits, prints the
+/// checks per second, too.
 pub async fn print(shared: Option<&Arc<SharedLimits>>) {
     let scoped = ["std/echo", "std/*", "std"].map(|text| {
         let pattern = Pattern::parse(text).expect("it is a pattern");
@@ -73,7 +74,7 @@ async fn headers(policy: &Policy) -> f64 {
 
 async fn look_once(limits: &Limits) {
     let mut admission = limits.admit_tenant().await.expect("there is a place");
-    // Whether it is admitted costs about the same.
+    // A refusal costs about the same.
     let _ = std::hint::black_box(limits.admit(&mut admission, "std", Some("echo")).await);
 }
 

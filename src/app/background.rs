@@ -1,5 +1,5 @@
-//! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the usage_writer.
-//! And, since it stands in the same store, which tools were approved.
+//! Opens the state that tenants need (store, directory, shared limits, identity provider, pins),
+//! and runs the tasks that keep it up to date beside the calls.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
@@ -27,22 +27,20 @@ use crate::tenants::limits::shared::ANSWER_TIMEOUT;
 use crate::tenants::oauth::Verifier;
 use crate::tenants::usage_writer::UsageWriter;
 
-/// How long the last words to the store may take, and closing it: together less than an engine waits beyond all else.
+/// Together shorter than what a container engine allows beyond `drain_delay` and `drain_timeout`.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is open, and not followed yet.
+/// The opened state. Nothing follows the store yet.
 pub struct TenantServices {
-    /// Who there is.
     pub directory: Arc<Directory>,
-    /// Who else may say who calls.
+    /// Verifies tokens of the identity provider, if one is configured.
     pub oauth: Option<Arc<Verifier>>,
-    /// Which tools are held back.
     pub pins: Arc<Pins>,
     shared_limits: Option<Arc<SharedLimits>>,
 }
 
-/// What runs beside the calls.
+/// The tasks that run beside the calls.
 pub struct BackgroundTasks {
     stop: CancellationToken,
     usage_writer: JoinHandle<UsageWriter>,
@@ -51,7 +49,7 @@ pub struct BackgroundTasks {
 }
 
 impl TenantServices {
-    /// Opens the store and reads who there is.
+    /// Opens the store and reads tenants, keys and approved tools.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
         let store = Store::open(&config.store_url, config.auth.hash_key.as_ref()).await?;
         let shared_limits = config
@@ -69,12 +67,12 @@ impl TenantServices {
         Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
     }
 
-    /// Where limits that are shared learn how many replicas there are, while they cannot ask.
+    /// Counts the replicas, for shared limits while Valkey cannot be asked.
     pub fn members(&self) -> Arc<AtomicU32> {
         self.shared_limits.as_ref().map(|shared| shared.members().clone()).unwrap_or_default()
     }
 
-    /// Follows changes, and keeps the usage_writer.
+    /// Starts the tasks.
     pub fn start(self, gateway: Arc<Gateway>) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
@@ -88,7 +86,7 @@ impl TenantServices {
         let mut others = vec![
             spawn(&stop, async move { directory.follow().await }),
             spawn(&stop, async move { warn_of_shared_state(&gateway, &self.directory).await }),
-            // Also if nothing is pinned: a new configuration may.
+            // Even if nothing is pinned: a new configuration may pin a server.
             spawn(&stop, crate::app::pin_sync::follow(self.pins, store.clone())),
         ];
         others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
@@ -108,8 +106,8 @@ fn spawn(
 }
 
 impl BackgroundTasks {
-    /// Ends it, when no call is left. `leave_cluster` is what else the store has to hear: all of it at once, since a store that
-    /// hangs lets each wait for as long as it may.
+    /// Stops the tasks after the last call. All final writes happen at once, `leave_cluster` among
+    /// them: a store that hangs delays each of them until its timeout.
     pub async fn stop(self, leave_cluster: impl Future<Output = ()>) {
         self.stop.cancel();
         let write = async {
@@ -125,8 +123,8 @@ impl BackgroundTasks {
     }
 }
 
-/// A server of the legacy era may keep state for its connection, which is that of all tenants. Whoever knows that it
-/// does not says so.
+/// Warns of shared servers of the legacy era: they may keep state for the connection that all
+/// tenants share. Setting `sharing` explicitly silences the warning.
 async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
     let mut changed = gateway.registry().changed();
     let mut known: Vec<Weak<Backend>> = vec![];

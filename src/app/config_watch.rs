@@ -1,7 +1,7 @@
-//! The files of a configuration, looked at again and again.
+//! Watches the files of a configuration for changes.
 //!
-//! What counts is what they say, wherever they are linked to and whenever they were written: editors put a new file in
-//! the place of the old, and Kubernetes swaps a symbolic link far above it.
+//! Only their contents count, not links or timestamps: editors replace files, and Kubernetes swaps
+//! a symbolic link far above them.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 use crate::config::{Config, ConfigError, Sources};
 
-/// The files that a configuration is from.
 pub struct ConfigWatch {
     sources: Arc<Sources>,
     files: Vec<PathBuf>,
-    /// What they said when they were last read in earnest.
+    /// Contents when the configuration was last loaded.
     taken: Vec<FileContents>,
-    /// What they said at the last look.
+    /// Contents at the last poll.
     seen: Vec<FileContents>,
 }
 
-/// What a file says, or why it says nothing.
+/// Contents of a file, or why it cannot be read.
 type FileContents = Result<Vec<u8>, io::ErrorKind>;
 
 impl ConfigWatch {
-    /// Looks for the first time. To be made before the configuration is read: what changes between is noticed then.
+    /// Reads the files for the first time. Must be called before the configuration is loaded, so
+    /// that no change in between is missed.
     pub fn new(sources: Sources) -> Self {
         let files = sources.files();
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| error.kind());
@@ -31,13 +31,12 @@ impl ConfigWatch {
         Self { sources: Arc::new(sources), files, seen: taken.clone(), taken }
     }
 
-    /// Where the configuration comes from.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
 
-    /// Whether the files say something else than when they were last read, and said the same at the last look: one
-    /// that is being written is left alone.
+    /// Returns whether the contents differ from those loaded and have not changed since the last
+    /// poll: a file that is being written is left alone.
     pub(crate) async fn poll(&mut self) -> bool {
         let mut seen = Vec::with_capacity(self.files.len());
         for path in &self.files {
@@ -47,7 +46,7 @@ impl ConfigWatch {
         self.seen == before && self.seen != self.taken
     }
 
-    /// Reads and checks the configuration. What was seen last is not read again because of the files alone.
+    /// Loads and checks the configuration. The same contents are not reported as changed again.
     pub(crate) async fn read(&mut self) -> Result<Config, ConfigError> {
         self.taken.clone_from(&self.seen);
         let sources = self.sources.clone();
@@ -81,7 +80,7 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let mut watch = watch(dir.path());
         assert!(!watch.poll().await);
-        // Half of it, and then all.
+        // Half of it, then all of it.
         std::fs::write(&file, "drain_del").unwrap();
         assert!(!watch.poll().await);
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
@@ -89,7 +88,7 @@ mod tests {
         assert!(watch.poll().await);
         assert_eq!(watch.read().await.unwrap().drain_delay.as_secs(), 1);
         assert!(!watch.poll().await);
-        // Written again, and the same.
+        // Written again with the same contents.
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
         assert!(!watch.poll().await);
         assert!(!watch.poll().await);
@@ -106,7 +105,7 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         assert!(!watch.poll().await);
         assert!(!watch.poll().await);
-        // Away for good is a mistake, said once.
+        // A file that stays away is a mistake, and is reported once.
         std::fs::remove_file(&file).unwrap();
         assert!(!watch.poll().await);
         assert!(watch.poll().await);

@@ -1,4 +1,4 @@
-//! A gateway that is one of several.
+//! A gateway as one replica of a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -14,16 +14,16 @@ use crate::config::Config;
 use crate::http::Front;
 use crate::store::Store;
 
-/// What it has before it runs.
+/// A replica that has joined its cluster and does not serve yet.
 pub(super) struct JoinedCluster {
-    /// Where the others reach it.
+    /// Serves the other replicas.
     pub(super) listener: TcpListener,
     pub(super) membership: Membership,
     pub(super) endings: EndedSessions,
     replicas: Arc<Cluster>,
 }
 
-/// What it has while it runs.
+/// The tasks of a replica that serves.
 pub(super) struct ClusterTasks {
     stop: CancellationToken,
     membership: JoinHandle<()>,
@@ -31,7 +31,7 @@ pub(super) struct ClusterTasks {
 }
 
 impl JoinedCluster {
-    /// Joins the others, and keeps `count` of all of them.
+    /// Joins the cluster. `count` receives the number of replicas.
     pub(super) async fn join(
         listener: TcpListener,
         config: &Config,
@@ -43,7 +43,7 @@ impl JoinedCluster {
         Ok(Self { listener, membership, endings: EndedSessions::new(store.clone()), replicas })
     }
 
-    /// Has a front end know the others, and what they know.
+    /// Gives the HTTP state access to the cluster, and ends the sessions that ended elsewhere.
     pub(super) async fn attach(&mut self, front: Front) -> Result<Front> {
         let front = front.among(self.replicas.clone());
         loop {
@@ -58,7 +58,7 @@ impl JoinedCluster {
 }
 
 impl ClusterTasks {
-    /// Stays with the others, and follows them.
+    /// Starts the heartbeat and follows ended sessions.
     pub(super) fn start(membership: Membership, endings: EndedSessions, front: Arc<Front>) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));
@@ -66,7 +66,7 @@ impl ClusterTasks {
         Self { stop, membership, _following: AbortOnDropHandle::new(following) }
     }
 
-    /// Leaves the others, when nothing is served any more.
+    /// Leaves the cluster. Called when nothing is served any more.
     pub(super) async fn leave(self) {
         self.stop.cancel();
         let _ = self.membership.await;

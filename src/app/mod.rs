@@ -1,4 +1,4 @@
-//! The gateway put together. `main` and the tests build the same one.
+//! Assembles the gateway. `main` and the tests build the same one.
 
 pub mod background;
 pub mod config_watch;
@@ -31,14 +31,14 @@ use crate::http::{self, Front};
 use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 
-/// From the end of the servers until the answers of their calls are written.
+/// From the end of the servers until the answers to their calls are written.
 const FINAL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A gateway that listens, and whose servers are being started.
+/// A gateway that listens, and whose servers are starting.
 pub struct App {
-    /// What is in force.
+    /// The configuration in force.
     config: Arc<ArcSwap<Config>>,
-    /// Its files, and who may ask to have them read again.
+    /// Reloads the configuration when its files change or when notified.
     watch: Option<(ConfigWatch, Arc<Notify>)>,
     metrics: Metrics,
     front: Arc<Front>,
@@ -95,28 +95,28 @@ impl App {
         })
     }
 
-    /// Has the configuration read again when its files change, and when `asked` is notified.
+    /// Reloads the configuration when its files change, and when `asked` is notified.
     pub fn with_config_watch(self, watch: ConfigWatch, asked: Arc<Notify>) -> Self {
         Self { watch: Some((watch, asked)), ..self }
     }
 
-    /// Where callers are served.
+    /// Returns the address for callers.
     pub fn addr(&self) -> Result<SocketAddr> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Where operators are served, if elsewhere.
+    /// Returns the address for operators, if it is a separate one.
     pub fn ops_addr(&self) -> Option<SocketAddr> {
         self.ops_listener.as_ref()?.local_addr().ok()
     }
 
-    /// Where other replicas are served, if there may be any.
+    /// Returns the address for other replicas, if replicas are configured.
     pub fn replicas_addr(&self) -> Option<SocketAddr> {
         self.among.as_ref()?.listener.local_addr().ok()
     }
 
     /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
-    /// finished within the limit, servers stopped.
+    /// finished within `drain_timeout`, servers stopped.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
         let drain_replicas = CancellationToken::new();
@@ -165,14 +165,14 @@ impl App {
         self.front.close_streams();
         let served = async {
             serving.wait().await;
-            // Last: calls that are under way may wait for what comes by way of other replicas.
+            // Last: calls in flight may wait for requests from other replicas.
             drain_replicas.cancel();
             serving_replicas.wait().await;
         };
         tokio::pin!(served);
         if timeout(config.drain_timeout, &mut served).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
-            // Ended by their servers' end, calls are answered: not run, or outcome unknown.
+            // Stopping the servers answers their calls: not executed, or outcome unknown.
             self.stop_servers.cancel();
             drain_replicas.cancel();
             if timeout(FINAL_ANSWERS_TIMEOUT, &mut served).await.is_err() {
@@ -188,7 +188,7 @@ impl App {
                 among.leave().await;
             }
         };
-        // After the last call: what was used of it is written down too.
+        // After the last call, so that its usage is written too.
         tenants.stop(leave).await;
         tracing::info!("shut down");
     }

@@ -1,4 +1,5 @@
-//! Between the store and the gateway: what was approved goes one way, what servers have the other.
+//! Synchronises pins: approvals go from the store to the gateway, observed tools from the gateway
+//! to the store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::pins::{Definition, canonical, within_bounds};
 use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError};
 use crate::telemetry::metrics::Metrics;
 
-/// A server that changes its tools all the time is not written down all the time.
+/// Limits the writes for a server that keeps changing its tools.
 const WRITE_PAUSE: Duration = Duration::from_millis(300);
 
-/// The pinned servers of a configuration, with what was approved as far as that can be read now.
+/// Returns the pinned servers of a configuration, with their approvals as far as the store can be
+/// read.
 pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
     let pinned = config.servers.iter().filter(|(_, server)| server.pin);
     let pins = Arc::new(Pins::new(pinned.map(|(id, _)| id), metrics));
@@ -29,7 +31,7 @@ pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> A
     pins
 }
 
-/// Keeps both sides up to date. Never done.
+/// Keeps both sides up to date. Runs for ever.
 pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
     let meanwhile = "the last known approvals stay in force";
     let mut follower = Follower::new(store.changes(), "approved tools", meanwhile);
@@ -42,7 +44,7 @@ pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
     }
 }
 
-/// Goes on with the other servers where one cannot be dealt with; gives the first problem.
+/// Continues with the other servers if one fails. Returns the first error.
 async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     let mut pinned = store.pinned().await?;
     let (were_any, mut outcome) = approve_first_use(pins, store, &pinned).await;
@@ -64,7 +66,8 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     outcome
 }
 
-/// Approves what servers have that were never seen before. Says whether there were any, and the first problem.
+/// Approves the tools of servers that are seen for the first time. Returns whether there were any,
+/// and the first error.
 async fn approve_first_use(
     pins: &Pins,
     store: &Store,
@@ -85,8 +88,8 @@ async fn approve_first_use(
     (were_any, outcome)
 }
 
-/// What is to be written down of what a server has. What it no longer has only if it was just asked: another replica may
-/// have another run of it.
+/// Compares the tools of a server's instances with what the store knows. Missing tools count only
+/// after a fresh list: another replica's instance may have others.
 fn sighting(known: &Pinned, runs: &[Arc<ToolSet>], is_fresh: bool) -> Sighting {
     let tools = || runs.iter().flat_map(|tools| tools.all());
     let held: Vec<&Tool> = tools().filter(|tool| tool.is_held()).collect();

@@ -1,7 +1,8 @@
-//! The configuration, read again while the gateway runs: when its files change ([`watch`]) and when somebody asks.
+//! Reloads the configuration while the gateway runs: when its files change ([`ConfigWatch`]) and on
+//! request.
 //!
-//! All of it is read and checked as at the start, with the same environment and command line. Then what can change
-//! does, or, if there is a mistake anywhere, nothing.
+//! The whole configuration is loaded and checked as at the start, with the same environment and
+//! command line. It is applied only if it is free of mistakes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,31 +17,26 @@ use crate::registry::Registry;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
 
-/// How often the files are looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads the configuration again, and has it applied.
 pub struct Reload {
-    /// Its files.
     pub watch: ConfigWatch,
-    /// Told to read them now.
+    /// Requests a reload.
     pub asked: Arc<Notify>,
-    /// What is in force.
+    /// The configuration in force.
     pub config: Arc<ArcSwap<Config>>,
-    /// The servers.
     pub registry: Registry,
-    /// The tenants.
     pub directory: Arc<Directory>,
-    /// What is counted.
     pub metrics: ConfigMetrics,
 }
 
 impl Reload {
-    /// Goes on as long as the gateway does. Never done.
+    /// Runs for ever.
     pub async fn run(mut self) {
         loop {
             tokio::select! {
-                // Looks too, so that the next look does not take what is read now for a change.
+                // Polls too, so that the next poll does not report the contents that are loaded
+                // now.
                 () = self.asked.notified() => drop(self.watch.poll().await),
                 () = sleep(POLL_EVERY) => if !self.watch.poll().await { continue },
             }

@@ -1,25 +1,21 @@
-//! Where other replicas reach this one.
+//! The address at which other replicas reach this one.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::lookup_host;
 
-/// Why that is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// The machine's name cannot be looked up.
     #[error(
         "`replicas.address` is not set, and the name of this machine, `{name}`, cannot be looked up ({cause}): \
          set `replicas.address` to where other replicas reach this one"
     )]
     Unknown {
-        /// The name.
         name: String,
-        /// Not a `source`: the text has it already.
+        /// Not a `source`: the message contains it already.
         cause: io::Error,
     },
-    /// It leads nowhere that others could reach.
     #[error(
         "`replicas.address` is not set, and the name of this machine, `{0}`, has no address that others could reach: \
          set `replicas.address` to where other replicas reach this one"
@@ -27,8 +23,8 @@ pub enum AddressError {
     OnlyLocal(String),
 }
 
-/// The address that others are told: the one that is configured, or where this one listens, or, where that is any address of
-/// this machine, the first that its name has.
+/// Returns the advertised address: the configured one, else the bound one. If that is unspecified,
+/// returns the first reachable address of the machine's name.
 pub(super) async fn own(
     advertised: Option<SocketAddr>,
     bound: SocketAddr,
@@ -48,7 +44,7 @@ pub(super) async fn own(
     }
 }
 
-/// The first that others can reach, of the kind that is listened on.
+/// Returns the first address that other replicas can reach, of the family that is bound.
 fn first(mut found: impl Iterator<Item = SocketAddr>, bound: SocketAddr) -> Option<SocketAddr> {
     let is_served = |address: &SocketAddr| bound.is_ipv6() || address.is_ipv4();
     let is_local = |address: &SocketAddr| {

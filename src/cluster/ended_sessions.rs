@@ -1,5 +1,6 @@
-//! Sessions that end before their tokens do. Each replica writes down those that have ended there, and reads those that have
-//! ended elsewhere: a token that was given back is good nowhere, not even in replicas that are started later.
+//! Sessions that end before their tokens expire. Each replica writes those that ended there to the
+//! store, and reads those that ended elsewhere. So no replica accepts such a token, not even one
+//! that starts later.
 
 use std::future::pending;
 use std::sync::atomic::Ordering;
@@ -12,30 +13,30 @@ use super::Cluster;
 use crate::common::ids::SessionId;
 use crate::store::{EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
 
-/// Sessions that have ended and are not written down yet, while the store is away.
+/// Ended sessions that may wait for the store.
 pub(super) const UNWRITTEN_MAX: usize = 4096;
-/// How many of them are written at once.
 const BATCH: usize = 1000;
 
-/// A session that has ended here.
+/// A session that ended here and is not in the store yet.
 pub(super) struct UnwrittenEnd {
     id: SessionId,
     /// In milliseconds since 1970.
     expires: i64,
-    /// Told when it is written down.
+    /// Fires when the store has it.
     written: oneshot::Sender<()>,
 }
 
 impl Cluster {
-    /// Has it written down that a session has ended here, whose token would be good until `expires` (in milliseconds since
-    /// 1970). Whoever wants to know that it is done waits; it is in any case, unless too many wait for the store.
+    /// Queues the end of a session for the store. Its token would be valid until `expires`, in
+    /// milliseconds since 1970. The receiver fires when it is written, or fails if the queue is
+    /// full.
     pub fn record_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
         if let Err(TrySendError::Full(_)) =
             self.ended_here.try_send(UnwrittenEnd { id, expires, written })
         {
             let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
-            // Not for each, when there are many.
+            // Once for many.
             if lost.is_power_of_two() {
                 tracing::warn!(
                     lost,
@@ -47,11 +48,11 @@ impl Cluster {
     }
 }
 
-/// Writes down what has ended here.
+/// Writes sessions that ended here to the store.
 pub(super) struct EndedSessionWriter {
     store: Store,
     ended: mpsc::Receiver<UnwrittenEnd>,
-    /// Taken from there, and not written yet.
+    /// Received, and not written yet.
     unwritten: Vec<UnwrittenEnd>,
 }
 
@@ -60,7 +61,7 @@ impl EndedSessionWriter {
         Self { store, ended, unwritten: vec![] }
     }
 
-    /// Done when there can be no more. Giving it up loses nothing.
+    /// Returns when no more can come. Cancelling loses nothing.
     pub(super) async fn run(&mut self) {
         let mut outage = Outage::new("ended sessions", "they are written later");
         loop {
@@ -75,7 +76,7 @@ impl EndedSessionWriter {
         }
     }
 
-    /// Writes what is left, as far as it can be.
+    /// Writes the rest, without retrying.
     pub(super) async fn flush(&mut self) {
         while let Ok(end) = self.ended.try_recv() {
             self.unwritten.push(end);
@@ -98,7 +99,7 @@ impl EndedSessionWriter {
     }
 }
 
-/// Tells of sessions that have ended, wherever that was.
+/// Reads the sessions that ended on any replica.
 pub struct EndedSessions {
     store: Store,
     follower: Follower,
@@ -106,19 +107,18 @@ pub struct EndedSessions {
 }
 
 impl EndedSessions {
-    /// From the first on that the store knows.
     pub fn new(store: Store) -> Self {
         let meanwhile = "sessions that end on other replicas may still be accepted here";
         let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
         Self { follower, store, read: EndedCursor::default() }
     }
 
-    /// Some that were not given before; none if there are no more.
+    /// Returns some that were not returned before; none if there are no more.
     pub async fn read(&mut self) -> Result<Vec<EndedSession>, StoreError> {
         self.store.ended_sessions(&mut self.read).await
     }
 
-    /// The same, as soon as there are any.
+    /// Waits until there are some.
     pub async fn next(&mut self) -> Vec<EndedSession> {
         loop {
             let read = self.read().await;
@@ -142,12 +142,12 @@ mod tests {
         let replica = Cluster { ended_here, ..replica("a key") };
         let noted = [(); 3].map(|()| replica.record_ended(SessionId::new(), 0));
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
-        // Whoever waits for one that is lost does not wait for ever.
+        // Waiting for a lost one fails at once.
         let [first, second, third] = noted;
         assert!(second.await.is_err() && third.await.is_err());
         let _ = waiting.recv().await.unwrap().written.send(());
         assert!(first.await.is_ok());
-        // At the end nobody takes any more, and none counts as lost.
+        // At shutdown the receiver is gone, and none counts as lost.
         drop(waiting);
         drop(replica.record_ended(SessionId::new(), 0));
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);

@@ -1,4 +1,4 @@
-//! Who is there: each replica says so in the store every two seconds, and reads who else does.
+//! Membership: each replica writes a heartbeat to the store, and reads the other replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,11 @@ use super::ended_sessions::{EndedSessionWriter, UnwrittenEnd};
 use super::{Cluster, Peer};
 use crate::store::{Outage, Store, StoreError};
 
-/// How often to say so. Who has not for ten seconds is taken for gone.
+/// A replica without a heartbeat for ten seconds counts as gone.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
-/// How often to look for what can be deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// What keeps a replica among the others, to be run beside the calls.
+/// The tasks that keep a replica in the cluster.
 pub struct Membership {
     replicas: Arc<Cluster>,
     store: Store,
@@ -34,19 +33,19 @@ impl Membership {
         Self { replicas, store, ended_sessions }
     }
 
-    /// Says that this one is there, and learns who else is.
+    /// Writes a heartbeat and reads the other replicas.
     pub(super) async fn heartbeat(&self) -> Result<(), StoreError> {
         heartbeat(&self.store, &self.replicas).await
     }
 
-    /// Keeps it until `stop`, and then leaves.
+    /// Runs until `stop`, then leaves the cluster.
     pub async fn run(mut self, stop: CancellationToken) {
         let Self { replicas, store, ended_sessions } = &mut self;
         let keeping =
             async { tokio::join!(keep_alive(store, replicas), ended_sessions.run(), sweep(store)) };
         stop.run_until_cancelled(keeping).await;
         self.ended_sessions.flush().await;
-        // Otherwise the others find out by themselves.
+        // If this fails, the others notice the missing heartbeat.
         if let Err(error) = self.store.remove_replica(&self.replicas.me.id).await {
             tracing::debug!(%error, "this replica could not say that it leaves");
         }
@@ -63,7 +62,7 @@ async fn heartbeat(store: &Store, replicas: &Cluster) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Never done. While the store is away, those who were there are taken to be there still.
+/// Runs for ever. While the store is away, known replicas count as present.
 async fn keep_alive(store: &Store, replicas: &Cluster) {
     let mut beats = interval(HEARTBEAT_EVERY);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,11 +73,11 @@ async fn keep_alive(store: &Store, replicas: &Cluster) {
     }
 }
 
-/// Never done. Beside the beats: who has much to delete must not be taken for gone.
+/// Runs for ever, beside the heartbeat: a long deletion must not delay it.
 async fn sweep(store: &Store) {
     loop {
         sleep(SWEEP_EVERY).await;
-        // What is left is deleted the next time.
+        // The rest is deleted the next time.
         let _ = store.delete_gone_replicas().await;
         let _ = store.delete_ended_sessions().await;
     }

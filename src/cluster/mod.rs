@@ -1,13 +1,14 @@
-//! Several gateways that stand for one behind a load balancer: who they are, and how one reaches another.
+//! Several gateways behind one load balancer: their membership, and requests between them.
 //!
-//! Any replica answers nearly everything. What belongs to one of them is sent on to it:
+//! Any replica answers nearly everything. A request that concerns one replica's session is
+//! forwarded to it.
 //!
-//! - `address`: where others reach this one
-//! - `request`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
-//!   not come before
-//! - `quota`: how much is told at once
-//! - `members`: who is there, by the store
-//! - `ended_here`: which sessions have ended, by the store
+//! - `address`: the address that this replica advertises
+//! - `peer_request`: a request to another replica; `proof` authenticates it, and `used_proofs`
+//!   prevents replays
+//! - `notice_quota`: bounds the notices in flight
+//! - `members`: membership, through the store
+//! - `ended_sessions`: sessions that ended, through the store
 
 mod address;
 mod ended_sessions;
@@ -47,68 +48,60 @@ pub use self::notice_quota::NoticePermit;
 pub use self::peer_request::{PROOF, PeerRequest, REFUSED_BY, REPLICA, SendError, end_to_end};
 pub use self::proof::{OpenedProof, ProofError};
 
-/// Cluster are near each other: one that does not take a connection by then is not there.
+/// Replicas are near each other: one that does not accept a connection by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Less than what a gateway keeps an unused connection open for.
+/// Shorter than a gateway keeps idle connections open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How a replica is found out that has gone without a word.
+/// Detects a replica that vanished silently.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long all others together may take to hear something.
+/// For all receivers of a notice together.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Words that may be on their way at once, with nobody waiting for them: for all others, and, apart from these, for those that
-/// keep sessions which are used here.
+/// Notices in flight that nobody waits for: to all replicas, and separately to the owners of
+/// sessions that are used here.
 const NOTICES_MAX: usize = 256;
-/// Of these, one tenant's.
 const NOTICES_OF_TENANT_MAX: usize = 16;
 
-/// One of the replicas, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Another one each time that it is started.
+    /// Different after each start.
     pub id: String,
-    /// Where others reach it.
     pub address: SocketAddr,
 }
 
-/// This replica among the others.
+/// This replica's view of the cluster.
 pub struct Cluster {
     me: Peer,
     sealer: Sealer,
     http: reqwest::Client,
-    /// The others, as of the last time that the store told.
+    /// The other replicas, as last read from the store.
     others: ArcSwap<Vec<Peer>>,
-    /// How many that are, with this one.
+    /// The number of replicas, this one included.
     count: Arc<AtomicU32>,
-    /// Sessions that have ended here, to be written down.
+    /// Sessions that ended here, on their way to the store.
     ended_here: mpsc::Sender<UnwrittenEnd>,
-    /// Those that could not be.
+    /// Ended sessions that did not fit into the queue.
     unwritten_lost: AtomicU64,
     refusals: RefusalLog,
-    /// The proofs of others.
     used_proofs: UsedProofs,
-    /// For what all others have to hear.
+    /// For notices to all replicas.
     notices: Arc<NoticeQuota>,
-    /// For what keeps sessions from ending.
+    /// For notices that keep a session alive.
     use_notices: Arc<NoticeQuota>,
 }
 
-/// Why this gateway cannot be one of several.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Others could not reach it.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// It cannot reach others.
     #[error("HTTP cannot be spoken to other replicas: {0}")]
     Http(#[from] reqwest::Error),
-    /// It does not learn of others.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Cluster {
-    /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`; how many there are is
-    /// kept in `count`. What is given besides is to be kept running.
+    /// Joins the cluster. `bound` is the address on which this replica listens for others; `count`
+    /// receives the number of replicas. The membership must be kept running.
     pub async fn join(
         config: &Config,
         bound: SocketAddr,
@@ -145,23 +138,23 @@ impl Cluster {
         Ok((replicas, membership))
     }
 
-    /// This one, as the others know it.
     pub fn me(&self) -> &Peer {
         &self.me
     }
 
-    /// All others, and `owner` if it is not known to be one of them.
+    /// Returns all other replicas, and `owner` if it is not among them.
     pub fn others_and(&self, owner: Option<&Peer>) -> Vec<Peer> {
         let others = self.others.load();
         let unknown = owner.filter(|owner| others.iter().all(|other| other.id != owner.id));
         others.iter().chain(unknown).cloned().collect()
     }
 
-    /// Tells others something, and waits a little while until they have heard it. Who cannot be reached is left out.
+    /// Sends a request to several replicas, and waits briefly for their answers. Unreachable ones
+    /// are skipped.
     pub async fn notify(&self, to: &[Peer], request: &PeerRequest) {
         let told = to.iter().map(|peer| async {
             match self.send(peer, request).await {
-                // Read to its end, so that the connection can be used again.
+                // Read to the end, so that the connection can be reused.
                 Ok(heard) => drop(heard.bytes().await),
                 Err(error) => {
                     tracing::debug!(replica = %peer.address, %error, "a replica was not told");
@@ -171,17 +164,17 @@ impl Cluster {
         let _ = timeout(NOTICE_TIMEOUT, join_all(told)).await;
     }
 
-    /// A permit to tell something that concerns `tenant`. There is none while too much is being told.
+    /// Returns a permit for one notice that concerns `tenant`, unless too many are in flight.
     pub fn notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
         self.notices.take(tenant)
     }
 
-    /// The same to tell that a session of `tenant` is in use.
+    /// Returns a permit for one notice that a session of `tenant` is in use.
     pub fn use_notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
         self.use_notices.take(tenant)
     }
 
-    /// Tells others something without waiting.
+    /// Sends a notice without waiting for answers.
     pub fn notify_in_background(
         self: &Arc<Self>,
         permit: NoticePermit,

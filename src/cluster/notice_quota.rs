@@ -1,5 +1,5 @@
-//! NoticeQuota to tell other replicas something with nobody waiting for it: a bounded number in all, and of each tenant, so that
-//! none can keep the others from being heard.
+//! Bounds the notices in flight that nobody waits for: in all and for each tenant, so that no
+//! tenant delays the notices of others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 
 use crate::common::ids::TenantId;
 
-/// All quota of one kind.
 pub(super) struct NoticeQuota {
     max: usize,
     tenant_max: usize,
@@ -21,19 +20,18 @@ struct Taken {
     by_tenant: HashMap<TenantId, usize>,
 }
 
-/// One permit; free again when dropped.
+/// Held while one notice is in flight.
 pub struct NoticePermit {
     quota: Arc<NoticeQuota>,
     tenant: TenantId,
 }
 
 impl NoticeQuota {
-    /// So many in all, and of each tenant.
     pub(super) fn new(max: usize, tenant_max: usize) -> Arc<Self> {
         Arc::new(Self { max, tenant_max, taken: Mutex::default() })
     }
 
-    /// A permit for `tenant`, if it may have another.
+    /// Returns `None` if the tenant, or all tenants together, have as many as allowed.
     pub(super) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<NoticePermit> {
         let mut taken = self.taken.lock();
         let of_tenant = taken.by_tenant.get(tenant).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A request on its way to another replica.
+//! Requests to other replicas.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use super::{Cluster, Peer};
 
-/// The header that has the proof.
+/// Carries the proof of a request.
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
-/// The header of an answer that shows that the replica has opened the proof.
+/// Shows, in an answer, that the replica has opened the proof.
 pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
-/// The header of an answer that says which replica has refused the proof.
+/// Names, in an answer, the replica that refused the proof.
 pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
-/// How often it is said of a replica that it refuses.
+/// For each replica.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Headers that are about one connection, or are made anew for each.
+/// Headers that belong to one connection, or are set for each.
 static OF_CONNECTION: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -39,26 +39,23 @@ static OF_CONNECTION: [HeaderName; 11] = [
     EXPECT,
 ];
 
-/// A request as it came. Not to be printed: it has what lets a caller in.
+/// A request as received. Has no `Debug`: it contains credentials.
 #[derive(Clone)]
 pub struct PeerRequest {
-    /// Its method.
     pub method: Method,
-    /// Its path, without a query.
+    /// Without a query.
     pub path: String,
-    /// Those of its headers that are not about the connection.
+    /// Without those that belong to the connection.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Bytes,
 }
 
-/// Why a replica gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It is not there: it has not seen the request.
+    /// It has not seen the request.
     #[error("it is not there: {0}")]
     Gone(String),
-    /// It is there, and has not taken the request.
+    /// It has not accepted the request.
     #[error(
         "it refuses the proof: `session_keys` must be the same in all replicas, and their clocks be right"
     )]
@@ -69,7 +66,8 @@ pub enum SendError {
 }
 
 impl Cluster {
-    /// Sends a request to another replica, and waits for its answer to begin. How long that may take is up to the caller.
+    /// Sends a request to another replica, and waits for the head of its answer. The caller sets
+    /// the timeout.
     pub async fn send(&self, to: &Peer, request: &PeerRequest) -> Result<Response, SendError> {
         let mut proven = self.prove(to, request);
         let headers = std::mem::take(&mut proven.headers);
@@ -78,7 +76,7 @@ impl Cluster {
         let outgoing = outgoing.header(&PROOF, &proven.proof).body(request.body.clone());
         let response = outgoing.send().await.map_err(SendError::of)?;
         let said = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        // Whatever else is at its address now has not opened the proof.
+        // Anything else at this address cannot have opened the proof.
         if said(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
             return Ok(response);
         }
@@ -91,12 +89,12 @@ impl Cluster {
     }
 }
 
-/// Which replicas have refused what this one sends, of late.
+/// When each replica was last logged to refuse this one's requests.
 #[derive(Default)]
 pub(super) struct RefusalLog(Mutex<HashMap<String, Instant>>);
 
 impl RefusalLog {
-    /// Says so, if it was not said a moment ago. Tells whether it was.
+    /// Logs a refusal, at most once in [`REFUSAL_LOGGED_EVERY`]. Returns whether it did.
     fn note(&self, by: &Peer) -> bool {
         let mut said = self.0.lock();
         said.retain(|_, at| at.elapsed() < REFUSAL_LOGGED_EVERY);
@@ -126,7 +124,7 @@ impl SendError {
     }
 }
 
-/// The headers that are not about the connection, nor between replicas.
+/// Returns the headers that belong neither to the connection nor to the link between replicas.
 pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<_> = named.flat_map(|value| value.split(',').map(str::trim)).collect();

@@ -1,9 +1,10 @@
-//! The proof that a request comes from another replica, and what only that one may read of it.
+//! Proves that a request comes from another replica, and hides its credentials.
 //!
-//! It is a text that is sealed with the keys that replicas have in common, and names the request: for whom, method, path, body
-//! and time; it is good once. What lets its caller in (key or token, and the session) travels inside: whoever listens on the way, or has got the
-//! address of a replica that is gone, learns nothing that would let it in. Nor can it answer in that one's stead: an answer carries a seal
-//! of its own, which only who has opened the proof can make.
+//! A proof is sealed with the keys that all replicas share. It names the receiver, method, path,
+//! body and time, and is accepted once. The caller's credentials (key or token, and session) travel
+//! inside it. So neither an eavesdropper nor whoever has the address of a former replica learns
+//! them. Nor can they answer: an answer carries a seal that only a replica that opened the proof
+//! can make.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,18 +16,18 @@ use sha2::{Digest, Sha256};
 use super::{Cluster, Peer, PeerRequest};
 use crate::common::seal::Purpose;
 
-/// How old, or by another clock how new, a proof may be.
+/// Tolerates clocks that differ by this much in either direction.
 const VALID_FOR: Duration = Duration::from_secs(30);
-/// How long one that is taken may go on being good: it may be by a clock that is ahead.
+/// How long a proof must be remembered: its clock may be ahead.
 pub(super) const ACCEPTED_FOR: Duration = Duration::from_secs(2 * VALID_FOR.as_secs());
-/// The headers that let a caller in.
+/// The caller's credentials.
 static SECRET_HEADERS: [HeaderName; 3] = [
     AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("mcp-session-id"),
 ];
 
-/// What is sealed.
+/// The sealed part.
 #[derive(Serialize, Deserialize)]
 struct Proof {
     to: String,
@@ -35,39 +36,37 @@ struct Proof {
     body: [u8; 32],
     /// In milliseconds since 1970.
     at: u64,
-    /// Drawn at random.
+    /// Random.
     number: u64,
     headers: Vec<(String, String)>,
 }
 
-/// A proof of which all but the body is in order. Not to be printed: it has what lets a caller in.
+/// A proof that is valid, except that the body is not compared yet. Has no `Debug`: it contains
+/// credentials.
 pub struct OpenedProof {
     body: [u8; 32],
     number: u64,
     headers: Vec<(String, String)>,
 }
 
-/// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofError {
-    /// It is for another replica, which had this address before.
+    /// It is for a replica that had this address before.
     NotForUs,
-    /// It does not come from a replica, or not as it was sent, or not now, or not for the first time.
+    /// Not sealed by a replica, altered, expired or used before.
     Invalid,
 }
 
-/// What goes out with a request.
 pub(super) struct ProvenRequest {
-    /// For [`PROOF`](super::PROOF).
+    /// The value of [`PROOF`](super::PROOF).
     pub(super) proof: String,
-    /// The request's headers without those that are in the proof.
+    /// The headers outside of the proof.
     pub(super) headers: HeaderMap,
-    /// What the answer must know.
+    /// Proves the answer.
     number: u64,
 }
 
 impl Cluster {
-    /// Proves where a request comes from.
     pub(super) fn prove(&self, to: &Peer, request: &PeerRequest) -> ProvenRequest {
         self.prove_at(to, request, now())
     }
@@ -76,7 +75,7 @@ impl Cluster {
         let mut plain = request.headers.clone();
         let mut headers = vec![];
         for name in &SECRET_HEADERS {
-            // Of two, this replica has gone by the first; with others it would be longer than can be opened.
+            // This replica has used the first value; more could make the proof too long to open.
             let value = request.headers.get(name).and_then(|value| value.to_str().ok());
             headers.extend(value.map(|value| (name.to_string(), value.to_owned())));
             plain.remove(name);
@@ -96,7 +95,7 @@ impl Cluster {
         ProvenRequest { proof, headers: plain, number }
     }
 
-    /// What an answer says to be known as that of this replica, which has opened the proof.
+    /// Returns the signature of an answer, by the replica that opened the proof.
     pub fn sign(&self, opened: &OpenedProof) -> String {
         self.sealer.seal(
             Purpose::ReplicaAnswer,
@@ -105,14 +104,14 @@ impl Cluster {
         )
     }
 
-    /// Whether an answer is by the replica that was asked.
+    /// Returns whether an answer was signed by the replica that was asked.
     pub(super) fn is_signed(&self, signature: &str, by: &Peer, proven: &ProvenRequest) -> bool {
         let context = proven.number.to_le_bytes();
         let id = self.sealer.open(Purpose::ReplicaAnswer, &context, signature);
         id.is_some_and(|id| id == by.id.as_bytes())
     }
 
-    /// Looks at a request's proof, before its body is read.
+    /// Checks a request's proof, before its body is read.
     pub fn verify_proof(
         &self,
         proof: &str,
@@ -128,7 +127,7 @@ impl Cluster {
         if !is_now || proof.method != method.as_str() || proof.path != path {
             return Err(ProofError::Invalid);
         }
-        // From here on it is used up, whatever its body is.
+        // From here on the proof is used up, whatever the body is.
         if !self.used_proofs.insert(proof.number) {
             return Err(ProofError::Invalid);
         }
@@ -137,12 +136,11 @@ impl Cluster {
 }
 
 impl OpenedProof {
-    /// Whether it was made for this body.
     pub fn matches_body(&self, body: &[u8]) -> bool {
         Sha256::digest(body).as_slice() == self.body
     }
 
-    /// Puts what was sealed back among the headers, in the place of whatever else is there.
+    /// Replaces the credentials among the headers by those in the proof.
     pub fn restore_headers(self, headers: &mut HeaderMap) {
         for name in &SECRET_HEADERS {
             headers.remove(name);

@@ -1,4 +1,4 @@
-//! Cluster for tests.
+//! A replica for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use super::{Cluster, Peer};
 use crate::common::seal::Sealer;
 use crate::config::Secret;
 
-/// One that nobody has heard of.
+/// Returns a replica that no other knows.
 pub(crate) fn replica(key: &str) -> Cluster {
     let id = uuid::Uuid::new_v4().simple().to_string();
     Cluster {

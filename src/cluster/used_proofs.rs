@@ -1,4 +1,4 @@
-//! The proofs that were taken here, for as long as they would be good: none is taken twice.
+//! Remembers accepted proofs as long as they are valid, so that none is accepted twice.
 
 use std::collections::HashSet;
 use std::mem;
@@ -6,10 +6,10 @@ use std::mem;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-/// Proofs that are remembered of one span: more than come. When there are more, they are refused.
+/// More than come in one span. Proofs beyond it are refused.
 const PROOFS_MAX: usize = 1 << 20;
 
-/// Such proofs, those of the last full span and of the present one.
+/// Proofs of the last full span and of the current one.
 pub(super) struct UsedProofs {
     span: Duration,
     spans: Mutex<Spans>,
@@ -22,13 +22,13 @@ struct Spans {
 }
 
 impl UsedProofs {
-    /// Remembers each for `span` at least, and twice that at most.
+    /// Each proof is remembered for at least `span`, and at most twice that.
     pub(super) fn new(span: Duration) -> Self {
         let spans = Spans { began: Instant::now(), now: HashSet::new(), before: HashSet::new() };
         Self { span, spans: Mutex::new(spans) }
     }
 
-    /// Remembers a proof by a number that is drawn at random for each. Tells whether it is new and there is room for it.
+    /// Remembers a proof by its random number. Returns whether it is new and fits.
     pub(super) fn insert(&self, number: u64) -> bool {
         let mut spans = self.spans.lock();
         if spans.began.elapsed() >= self.span {
@@ -51,7 +51,7 @@ mod tests {
     async fn a_number_is_taken_once_for_a_span_at_least_and_not_remembered_for_ever() {
         let used = UsedProofs::new(SPAN);
         for (number, later) in (0..).zip([0, 1, 30, 59]) {
-            // Wherever in a span it comes.
+            // At different times within a span.
             advance(SPAN).await;
             assert!(used.insert(10 + number));
             advance(Duration::from_secs(later)).await;

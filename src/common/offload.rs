@@ -1,4 +1,4 @@
-//! What would hold up others is done aside, by threads that have nothing else to do.
+//! Runs long computations on threads of their own, so that they do not delay other tasks.
 
 use std::future::pending;
 use std::num::NonZero;
@@ -9,35 +9,35 @@ use std::thread::available_parallelism;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// A message that is longer than this is read aside. One of 16 MiB takes milliseconds, in which a worker of the runtime would do
-/// nothing for anybody else; handing over a short one takes longer than reading it.
+/// Longer messages are offloaded. Reading 16 MiB takes milliseconds, in which a worker would serve
+/// nobody else; handing over a short message costs more than reading it.
 pub const LONG: usize = 256 * 1024;
 
-/// Turns to do something aside, first come, first served. There are half as many as processors, which all the process shares and
-/// so do these: the workers keep the other half, and names are looked up and programs started by threads of the same pool.
+/// First come, first served. Half as many as processors, so that the runtime's workers keep the
+/// other half.
 static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits()));
 
 fn permits() -> usize {
     (available_parallelism().map_or(1, NonZero::get) / 2).max(1)
 }
 
-/// Does it aside, when it is its permit.
+/// Runs `work` on a blocking thread, once there is a permit.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let permit = PERMITS.acquire().await.expect("there are always permits");
     let work = move || {
-        // As long as the work, whether or not anybody still waits for that.
+        // Held as long as the work runs, even if nobody waits for it any more.
         let _permit = permit;
         work()
     };
     match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
         Ok(done) => done,
         Err(Ok(panic)) => resume_unwind(panic),
-        // The runtime ends, and with it whoever waits here.
+        // The runtime ends, and this task with it.
         Err(Err(_)) => pending().await,
     }
 }
 
-/// Does what is to be done with a message of `len` bytes; aside, if it is long.
+/// Runs `work` for a message of `len` bytes; offloads it if the message is long.
 pub async fn offload_if_long<T: Send + 'static>(
     len: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -45,7 +45,6 @@ pub async fn offload_if_long<T: Send + 'static>(
     if len <= LONG { work() } else { offload(work).await }
 }
 
-/// To see that something is done aside.
 #[cfg(test)]
 pub mod testing {
     use std::pin::pin;
@@ -55,7 +54,7 @@ pub mod testing {
     use tokio::runtime::Builder;
     use tokio::task::spawn_blocking;
 
-    /// Whether some of it is done aside: it does not end as long as there is no thread for that.
+    /// Returns whether some of the work is offloaded: then it waits for a free thread.
     pub fn is_offloaded(work: impl Future) -> bool {
         let runtime =
             Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn nothing_is_done_aside_before_its_turn() {
-        // One thread does one after the other.
+        // One thread runs one job at a time.
         let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
             let others = PERMITS.acquire_many(permits() as u32).await.unwrap();
@@ -119,7 +118,7 @@ mod tests {
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert!(PERMITS.try_acquire().is_err());
         drop(release);
-        // It comes back, and so do those of the others.
+        // Its permit comes back, as do those of the others.
         drop(others);
         drop(PERMITS.acquire_many(permits() as u32).await.unwrap());
     }

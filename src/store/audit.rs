@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The audit log.
 
 use serde_json::Value;
 use sqlx::{Any, Transaction};
@@ -8,56 +8,50 @@ use super::{Store, StoreError, now, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::KeyId;
 
-/// Whoever makes a change.
+/// Names who makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor(String);
 
-/// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// Its id. Later ones are greater.
+    /// Later ones are greater.
     pub id: String,
-    /// When, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub at: i64,
-    /// Who, such as `cli:root`.
+    /// Such as `cli:root`.
     pub actor: String,
-    /// What was done, such as `key.create`.
+    /// Such as `key.create`.
     pub action: String,
-    /// To whom, such as `tenant:acme` or `key:0123456789AB`.
+    /// Such as `tenant:acme` or `key:0123456789AB`.
     pub target: String,
-    /// How it is now.
+    /// The state after the change.
     pub detail: Value,
 }
 
 impl Actor {
-    /// Somebody at the command line.
     pub fn cli(user: &str) -> Self {
         Self(format!("cli:{user}"))
     }
 
-    /// The gateway itself.
     pub(super) fn gateway() -> Self {
         Self("gateway".to_owned())
     }
 
-    /// Whoever calls for a tenant.
     pub fn tenant(id: &TenantId) -> Self {
         Self(format!("tenant:{id}"))
     }
 
-    /// The holder of a key.
     pub fn key(id: KeyId) -> Self {
         Self(format!("key:{id}"))
     }
 
-    /// As it is written down.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Store {
-    /// The last changes, the latest first: at most `limit`, and only those before an id, if one is given.
+    /// Returns the latest changes first: at most `limit`, and only those before the id `before`.
     pub async fn audit(
         &self,
         limit: u32,
@@ -80,7 +74,7 @@ impl Store {
     }
 }
 
-/// Notes a change in the transaction that makes it.
+/// Writes an entry in the transaction that makes the change.
 pub(super) async fn note(
     transaction: &mut Transaction<'static, Any>,
     actor: &Actor,

@@ -1,4 +1,4 @@
-//! MCP sessions that ended before their tokens did.
+//! MCP sessions that ended before their tokens expired.
 
 use sqlx::AssertSqlSafe;
 
@@ -6,36 +6,31 @@ use super::changes::{Subject, bump_revision};
 use super::{Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::SessionId;
 
-/// Rows that are read at once.
 const ROWS_PER_READ: i64 = 5_000;
-/// Rows that are written by one statement.
 const ROWS_PER_STATEMENT: usize = 200;
-/// Rows that are deleted by one statement.
 const DELETED_PER_STATEMENT: i64 = 1_000;
 
-/// Id, expiry and revision, as they stand there.
+/// Id, expiry and revision.
 type Row = (String, i64, i64);
 
-/// A session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSession {
-    /// Which.
     pub id: SessionId,
-    /// Until when its token would be good, in milliseconds since 1970.
+    /// The expiry of the session's token, in milliseconds since 1970.
     pub expires: i64,
 }
 
-/// How far they have been read. At first, not at all.
+/// How far ended sessions have been read.
 #[derive(Debug, Default)]
 pub struct EndedCursor {
-    /// Which change has noted the last one. Later ones have greater numbers.
+    /// The change that wrote the last one read.
     revision: i64,
-    /// The last one, as it stands in the store.
+    /// The last one read.
     id: String,
 }
 
 impl Store {
-    /// Notes that sessions have ended, each with the time when its token does. All replicas hear of it.
+    /// Writes ended sessions, each with the expiry of its token. All replicas are notified.
     pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<(), StoreError> {
         with_timeout(async {
             let mut write = self.write().await?;
@@ -57,9 +52,9 @@ impl Store {
         .await
     }
 
-    /// Sessions that were not `read` before, in the order in which they were noted, and are still of interest: some of them,
-    /// none if there are no more. Changes are made one after the other, so that none comes later before one that was read.
-    /// A row that is none must not hide those after it, and is left out.
+    /// Returns some sessions after the cursor whose tokens have not expired, and advances it; none
+    /// if there are no more. Changes are serialised, so that no row appears behind the cursor.
+    /// Corrupt rows are skipped.
     pub async fn ended_sessions(
         &self,
         read: &mut EndedCursor,
@@ -87,7 +82,7 @@ impl Store {
         with_timeout(rows.fetch_all(self.pool())).await
     }
 
-    /// Deletes those whose tokens have ended too.
+    /// Deletes those whose tokens have expired.
     pub async fn delete_ended_sessions(&self) -> Result<(), StoreError> {
         loop {
             let some = sqlx::query(
@@ -102,7 +97,6 @@ impl Store {
     }
 }
 
-/// The session that a row is of.
 fn ended((id, expires, _): &Row) -> Option<EndedSession> {
     let session = SessionId::parse(id);
     if session.is_none() {

@@ -1,4 +1,4 @@
-//! What can go wrong with the store.
+//! Errors of the store.
 
 use sqlx::migrate::MigrateError;
 
@@ -6,39 +6,29 @@ use super::KeyOwner;
 use crate::common::ids::ServerId;
 use crate::pins::Hash;
 
-/// Why the store did not do what was asked. No text contains a password or a key.
+/// No message contains a password or a key.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The address is none.
     #[error("the store's URL cannot be used: {0}")]
     InvalidUrl(String),
-    /// The database cannot be reached, is too slow, or is not in a state to work. It may be later.
+    /// Temporary: the database cannot be reached, is too slow or overloaded.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// There is one already.
     #[error("there is a {0} already")]
     AlreadyExists(String),
-    /// There is none.
     #[error("there is no {0} in the store")]
     NotFound(String),
-    /// Its owner has as many active keys as are allowed.
     #[error("{0} has {max} active keys already; revoke one first", max = .0.active_keys_max())]
     TooManyKeys(KeyOwner),
-    /// The server has no such definition, or no longer, or it is approved already.
+    /// The definition has changed, is gone, or is approved already.
     #[error(
         "server `{server}` has no definition {hash} that is held back: it may have changed again; \
          `trunkline pin list {server}` shows what it has now"
     )]
-    NotHeld {
-        /// Which server.
-        server: ServerId,
-        /// What was to be approved.
-        hash: Hash,
-    },
-    /// More was asked for than is given at once.
+    NotHeld { server: ServerId, hash: Hash },
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),
-    /// The database has something in it that this version does not understand, or refused a statement.
+    /// The database contains data that this version cannot read, or refused a statement.
     #[error("the store has a fault: {0}")]
     Corrupt(String),
 }
@@ -77,7 +67,7 @@ impl From<MigrateError> for StoreError {
     }
 }
 
-/// Whether an error of a database speaks of its state and not of the statement.
+/// Returns whether a database error is about its state, not about the statement.
 fn is_temporary(code: &str) -> bool {
     // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources (53), operator
     // intervention (57), system (58), no such database, a standby.
@@ -86,7 +76,8 @@ fn is_temporary(code: &str) -> bool {
         return classes.iter().any(|class| code.starts_with(class))
             || ["3D000", "25006"].contains(&code);
     }
-    // SQLite, the kind of error in the low byte: permission, busy, locked, read-only, input or output, full, cannot open.
+    // SQLite has the kind of error in the low byte: permission, busy, locked, read-only, input or
+    // output, full, cannot open.
     code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 3 | 5 | 6 | 8 | 10 | 13 | 14))
 }
 

@@ -1,4 +1,4 @@
-//! API keys: whose they are, and until when. Of the keys themselves there are hashes only.
+//! API keys. The store has only their hashes.
 
 use std::fmt;
 
@@ -10,56 +10,39 @@ use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
-/// Uses that one statement notes.
 const USES_PER_STATEMENT: usize = 200;
 
-/// Whose a key is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOwner {
-    /// A tenant's, for calls.
     Tenant(TenantId),
-    /// An administrator's.
     Admin,
 }
 
-/// What is kept of a key. Times are milliseconds since 1970.
+/// Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// Which.
     pub id: KeyId,
-    /// Whose.
     pub owner: KeyOwner,
-    /// What to compare with.
     pub hash: KeyHash,
-    /// What it is called, if it is.
     pub name: Option<String>,
-    /// When it was made.
     pub created: i64,
-    /// From when on it is not valid.
     pub expires: Option<i64>,
-    /// When it was revoked.
     pub revoked: Option<i64>,
-    /// When it was last used, as far as it has been noted.
+    /// As far as it has been written.
     pub last_used: Option<i64>,
 }
 
-/// Whether a key is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// It is.
     Active,
-    /// Not any more.
     Expired,
-    /// Somebody has taken it back.
     Revoked,
 }
 
-/// A key that was just made. It cannot be shown again.
+/// A new key. It cannot be shown again.
 #[derive(Debug)]
 pub struct NewKey {
-    /// The key.
     pub key: ApiKey,
-    /// What is kept of it.
     pub record: KeyRecord,
 }
 
@@ -67,7 +50,6 @@ type KeyRow =
     (String, Option<String>, String, Option<String>, i64, Option<i64>, Option<i64>, Option<i64>);
 
 impl KeyRecord {
-    /// Whether it is valid at a time.
     pub fn state(&self, now: i64) -> KeyState {
         match (self.revoked, self.expires) {
             (Some(_), _) => KeyState::Revoked,
@@ -78,7 +60,6 @@ impl KeyRecord {
 }
 
 impl KeyState {
-    /// In one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -89,8 +70,8 @@ impl KeyState {
 }
 
 impl KeyOwner {
-    /// How many keys may be active. Of a tenant's: the one in use, and the one that replaces it. Administrators are
-    /// several people, and each has a key.
+    /// Two for a tenant, so that one can replace the other. Administrators are several people, each
+    /// with a key.
     pub fn active_keys_max(&self) -> usize {
         match self {
             Self::Tenant(_) => 2,
@@ -98,7 +79,7 @@ impl KeyOwner {
         }
     }
 
-    /// As it stands in the table.
+    /// Returns the value of the column `tenant`.
     fn tenant(&self) -> Option<&str> {
         match self {
             Self::Tenant(id) => Some(id.as_str()),
@@ -108,7 +89,7 @@ impl KeyOwner {
 }
 
 impl Store {
-    /// One key, also if it is revoked or has expired.
+    /// Returns a key, even if it is revoked or has expired.
     pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let row = sqlx::query_as(
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
@@ -117,7 +98,7 @@ impl Store {
         with_timeout(row.fetch_optional(self.pool())).await?.map(record).transpose()
     }
 
-    /// All keys of one owner, the oldest first, also those that are not valid any more.
+    /// Returns all keys of an owner, the oldest first, including revoked and expired ones.
     pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>, StoreError> {
         let rows = sqlx::query_as(
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
@@ -127,7 +108,7 @@ impl Store {
         with_timeout(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
     }
 
-    /// Makes a key. Whether there is such a tenant, the caller knows: it may stand in a configuration file.
+    /// Creates a key. The caller checks that the tenant exists: it may be in a configuration file.
     pub async fn create_key(
         &self,
         actor: &Actor,
@@ -160,7 +141,7 @@ impl Store {
         Ok(NewKey { key, record })
     }
 
-    /// Takes a key back. It may have been taken back before.
+    /// Revokes a key. It may have been revoked before.
     pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<(), StoreError> {
         with_timeout(async {
             let mut change = self.change().await?;
@@ -181,10 +162,10 @@ impl Store {
         .await
     }
 
-    /// Notes when keys were last used. Earlier times than those noted are passed over, and so are unknown keys.
+    /// Writes when keys were last used. Ignores unknown keys, and times before the stored ones.
     pub async fn record_key_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
         let mut uses = uses.to_vec();
-        // In one order, so that replicas wait for each other and not in a circle; one use of each key, the last.
+        // Sorted, so that replicas cannot deadlock; only the last use of each key.
         uses.sort_unstable_by(|(a, a_at), (b, b_at)| a.cmp(b).then(b_at.cmp(a_at)));
         uses.dedup_by_key(|(id, _)| *id);
         for uses in uses.chunks(USES_PER_STATEMENT) {
@@ -240,7 +221,7 @@ async fn write(
     Ok(())
 }
 
-/// Takes back what keys a tenant has; gives how many.
+/// Revokes all keys of a tenant. Returns how many.
 pub(super) async fn revoke_all(
     change: &mut Transaction<'static, Any>,
     tenant: &TenantId,
@@ -253,7 +234,7 @@ pub(super) async fn revoke_all(
     Ok(revoked.rows_affected())
 }
 
-/// All keys that are not revoked.
+/// Returns all keys that are not revoked.
 pub(super) async fn read_valid(
     connection: &mut AnyConnection,
 ) -> Result<Vec<KeyRecord>, StoreError> {

@@ -1,12 +1,14 @@
-//! Tenants, their keys and secrets, what they have used, which tools were approved, who changed what, and what replicas
-//! tell each other, in SQLite or PostgreSQL. The only place with SQL.
+//! Tenants, keys, secrets, usage, approved tools, the audit log and the cluster's state, in SQLite
+//! or PostgreSQL. The only place with SQL.
 //!
-//! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
+//! One statement serves both databases: `$1` parameters, TEXT and BIGINT. `open` has the
+//! differences.
 //!
 //! - `open`: connections and migrations
-//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file per kind of row
-//! - `changes`: hearing of what others have changed
-//! - `error`: what can go wrong
+//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
+//!   per kind of row
+//! - `changes`: notices what others have changed; `follow` keeps copies in memory up to date
+//! - `error`: errors
 //!
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
 
@@ -46,10 +48,10 @@ pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
-/// How long anything may take. Callers wait for some of it.
+/// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An open store. Clones share it.
+/// A cheap handle.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -61,8 +63,8 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the store at `sqlite://path` or `postgres://…`; makes it if it is not there, and brings it up to date.
-    /// Without a key to hash with, it has one of its own.
+    /// Opens the store at `sqlite://path` or `postgres://…`, creates it if it is missing, and
+    /// migrates it. Without `hash_key`, the store uses a key of its own.
     pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self, StoreError> {
         let (kind, pool) = open::open(url).await?;
         let hasher = match hash_key {
@@ -72,12 +74,12 @@ impl Store {
         Ok(Self(Arc::new(Inner { kind, url: url.clone(), pool, hasher })))
     }
 
-    /// What hashes keys as those of the store are hashed.
+    /// Returns the hasher of the stored keys.
     pub fn hasher(&self) -> &Hasher {
         &self.0.hasher
     }
 
-    /// Closes all connections. SQLite then tidies up its files.
+    /// Closes all connections. SQLite then removes its temporary files.
     pub async fn close(&self) {
         let _ = timeout(QUERY_TIMEOUT, self.0.pool.close()).await;
     }
@@ -86,24 +88,24 @@ impl Store {
         &self.0.pool
     }
 
-    /// Sees the store as it is now, whatever others do meanwhile.
+    /// Begins a transaction that reads one consistent state.
     async fn snapshot(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
     }
 
-    /// A transaction that writes.
     async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
     }
 
-    /// A transaction that changes tenants, keys or pins: there is one at a time, and all replicas hear of it.
+    /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
+    /// notified.
     async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
         let mut transaction = self.write().await?;
         changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
     }
 
-    /// A transaction that changes secrets, and the number of the change.
+    /// Begins a change of secrets. Returns its revision as well.
     async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
         let mut transaction = self.write().await?;
         let revision =
@@ -112,7 +114,7 @@ impl Store {
     }
 }
 
-/// Gives up after [`QUERY_TIMEOUT`]: a database that has stopped answers nothing, not even an error.
+/// Gives up after [`QUERY_TIMEOUT`]: a database that hangs returns not even an error.
 async fn with_timeout<T, E: Into<StoreError>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, StoreError> {
@@ -122,7 +124,7 @@ async fn with_timeout<T, E: Into<StoreError>>(
     }
 }
 
-/// `($1, $2), ($3, $4)`: placeholders for the values of so many rows.
+/// Returns `($1, $2), ($3, $4)` for two rows of two columns.
 fn placeholders(rows: usize, columns: usize) -> String {
     let row = |row: usize| {
         let placeholders: Vec<String> =

@@ -1,5 +1,5 @@
-//! Connections: where the database is, how it is opened and brought up to date. What the two databases do not have in
-//! common is here and in `changes`.
+//! Connects to the database and migrates it. The differences between the databases are here and in
+//! `changes`.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -19,32 +19,31 @@ use tokio::time::{sleep, timeout};
 use super::{StoreError, with_timeout};
 use crate::config::Secret;
 
-/// PostgreSQL has 100 by default, for all replicas together.
+/// PostgreSQL allows 100 by default, for all replicas together.
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 /// One writes at a time; the others read.
 const SQLITE_CONNECTIONS_MAX: u32 = 5;
-/// Less than [`super::QUERY_TIMEOUT`], so that what waits for a connection says so.
+/// Less than [`super::QUERY_TIMEOUT`], so that the error names the reason.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it waits when it is opened: whoever is before may have migrations to run, or much to write.
+/// Another process may be migrating, or writing much.
 const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long SQLite waits for another process that writes: less than [`super::QUERY_TIMEOUT`].
+/// How long SQLite waits for another writer: less than [`super::QUERY_TIMEOUT`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
 const URL_HINT: &str = "`[store] url` says where else";
-/// A connection that gives no sign of life in this time after use is not used again.
+/// A connection that does not answer a ping within this time after use is closed.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Long enough for the migrations of another replica that was first.
+/// Long enough for the migrations of another replica.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// 62^43 is a little more than 2^256.
 const OWN_HASH_KEY_LEN: usize = 43;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// PostgreSQL must not go on with what nobody waits for any more, nor let a gateway that has stopped in the middle of a
-/// change hold up the others.
+/// PostgreSQL must not continue statements that nobody waits for, nor let a gateway that hangs in a
+/// transaction block the others.
 const POSTGRES_SETTINGS: &str =
     "SET statement_timeout = '3s'; SET idle_in_transaction_session_timeout = '5s'";
 
-/// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Sqlite,
@@ -52,7 +51,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Begins a transaction that writes. SQLite takes the lock at once: it gives none to whoever has read before.
+    /// Returns the statement that begins a writing transaction. SQLite takes the lock at once,
+    /// since it refuses a lock after a read.
     pub(super) fn begin_write(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN IMMEDIATE",
@@ -60,7 +60,8 @@ impl Kind {
         }
     }
 
-    /// Asks for the database's own time, in milliseconds since 1970: the clocks of those who use it may differ.
+    /// Returns the query for the database's time, in milliseconds since 1970: the clocks of
+    /// replicas may differ.
     pub(super) fn clock(self) -> &'static str {
         match self {
             Self::Sqlite => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
@@ -68,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Begins a transaction in which all is read as of one moment.
+    /// Returns the statement that begins a transaction which reads one consistent state.
     pub(super) fn begin_snapshot(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN",
@@ -77,7 +78,6 @@ impl Kind {
     }
 }
 
-/// Opens a database and brings it up to date.
 pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
     sqlx::any::install_default_drivers();
     if url.expose().starts_with("sqlite:") {
@@ -106,7 +106,7 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
 }
 
-/// The file that a URL names, by its full path. A relative one is of the working directory.
+/// Returns the file of a URL by its full path. Relative paths start at the working directory.
 fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
     let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
     if path.is_empty() || path == ":memory:" || path.contains('?') {
@@ -118,12 +118,12 @@ fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
     let options = SqliteConnectOptions::from_str(url).map_err(invalid_url)?;
     let path = std::path::absolute(options.get_filename());
     let path = path.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    // By way of its URL, since that is how the pool gets it.
+    // Through its URL, since the pool gets it so.
     let url = SqliteConnectOptions::new().filename(path).to_url_lossy();
     SqliteConnectOptions::from_url(&url).map_err(invalid_url)
 }
 
-/// Makes the file, if it is not there, so that only its owner can read it.
+/// Creates the file, if it is missing, readable by its owner only.
 fn create_private(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -131,9 +131,9 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// sqlx has no lock for SQLite: whoever comes first has the file, and the others wait in this transaction.
+/// sqlx has no migration lock for SQLite, so this transaction serialises migrations.
 async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateError> {
-    // The change to a write-ahead log does not wait for others that open the file at the same time.
+    // Switching to the write-ahead log does not wait for others that open the file.
     let mut connection = loop {
         match options.connect().await {
             Err(error) if is_busy(&error) => sleep(RETRY_DELAY).await,
@@ -141,7 +141,7 @@ async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateErr
         }
     };
     let mut transaction = connection.begin_with(Kind::Sqlite.begin_write()).await?;
-    // Not `run`: the compiler would not let it be moved between threads.
+    // Not `run`: its future is not `Send`.
     migrator().run_direct(None, &mut *transaction, false).await?;
     transaction.commit().await?;
     Ok(connection.close().await?)
@@ -166,7 +166,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
             Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
         })
         .after_release(|connection, _| {
-            // sqlx itself asks without a limit, and a database that has gone silent would keep all connections.
+            // sqlx pings without a timeout: a silent database would hold all connections.
             Box::pin(async move {
                 let alive = timeout(ALIVE_TIMEOUT, connection.ping()).await;
                 alive.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
@@ -177,7 +177,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
 
 async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
     let mut connection = with_timeout(options.connect()).await?;
-    // A connection of its own: its end gives back the lock, whatever happens.
+    // A connection of its own, which releases the migration lock when it closes.
     match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
         Ok(outcome) => outcome?,
         Err(_) => {
@@ -190,7 +190,7 @@ async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> 
 
 fn migrator() -> Migrator {
     let mut migrator = sqlx::migrate!();
-    // A newer version may have been here, and have been taken back.
+    // A newer version may have been rolled back.
     migrator.set_ignore_missing(true);
     migrator
 }
@@ -199,7 +199,7 @@ fn pool(connections_max: u32) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// The key that the store hashes with when nobody has given it one. All who ask get the same.
+/// Returns the store's own hash key, which is created once.
 pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
     let made = Alphanumeric.sample_string(&mut rand::rng(), OWN_HASH_KEY_LEN);
     sqlx::query(
@@ -212,7 +212,6 @@ pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
     Ok(Secret::new(key.fetch_one(pool).await?))
 }
 
-/// Says where the trouble is.
 fn with_place(place: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause) => StoreError::Unavailable(format!("{place}: {cause}")),
@@ -221,7 +220,7 @@ fn with_place(place: &str, error: StoreError) -> StoreError {
     }
 }
 
-/// Says what to do about a file that cannot be written.
+/// Adds what to do about a file that cannot be written.
 fn with_hint(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause)
@@ -233,7 +232,7 @@ fn with_hint(error: StoreError) -> StoreError {
     }
 }
 
-/// What the parsers say repeats nothing of the URL.
+/// The parsers' messages repeat nothing of the URL.
 fn invalid_url(error: sqlx::Error) -> StoreError {
     let hint = "in a password, write `%40` for `@`, `%3A` for `:`, `%2F` for `/`, `%23` for `#`";
     StoreError::InvalidUrl(format!("{error}; {hint}"))
@@ -243,7 +242,7 @@ fn invalid_url(error: sqlx::Error) -> StoreError {
 mod tests {
     use super::*;
 
-    /// The compiler notices when a file changes, but not when there is a new one.
+    /// The compiler notices changed files, but not new ones.
     #[test]
     fn the_migrations_of_the_directory_are_the_embedded_ones() {
         let names = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap();

@@ -1,4 +1,4 @@
-//! Definitions of tools: which were approved, and which wait to be.
+//! Definitions of tools: approved ones, and those held back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,30 +12,28 @@ use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
 use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
-/// Definitions that are held back, of one server: what is beyond them waits to be written down.
+/// Definitions held back for one server. Further ones wait until there is room.
 pub const HELD_MAX: usize = 500;
-/// Rows that are written at once: few enough that one statement, once prepared, serves for many.
+/// Few enough that one prepared statement serves most writes.
 const ROWS_MAX: usize = 50;
-/// Who has approved what a server had when it was first seen.
+/// The approver of tools that a server had when it was first seen.
 const FIRST_USE: &str = "first use";
 
-/// What is known of one server's definitions, without their texts.
+/// One server's definitions, without their texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// The tools that were approved.
     pub approved: HashMap<String, Hash>,
-    /// Those of them that the server no longer has.
+    /// Approved tools that the server no longer has.
     pub gone: HashSet<String>,
-    /// What is held back.
     pub held: HashSet<(String, Hash)>,
 }
 
-/// What a gateway has found to be another in what a server has.
+/// Differences between a server's tools and the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// Definitions that are held back from now on.
+    /// Definitions to hold back.
     pub held: Vec<Definition>,
-    /// Those that the server no longer has.
+    /// Held definitions that the server no longer has.
     pub released: Vec<(String, Hash)>,
     /// Approved tools that the server no longer has.
     pub gone: Vec<String>,
@@ -44,7 +42,6 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// Whether there is nothing to write down.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -54,7 +51,7 @@ type PinRow = (String, String, String, String, i64, String, Option<i64>);
 type HeldRow = (String, String, String, String, i64);
 
 impl Store {
-    /// All servers whose tools are pinned, as of one moment.
+    /// Returns all pinned servers, consistently.
     pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -65,7 +62,7 @@ impl Store {
         .await
     }
 
-    /// What was approved and what is held back, of one server or of all, as of one moment.
+    /// Returns approved and held definitions of one server or of all, consistently.
     pub async fn pins(
         &self,
         server: Option<&ServerId>,
@@ -97,8 +94,8 @@ impl Store {
         .await
     }
 
-    /// Approves what a server has when it is seen for the first time. Says whether it was: of several replicas that see
-    /// it at once, one is the first, and what it has seen counts for all.
+    /// Approves the tools of a server that is seen for the first time. Returns whether it was: of
+    /// several replicas, the first one's tools count for all.
     pub async fn first_use(
         &self,
         server: &ServerId,
@@ -126,7 +123,7 @@ impl Store {
         .await
     }
 
-    /// Writes down what a gateway has seen. Only those who approve read it, so nobody is told.
+    /// Writes differences. Only those who approve read them, so nobody is notified.
     pub async fn record_sighting(
         &self,
         server: &ServerId,
@@ -152,8 +149,8 @@ impl Store {
         .await
     }
 
-    /// Approves definitions that are held back, all of them or none. A definition is named by its hash, so that what is
-    /// approved is what was looked at. Gives the names of the tools.
+    /// Approves held definitions, all or none. The hash ensures that what was reviewed is approved.
+    /// Returns the names of the tools.
     pub async fn approve(
         &self,
         actor: &Actor,
@@ -165,7 +162,7 @@ impl Store {
             let mut wanted = BTreeMap::new();
             for some in hashes.chunks(ROWS_MAX) {
                 let held = held_definitions(&mut change, server, some).await?;
-                // Of two of one tool, the last.
+                // Of two definitions of one tool, the last.
                 wanted.extend(held.into_iter().map(|held| (held.tool.clone(), held)));
             }
             let approved: BTreeMap<_, _> =
@@ -184,8 +181,8 @@ impl Store {
         .await
     }
 
-    /// Forgets that a tool was approved: it is held back as if it were new. Or all of a server: what it has when it is
-    /// next seen is approved then. Gives how many were forgotten.
+    /// Forgets one approval: the tool is held back as if it were new. Without a tool, forgets the
+    /// whole server: its tools are approved when it is next seen. Returns how many were forgotten.
     pub async fn forget_pins(
         &self,
         actor: &Actor,
@@ -252,7 +249,7 @@ async fn read_pinned(
     Ok(pinned)
 }
 
-/// Definitions that are held back. All of them must be.
+/// Returns held definitions. Fails if one is not held.
 async fn held_definitions(
     change: &mut Transaction<'static, Any>,
     server: &ServerId,
@@ -271,7 +268,7 @@ async fn held_definitions(
     }
 }
 
-/// A statement about definitions of a server.
+/// Builds a statement about definitions of a server.
 fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, Any, AnyArguments> {
     let text = format!("{text} ({})", placeholders_from(2, hashes.len()));
     let is_usual = matches!(hashes.len(), 1 | ROWS_MAX);
@@ -279,7 +276,7 @@ fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, A
     hashes.iter().fold(query, |query, hash| query.bind(hash.to_string()))
 }
 
-/// In place of what was approved of the same tools before.
+/// Replaces earlier approvals of the same tools.
 async fn write_pins(
     change: &mut Transaction<'static, Any>,
     server: &ServerId,
@@ -303,7 +300,7 @@ async fn write_pins(
     Ok(())
 }
 
-/// Not if there are as many as there may be.
+/// Does nothing if the server has [`HELD_MAX`] already.
 async fn insert_held(
     write: &mut Transaction<'static, Any>,
     server: &ServerId,
@@ -326,7 +323,6 @@ async fn insert_held(
     Ok(())
 }
 
-/// Definitions that are not held back any more.
 async fn delete_held(
     write: &mut Transaction<'static, Any>,
     server: &ServerId,
@@ -337,7 +333,7 @@ async fn delete_held(
     Ok(())
 }
 
-/// Since when a server no longer has these tools; it has them, if never.
+/// Sets since when the server no longer has these tools; `None` if it has them.
 async fn set_gone(
     write: &mut Transaction<'static, Any>,
     server: &ServerId,
@@ -353,7 +349,7 @@ async fn set_gone(
     Ok(())
 }
 
-/// `$3, $4`: placeholders for so many values.
+/// Returns `$3, $4` for two values from 3 on.
 fn placeholders_from(first: usize, len: usize) -> String {
     (first..first + len).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,14 +1,14 @@
-//! The gateways that use the store and can be reached by each other.
+//! The replicas that use this store.
 
 use super::{Store, StoreError, with_timeout};
 
-/// A replica that has not been heard of for so long is taken for gone, in milliseconds.
+/// A replica without a heartbeat for so long counts as gone.
 const GONE_AFTER_MS: i64 = 10_000;
-/// How long the rows of those that are gone are kept: nobody reads them.
+/// Rows of replicas that are gone are not read any more.
 const KEPT_MS: i64 = 60_000;
 
 impl Store {
-    /// Notes that a replica is there; gives the ids and addresses of all others that are.
+    /// Writes a heartbeat. Returns the ids and addresses of all other live replicas.
     pub async fn heartbeat(
         &self,
         id: &str,
@@ -39,7 +39,6 @@ impl Store {
         .await
     }
 
-    /// Takes a replica off the list.
     pub async fn remove_replica(&self, id: &str) -> Result<(), StoreError> {
         let left = sqlx::query("DELETE FROM replicas WHERE id = $1").bind(id);
         with_timeout(left.execute(self.pool())).await.map(drop)

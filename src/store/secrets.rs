@@ -1,4 +1,4 @@
-//! Tenants' secrets, sealed. What they are nobody here can tell.
+//! Tenants' secrets, sealed. The store cannot open them.
 
 use serde_json::json;
 use sqlx::{Any, AnyConnection, Transaction};
@@ -9,48 +9,39 @@ use super::tenants::skip_corrupt;
 use super::{Actor, Store, StoreError, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
-/// Secrets that are sealed anew in one transaction.
 const ROWS_PER_ROTATION: i64 = 100;
 
-/// A secret as it is stored. Not to be printed: sealed values need not be in logs either.
+/// Has no `Debug`: sealed values must not be logged either.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedSecret {
-    /// Whose it is.
     pub tenant: TenantId,
-    /// Who gets it.
     pub server: ServerId,
-    /// What it is called.
     pub name: String,
-    /// Its value.
     pub sealed: String,
-    /// Which change has set it.
+    /// The revision that set it.
     pub version: i64,
 }
 
-/// That a secret is set, and when it was.
+/// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRecord {
-    /// Who gets it.
     pub server: ServerId,
-    /// What it is called.
     pub name: String,
     /// In milliseconds since 1970.
     pub updated: i64,
 }
 
-/// What became of all secrets when they should be sealed anew.
+/// The result of a rotation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rotated {
-    /// Those that were looked at.
     pub seen: u64,
-    /// Those that were sealed anew.
     pub resealed: u64,
 }
 
 type SecretRow = (String, String, String, String, i64);
 
 impl Store {
-    /// All secrets as of one moment, and the number of the last change.
+    /// Returns all secrets and their revision, consistently.
     pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>), StoreError> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -69,7 +60,7 @@ impl Store {
         .await
     }
 
-    /// Which secrets a tenant has set, for one server or for all. Never what they are.
+    /// Lists the secrets of a tenant, for one server or for all, without values.
     pub async fn list_secrets(
         &self,
         tenant: &TenantId,
@@ -88,8 +79,8 @@ impl Store {
         Ok(rows.into_iter().map(record).filter_map(skip_corrupt).collect())
     }
 
-    /// Sets a secret to what was sealed for this place; gives when. Whether there is such a tenant, and whether its
-    /// server wants that secret, the caller knows.
+    /// Sets a secret to a sealed value. Returns when. The caller checks that the tenant exists and
+    /// that the server has such a secret.
     pub async fn set_secret(
         &self,
         actor: &Actor,
@@ -121,7 +112,6 @@ impl Store {
         .await
     }
 
-    /// Removes a secret.
     pub async fn remove_secret(
         &self,
         actor: &Actor,
@@ -134,7 +124,7 @@ impl Store {
             StoreError::NotFound(what)
         };
         with_timeout(async {
-            // Looked for first: whoever names what is not there must not hold up those who change something.
+            // Looked up first: a request for a missing secret must not delay real changes.
             let known = sqlx::query(
                 "SELECT name FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
             )
@@ -160,8 +150,8 @@ impl Store {
         .await
     }
 
-    /// Goes through all secrets, a few at a time, and replaces what `reseal` gives another sealed value for. Their values
-    /// stay the same.
+    /// Passes all secrets to `reseal`, in batches, and stores the sealed values it returns. The
+    /// plain values stay the same.
     pub async fn rotate_secrets(
         &self,
         actor: &Actor,
@@ -179,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Those after `last`; gives the last of them.
+    /// Rotates the batch after `last`. Returns its last row.
     async fn rotate_some(
         &self,
         actor: &Actor,
@@ -235,7 +225,8 @@ async fn read_after(
     Ok(rows.fetch_all(connection).await?)
 }
 
-/// Deletes what a tenant has left. Announced first: whoever sets a secret does it in that order too.
+/// Deletes all secrets of a tenant. The revision is increased first, in the same order as when a
+/// secret is set.
 pub(super) async fn delete_all(
     kind: Kind,
     change: &mut Transaction<'static, Any>,
@@ -247,7 +238,7 @@ pub(super) async fn delete_all(
     Ok(())
 }
 
-/// Notes what was done to a secret, and never what it is.
+/// Writes an audit entry without the value.
 async fn note(
     change: &mut Transaction<'static, Any>,
     actor: &Actor,

@@ -1,4 +1,4 @@
-//! Tenants and what they may do.
+//! Tenants and their policies.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::{
 use crate::common::ids::TenantId;
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
-/// All that decides who may call.
+/// Everything that decides who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The tenants.
     pub tenants: BTreeMap<TenantId, Policy>,
-    /// The keys that are not revoked; some may have expired, some may be of tenants that stand with_hint.
+    /// Keys that are not revoked. They may have expired, or belong to tenants of a configuration
+    /// file.
     pub keys: Vec<KeyRecord>,
 }
 
@@ -24,7 +24,7 @@ type TenantRow = (String, Option<String>, Option<i64>, Option<i64>, i64);
 type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
 impl Store {
-    /// All tenants and all keys that are not revoked, as of one moment.
+    /// Returns all tenants and all keys that are not revoked, consistently.
     pub async fn load(&self) -> Result<Contents, StoreError> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -36,7 +36,6 @@ impl Store {
         .await
     }
 
-    /// All tenants.
     pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -45,7 +44,6 @@ impl Store {
         .await
     }
 
-    /// One tenant.
     pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>, StoreError> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -54,8 +52,8 @@ impl Store {
         .await
     }
 
-    /// Adds a tenant. Keys and secrets that an earlier one of that name has left are not for it: they are revoked and
-    /// deleted; gives how many keys.
+    /// Adds a tenant. Keys and secrets of an earlier tenant of this name are revoked and deleted.
+    /// Returns the number of revoked keys.
     pub async fn add_tenant(
         &self,
         actor: &Actor,
@@ -83,7 +81,6 @@ impl Store {
         .await
     }
 
-    /// Gives a tenant another policy.
     pub async fn set_tenant(
         &self,
         actor: &Actor,
@@ -93,7 +90,7 @@ impl Store {
         self.change_tenant(actor, id, |_| Ok(policy.clone())).await.map(drop)
     }
 
-    /// Changes a tenant's policy to what `change` makes of it, and gives that. Nobody else changes it meanwhile.
+    /// Replaces a tenant's policy by the result of `change`, atomically, and returns it.
     pub async fn change_tenant<E: From<StoreError>>(
         &self,
         actor: &Actor,
@@ -115,7 +112,7 @@ impl Store {
         .await?
     }
 
-    /// Removes a tenant and its secrets, and revokes its keys; gives how many.
+    /// Removes a tenant and its secrets, and revokes its keys. Returns how many.
     pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
         with_timeout(async {
             let mut change = self.change().await?;
@@ -159,7 +156,6 @@ async fn write_tenant(
     Ok(row.execute(&mut **change).await?.rows_affected())
 }
 
-/// Replaces all of a policy.
 async fn overwrite(
     change: &mut Transaction<'static, Any>,
     id: &TenantId,
@@ -176,7 +172,7 @@ async fn overwrite(
     write_parts(change, id, policy).await
 }
 
-/// The rows of a policy in other tables.
+/// Writes the rows of a policy in other tables.
 async fn write_parts(
     change: &mut Transaction<'static, Any>,
     id: &TenantId,
@@ -211,7 +207,7 @@ async fn write_parts(
     Ok(())
 }
 
-/// All tenants, or one.
+/// Reads all tenants, or one.
 async fn read_tenants(
     connection: &mut AnyConnection,
     only: Option<&TenantId>,
@@ -235,7 +231,7 @@ async fn read_tenants(
     }
 }
 
-/// One row that cannot be read, of a newer version or made by hand, takes away the rights of its tenant alone.
+/// A row that cannot be read, of a newer version or made by hand, affects its tenant alone.
 pub(super) fn skip_corrupt<T>(row: Result<T, StoreError>) -> Option<T> {
     row.inspect_err(|error| tracing::error!(%error, "a row is passed over")).ok()
 }

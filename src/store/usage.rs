@@ -1,4 +1,4 @@
-//! What tenants have used, by the minute.
+//! Usage of tenants, by the minute.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -9,43 +9,36 @@ use sqlx::{Any, AssertSqlSafe, Transaction};
 use super::{Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
-/// The most rows that are given at once.
 pub const USAGE_ROWS_MAX: usize = 10_000;
-/// Rows that one statement adds. SQLite looks for each place among all others, so that more at once are slower.
+/// With more, SQLite gets slower: it searches the parameters one by one.
 const ROWS_PER_STATEMENT: usize = 50;
 const COLUMNS: usize = 11;
-/// Rows that one statement deletes, so that it ends in time.
+/// Few enough that the statement ends in time.
 const DELETED_PER_STATEMENT: i64 = 10_000;
-/// Nobody sends a batch again after such a time, in milliseconds.
+/// No replica sends a batch again after this time.
 const BATCH_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// What was used of one tool in one minute.
+/// Usage of one tool in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRow {
     /// The beginning of the minute, in milliseconds since 1970.
     pub minute: i64,
-    /// By whom.
     pub tenant: TenantId,
-    /// Of which server.
     pub server: ServerId,
-    /// Which tool.
     pub tool: Arc<str>,
-    /// How much.
     pub counts: Counts,
 }
 
-/// How much was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls, however they ended.
+    /// All calls, however they ended.
     pub calls: u64,
-    /// Those that failed.
     pub errors: u64,
-    /// Those whose tool said that it failed.
+    /// Calls whose tool reported an error.
     pub tool_errors: u64,
-    /// How long they waited in line.
+    /// Time in the queue.
     pub queue_us: u64,
-    /// How long servers worked on them.
+    /// Time at the server.
     pub backend_us: u64,
     /// Bytes of arguments.
     pub bytes_in: u64,
@@ -53,31 +46,25 @@ pub struct Counts {
     pub bytes_out: u64,
 }
 
-/// What to look up.
 #[derive(Clone, Debug)]
 pub struct UsageQuery {
-    /// From this time on, in milliseconds since 1970.
+    /// In milliseconds since 1970, inclusive.
     pub from: i64,
-    /// Before this time.
+    /// Exclusive.
     pub to: i64,
-    /// Of one tenant only.
+    /// All tenants, if `None`.
     pub tenant: Option<TenantId>,
-    /// Each minute for itself, or all together.
+    /// Returns a total for each minute, instead of one.
     pub by_minute: bool,
 }
 
-/// What was used of one tool, in one minute or in all the time that was asked for.
+/// Usage of one tool, in one minute or in the whole period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageTotal {
-    /// The beginning of the minute, if each was asked for.
     pub minute: Option<i64>,
-    /// By whom.
     pub tenant: TenantId,
-    /// Of which server.
     pub server: ServerId,
-    /// Which tool.
     pub tool: String,
-    /// How much.
     pub counts: Counts,
 }
 
@@ -85,16 +72,16 @@ type TotalRow = (i64, String, String, String, i64, i64, i64, i64, i64, i64, i64)
 type RowKey<'a> = (i64, &'a str, &'a str, &'a str);
 
 impl Store {
-    /// Adds what a replica has counted. A batch that was added before is not added again: whoever does not know whether
-    /// it was may send it again, the same under the same number.
+    /// Adds usage of a replica. A batch with a known number is ignored, so that a replica may send
+    /// it again if it does not know the outcome.
     pub async fn add_usage(
         &self,
         replica: &str,
         batch: u64,
         rows: &[UsageRow],
     ) -> Result<(), StoreError> {
-        // Each row once, since one statement cannot change a row twice; in one order, so that replicas do not wait for
-        // each other in a circle.
+        // Merged, since one statement cannot change a row twice; sorted, so that replicas cannot
+        // deadlock.
         let mut merged: BTreeMap<RowKey<'_>, Counts> = BTreeMap::new();
         for row in rows {
             let key = (row.minute, row.tenant.as_str(), row.server.as_str(), &*row.tool);
@@ -114,9 +101,9 @@ impl Store {
         .await
     }
 
-    /// What was used, by tenant, server and tool.
+    /// Returns usage by tenant, server and tool.
     pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>, StoreError> {
-        // One tenant's rows are found by an index, which an `OR` would not let the database use.
+        // An `OR` would prevent the use of the index on tenants.
         let whose = if query.tenant.is_some() { "tenant = $4" } else { "$4 IS NULL" };
         // Multiplied by 0, all minutes are the same.
         let text = format!(
@@ -140,7 +127,7 @@ impl Store {
         rows.into_iter().map(|row| total(row, query.by_minute)).collect()
     }
 
-    /// Deletes usage and audit entries from before these times; gives how many.
+    /// Deletes usage and audit entries from before these times. Returns how many.
     pub async fn delete_old(
         &self,
         usage_before: i64,
@@ -168,7 +155,8 @@ impl Store {
     }
 }
 
-/// Notes that a batch is being added. Whoever does the same waits until it is.
+/// Inserts the number of a batch. A replica that inserts the same one waits until the transaction
+/// ends.
 async fn is_new(
     write: &mut Transaction<'static, Any>,
     replica: &str,
@@ -234,7 +222,7 @@ fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
 }
 
 impl Counts {
-    /// In the order of the columns.
+    /// Returns the counts in the order of the columns.
     fn to_array(self) -> [u64; 7] {
         let Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } = self;
         [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out]

@@ -1,5 +1,5 @@
-//! What the gateway tells its operator: [`logging`] for events, [`metrics`] for numbers, those of
-//! [`tools`] included.
+//! What an operator sees: [`logging`] for events, [`metrics`] for numbers, [`tools`] for those of
+//! each tool.
 
 pub mod logging;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Keys that nobody knows. Anybody can send as many as it likes, so what the store is asked about them is bounded.
+//! Bounds the queries about unknown keys, of which anybody can send any number.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,16 +10,12 @@ use tokio::time::{Instant, timeout};
 use super::directory::KeyError;
 use crate::common::keys::KeyHash;
 
-/// Questions to the store at once.
 const QUERIES_MAX: usize = 4;
-/// How long one may wait for its permit.
 const QUERY_WAIT: Duration = Duration::from_millis(500);
-/// How long an unknown key is remembered as such, and how many are.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 const REMEMBERED_MAX: usize = 10_000;
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of the unknown.
 pub(super) struct UnknownKeys {
     queries: Semaphore,
     seen: Mutex<Seen>,
@@ -38,7 +34,7 @@ impl Default for UnknownKeys {
 }
 
 impl UnknownKeys {
-    /// The right to ask the store about a key, unless it was asked a moment ago or too many others ask.
+    /// Permits a query about a key, unless it was queried a moment ago or too many others wait.
     pub(super) async fn query_permit(
         &self,
         hash: &KeyHash,
@@ -46,7 +42,7 @@ impl UnknownKeys {
         self.check_new(hash)?;
         let permit = timeout(QUERY_WAIT, self.queries.acquire()).await;
         let permit = permit.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
-        // The one before may have been the same key.
+        // The query before may have been about the same key.
         self.check_new(hash)?;
         Ok(permit)
     }
@@ -58,11 +54,11 @@ impl UnknownKeys {
         }
     }
 
-    /// The store does not know it.
+    /// Remembers that the store does not know the key.
     pub(super) fn remember(&self, hash: KeyHash) {
         let now = Instant::now();
         let mut seen = self.seen.lock();
-        // Not for each that comes: a flood of them must not make us busy.
+        // Not for each key: a flood of them must not cost much time.
         if seen.at.len() >= REMEMBERED_MAX && seen.purged.is_none_or(|at| now - at > PURGE_EVERY) {
             seen.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
             seen.purged = Some(now);
@@ -116,7 +112,7 @@ mod tests {
         for _ in 0..100 {
             let unknown_keys = unknown_keys.clone();
             asking.spawn(async move {
-                // The store hangs, and so does whoever may ask it.
+                // The store hangs, and so does the query.
                 let _permit = unknown_keys.query_permit(&unknown_key()).await?;
                 std::future::pending::<Result<(), KeyError>>().await
             });

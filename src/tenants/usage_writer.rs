@@ -1,5 +1,5 @@
-//! Writes down what tenants have used, and when keys were last used: every few seconds, and never on a call's way. As
-//! long as the store is away all is kept here.
+//! Writes tenants' usage and the last uses of keys to the store, every few seconds and never during
+//! a call. Keeps them while the store is away.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,40 +14,37 @@ use crate::common::ids::{ServerId, TenantId};
 use crate::common::keys::KeyId;
 use crate::store::{Counts, Store, StoreError, UsageRow};
 
-/// How often. A crash loses what came in since, and what was being written.
+/// A crash loses the usage since the last write.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
-/// Rows that are kept while the store is away. When there are more, minutes are no longer told apart.
+/// Rows kept while the store is away. Beyond this, minutes are merged.
 const ROWS_MAX: usize = 200_000;
-/// Rows that are sent at once.
+/// Rows written at once.
 const BATCH_MAX: usize = 1_000;
 const MINUTE_MS: i64 = 60_000;
-/// How long usage and the audit log are kept in the store, and how often what is older is taken out; sooner again if
-/// that failed.
+/// How long usage and the audit log are kept, and how often older rows are deleted.
 const RETENTION_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
 const DELETE_EVERY: Duration = Duration::from_secs(60 * 60);
 const DELETE_RETRY: Duration = Duration::from_secs(60);
 
-/// What is to be written down.
 pub struct UsageWriter {
     store: Store,
     directory: Arc<Directory>,
-    /// With the number of a batch it names the batch, so that none is added twice.
+    /// Identifies a batch together with its number, so that none is added twice.
     replica: String,
     batch: u64,
-    /// Sent under that number, and not known to be written: it is sent again as it was.
+    /// Sent under this number, and possibly written: sent again unchanged.
     unconfirmed: Vec<UsageRow>,
-    /// How many rows to send at once: fewer after some that the store refused.
+    /// Reduced after the store refused a batch.
     batch_len: usize,
     rows: HashMap<Subject, Counts>,
     minute: i64,
-    /// What the store knows of the last uses of keys.
+    /// The last uses of keys that the store has.
     written_uses: HashMap<KeyId, i64>,
 }
 
 type Subject = (i64, TenantId, ServerId, String);
 
 impl UsageWriter {
-    /// The usage_writer of one process.
     pub fn new(store: Store, directory: Arc<Directory>) -> Self {
         Self {
             store,
@@ -62,27 +59,27 @@ impl UsageWriter {
         }
     }
 
-    /// Keeps the usage_writer until the future is dropped, which loses nothing.
+    /// Writes until the future is dropped, which loses nothing.
     pub async fn run(&mut self) {
-        // Taking out what is old may take long, and what is new must not wait for it.
+        // Deleting may take long, and must not delay writing.
         let store = self.store.clone();
         tokio::join!(self.write_periodically(), delete_expired(&store));
     }
 
     async fn write_periodically(&mut self) {
         let mut ticks = interval_at(Instant::now() + WRITE_EVERY, WRITE_EVERY);
-        // After one that took longer the next follows at once: what came in meanwhile has waited for it.
+        // After a slow write the next follows at once, for usage that came meanwhile.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // Whether it is away is said by those who ask it all the time; here nothing is lost.
+            // Others log that the store is away; nothing is lost here.
             if let Err(error) = self.write().await {
                 tracing::debug!(%error, rows = self.rows.len(), "usage is kept until the store is back");
             }
         }
     }
 
-    /// Writes down what there is.
+    /// Writes all usage so far.
     pub async fn write(&mut self) -> Result<(), StoreError> {
         self.collect(Timestamp::now().as_millisecond());
         while !(self.rows.is_empty() && self.unconfirmed.is_empty()) {
@@ -116,8 +113,8 @@ impl UsageWriter {
         }
     }
 
-    /// The store will never take this batch. Smaller ones follow, until only the row is left that it does not like:
-    /// one row must not keep all others from being written.
+    /// The store will never accept this batch. Splits it until only the bad row is refused: one row
+    /// must not block all others.
     fn split_refused(&mut self, error: &StoreError) {
         let refused = std::mem::take(&mut self.unconfirmed);
         if let [row] = &refused[..] {
@@ -152,7 +149,7 @@ impl UsageWriter {
     }
 }
 
-/// Takes out what is too old, now and then. Never done.
+/// Deletes old rows regularly. Runs for ever.
 async fn delete_expired(store: &Store) {
     loop {
         let before = Timestamp::now().as_millisecond() - RETENTION_MS;

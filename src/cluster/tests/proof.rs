@@ -1,4 +1,4 @@
-//! Who is taken for a replica, and what of.
+//! Which requests are accepted as those of a replica.
 
 use bytes::Bytes;
 use reqwest::header::ACCEPT;
@@ -48,7 +48,7 @@ async fn it_is_good_for_nothing_else() {
     let stranger = replica("another key");
     let forged = stranger.prove(&other.me, &request()).proof;
     assert_eq!(check(&other, &forged, Method::POST, "/mcp/std"), ProofError::Invalid);
-    // What the same keys have sealed for something else is no proof.
+    // A text that the same keys sealed for another purpose is no proof.
     let token = one.sealer.seal(Purpose::Session, b"", b"{}");
     assert_eq!(check(&other, &token, Method::POST, "/mcp/std"), ProofError::Invalid);
 }
@@ -95,7 +95,7 @@ async fn an_answer_is_taken_only_from_who_has_opened_the_proof() {
     };
     let signature = other.sign(&open(&other, &proven).unwrap());
     assert!(one.is_signed(&signature, &other.me, &proven));
-    // Not for another request, nor by another replica, nor by who only knows its name.
+    // Neither for another request, nor by another replica, nor by one that only knows the id.
     assert!(!one.is_signed(&signature, &other.me, &another));
     assert!(!one.is_signed(&signature, &stranger.me, &proven));
     let forged =

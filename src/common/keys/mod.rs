@@ -1,6 +1,6 @@
-//! API keys: `tl_<id>_<secret><checksum>`, in letters and digits. The id names a key in lists and logs, the secret is
-//! 256 random bits that only the holder has (the store has a hash), and the checksum tells a slip of the pen from an
-//! unknown key without asking anybody.
+//! API keys: `tl_<id>_<secret><checksum>`, in letters and digits. The id names a key in lists and
+//! logs. The secret is 256 random bits; the store has only its hash. The checksum tells a typing
+//! mistake from an unknown key without a query.
 
 mod hash;
 
@@ -24,18 +24,16 @@ const LEN: usize = CHECKSUM_AT + CHECKSUM_LEN;
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The longest name of a key.
 const NAME_LEN_MAX: usize = 100;
 
-/// Names one key. No secret.
+/// Names one key. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; ID_LEN]);
 
-/// A whole key, its secret included. Printed, it shows its id alone.
+/// A whole key with its secret. Prints its id only.
 #[derive(Clone)]
 pub struct ApiKey([u8; LEN]);
 
-/// Why a text is no name for a key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "`{0}` cannot be the name of a key: use 1 to {NAME_LEN_MAX} characters, no control characters"
@@ -43,20 +41,17 @@ pub struct ApiKey([u8; LEN]);
 pub struct InvalidName(String);
 
 impl KeyId {
-    /// Reads an id; nothing if it is none.
     pub fn parse(text: &str) -> Option<Self> {
         let id: [u8; ID_LEN] = text.as_bytes().try_into().ok()?;
         id.iter().all(u8::is_ascii_alphanumeric).then_some(Self(id))
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("letters and digits")
     }
 }
 
 impl ApiKey {
-    /// A new key.
     pub fn generate() -> Self {
         let mut random = rand::rng().sample_iter(Alphanumeric);
         let mut text = [b'_'; LEN];
@@ -69,7 +64,7 @@ impl ApiKey {
         Self(text)
     }
 
-    /// Reads a key; nothing if its form or its checksum is wrong.
+    /// Returns `None` if the form or the checksum is wrong.
     pub fn parse(text: &str) -> Option<Self> {
         let text: [u8; LEN] = text.as_bytes().try_into().ok()?;
         let fits = text.starts_with(PREFIX)
@@ -80,18 +75,17 @@ impl ApiKey {
         fits.then_some(Self(text))
     }
 
-    /// Its id.
     pub fn id(&self) -> KeyId {
         KeyId(self.0[ID_AT..ID_AT + ID_LEN].try_into().expect("as long as an id"))
     }
 
-    /// All of it, to be shown once to the one it is for.
+    /// Returns the whole key, to be shown once to its holder.
     pub fn expose(&self) -> &str {
         std::str::from_utf8(&self.0).expect("letters, digits and `_`")
     }
 }
 
-/// Reads the name that an operator gives a key.
+/// Parses the name that an operator gives a key.
 pub fn parse_name(text: &str) -> Result<String, InvalidName> {
     let len = text.chars().count();
     if len == 0 || len > NAME_LEN_MAX || text.contains(char::is_control) {
@@ -139,7 +133,7 @@ impl fmt::Debug for ApiKey {
 mod tests {
     use super::*;
 
-    /// So that what is out there stays valid: id, secret and checksum stand where they always stood.
+    /// Issued keys must stay valid: id, secret and checksum keep their positions.
     #[test]
     fn a_key_of_old_is_still_a_key() {
         let text = "tl_0123456789AB_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg4caWVg";

@@ -4,19 +4,18 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest pattern: a server's id and the longest name of a tool.
+/// A server's id and the longest name of a tool.
 const LEN_MAX: usize = 300;
 
-/// Servers, or tools of servers. `*` stands for any number of characters.
+/// Matches servers, or tools of servers. `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern {
     server: String,
-    /// Without it, all that the server has.
+    /// `None` matches the whole server.
     tool: Option<String>,
 }
 
-/// Why a text is no pattern.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such as `search/query`; `*` stands for any characters"
@@ -24,7 +23,6 @@ pub struct Pattern {
 pub struct InvalidPattern(String);
 
 impl Pattern {
-    /// Parses a pattern.
     pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
         let (server, tool) = match text.split_once('/') {
             Some((server, tool)) => (server, Some(tool)),
@@ -41,17 +39,17 @@ impl Pattern {
         Ok(Self { server: server.to_owned(), tool: tool.map(str::to_owned) })
     }
 
-    /// Whether it speaks of a server, or of some of its tools.
+    /// Returns whether the pattern matches a server or some of its tools.
     pub fn covers_part_of(&self, server: &str) -> bool {
         matches(&self.server, server)
     }
 
-    /// Whether it speaks of all that a server has.
     pub fn covers_whole_server(&self, server: &str) -> bool {
         self.tool.is_none() && self.covers_part_of(server)
     }
 
-    /// Whether it speaks of a tool. `None` is what is no tool: only a whole server has that.
+    /// Returns whether the pattern matches a tool. `None` stands for requests other than tool
+    /// calls: only a whole server covers them.
     pub fn covers(&self, server: &str, tool: Option<&str>) -> bool {
         self.covers_part_of(server)
             && match (&self.tool, tool) {
@@ -62,11 +60,11 @@ impl Pattern {
     }
 }
 
-/// Whether `pattern` describes `text`, with `*` for any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((before, mut rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(before) else { return false };
-    // What stands between two `*` is taken where it comes first: that leaves the most for what follows.
+    // Each part between two `*` matches at its first occurrence, which leaves the most for the
+    // rest.
     while let Some((part, after)) = rest.split_once('*') {
         let Some(at) = text.find(part) else { return false };
         text = &text[at + part.len()..];
@@ -98,38 +96,34 @@ impl From<Pattern> for String {
     }
 }
 
-/// What a tenant may use: whatever one of its patterns covers.
+/// The servers and tools that a tenant may use: those that one of its patterns covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Grants(Vec<Pattern>);
 
 impl Grants {
-    /// These.
     pub fn new(patterns: Vec<Pattern>) -> Self {
         Self(patterns)
     }
 
-    /// Every server.
     pub fn everything() -> Self {
         Self(vec![Pattern { server: "*".to_owned(), tool: None }])
     }
 
-    /// The patterns.
     pub fn patterns(&self) -> &[Pattern] {
         &self.0
     }
 
-    /// Whether a server is there at all for the tenant.
+    /// Returns whether the tenant knows of the server.
     pub fn sees(&self, server: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_part_of(server))
     }
 
-    /// Whether it may use what a server has beside tools.
+    /// Returns whether the tenant may use prompts, resources and the like, too.
     pub fn has_whole_server(&self, server: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers_whole_server(server))
     }
 
-    /// Whether it may call a tool.
     pub fn has_tool(&self, server: &str, tool: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers(server, Some(tool)))
     }

@@ -1,4 +1,4 @@
-//! A policy as people write it in JSON: what is not said has its default.
+//! A policy as written in JSON: missing fields have their defaults.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{Grants, IN_FLIGHT_DEFAULT, InvalidPolicy, Limit, Pattern, Policy, Ra
 pub(super) struct PolicyText {
     rate: Option<Rate>,
     burst: Option<u32>,
-    /// Without a word there is the default; who wants no limit says null.
+    /// The default if missing; `null` for no limit.
     #[serde(default = "in_flight_default")]
     max_in_flight: Option<u32>,
     weight: Option<u32>,

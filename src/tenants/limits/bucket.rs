@@ -1,4 +1,4 @@
-//! One rate of one tenant.
+//! One rate limit of one tenant.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,40 +15,40 @@ use super::unreported::Unreported;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern};
 
-/// What the limit for all calls of a tenant is called.
+/// The scope of limits for all calls of a tenant.
 pub(super) const TENANT: &str = "tenant";
 
-/// A rate, what is used of it here, and its names elsewhere.
+/// A rate limit, its usage on this replica, and its names elsewhere.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// The pattern of the calls it is for, or [`TENANT`].
+    /// The pattern of the calls that it limits, or [`TENANT`].
     pub scope: String,
-    /// As much as there is.
     pub quota: Quota,
-    /// What stands for it in `RateLimit-Policy`; begins with its name, in quotes.
+    /// Its item in `RateLimit-Policy`; begins with its name, in quotes.
     pub policy: String,
-    /// How long the name is.
+    /// The length of the name in `policy`.
     pub name_len: usize,
-    /// Where Valkey keeps it.
+    /// Its key in Valkey.
     pub key: String,
-    /// What has been taken from here and not from there.
+    /// Calls that Valkey has not been told of.
     pub unreported: Unreported,
     clock: Clock,
     whole: Counter,
-    /// Instead of `whole`, while replicas that cannot share must divide.
+    /// Used instead of `whole` while Valkey is away.
     share: ArcSwapOption<Share>,
 }
 
-/// One replica's share.
+/// One replica's share of the rate.
 #[derive(Debug)]
 struct Share {
-    /// Of how many.
+    /// The number of replicas that divide it.
     replicas: u32,
     counter: Counter,
 }
 
 impl Bucket {
-    /// A full one, if the limit has a rate. Without a pattern it is for all calls of the tenant.
+    /// Returns a full bucket, if the limit has a rate. Without a pattern it is for all calls of the
+    /// tenant.
     pub fn new(
         tenant: &TenantId,
         pattern: Option<&Pattern>,
@@ -71,8 +71,7 @@ impl Bucket {
         })
     }
 
-    /// Takes one call, if there is one; `replicas` take from the bucket, each its share. What is remaining is what is remaining of
-    /// the share.
+    /// Takes one call from this replica's share. Returns what remains of it.
     pub fn take(&self, replicas: u32) -> Result<Remaining, Remaining> {
         match replicas {
             0 | 1 => self.whole.take(),
@@ -80,7 +79,6 @@ impl Bucket {
         }
     }
 
-    /// The same without taking anything.
     pub fn remaining(&self, replicas: u32) -> Remaining {
         match replicas {
             0 | 1 => self.whole.remaining(),
@@ -88,12 +86,11 @@ impl Bucket {
         }
     }
 
-    /// What its clock reads.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Made when it is first wanted: by most tenants, never.
+    /// Created on demand: for most tenants, never.
     fn share(&self, replicas: u32) -> Arc<Share> {
         let known = self.share.load();
         if let Some(share) = known.as_ref().filter(|share| share.replicas == replicas) {
@@ -102,7 +99,7 @@ impl Bucket {
         let counter = Counter::new(self.quota.divided(replicas), &self.clock);
         let share = Arc::new(Share { replicas, counter });
         let before = self.share.compare_and_swap(&*known, Some(share.clone()));
-        // Whoever comes second uses what the first has made: two full buckets would admit twice as much.
+        // A second caller uses the first one's counter: two full ones would admit twice as much.
         match before.as_ref().filter(|share| share.replicas == replicas) {
             Some(first) => first.clone(),
             None => share,
@@ -110,8 +107,8 @@ impl Bucket {
     }
 }
 
-/// The share in braces is what a cluster goes by: all keys of a tenant are in one place. A rate that changes begins
-/// anew, under another key.
+/// A Valkey cluster hashes the part in braces: all keys of a tenant are on one node. A changed rate
+/// has another key, and starts full.
 fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
     let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);
     if let Some(pattern) = pattern {

@@ -1,13 +1,14 @@
-//! How much a tenant may do, kept: how many calls it may begin in a time, and how many it may have in flight.
+//! A tenant's limits: the rate of its calls, and the number of its calls in flight.
 //!
-//! - `in_flight`: calls in flight, and the [`Admission`] that each of them carries
-//! - `quota`, `counter`, `bucket`: a rate in numbers, what is used of one, and one by its names
-//! - `unreported`: what Valkey must be told of when it is back
-//! - `rate_status`: where the tenant stands, in headers
-//! - [`shared`]: what all replicas share of both, in Valkey or Redis
+//! - `in_flight`: calls in flight, and the [`Admission`] that each call holds
+//! - `quota`, `counter`, `bucket`: a rate as numbers, its usage, and its names
+//! - `unreported`: calls that Valkey must be told of when it is back
+//! - `rate_status`: the `RateLimit` headers
+//! - [`shared`]: limits that all replicas share, in Valkey or Redis
 //!
-//! A call asks twice. [`Limits::admit_tenant`] comes before anything that costs: it is for the tenant as a whole, and takes a few
-//! nanoseconds, unless little is remaining of a limit that replicas share. [`Limits::admit`] comes when it is known what is called.
+//! A call is checked twice. [`Limits::admit_tenant`] comes before any costly work and concerns the
+//! tenant as a whole. It takes nanoseconds, unless little is left of a shared limit.
+//! [`Limits::admit`] comes when the tool is known.
 
 mod bucket;
 mod clock;
@@ -32,7 +33,6 @@ pub use self::shared::SharedLimits;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
 
-/// The limits of one tenant, and what is used of them.
 #[derive(Debug)]
 pub struct Limits {
     tenant: TenantId,
@@ -40,11 +40,11 @@ pub struct Limits {
     clock: Clock,
     in_flight: InFlight,
     rate: Option<Arc<Bucket>>,
-    /// The narrowest first.
+    /// The narrowest pattern first.
     scoped: Vec<PatternLimit>,
 }
 
-/// The limit for calls that a pattern covers.
+/// The limit of calls that a pattern covers.
 #[derive(Debug)]
 struct PatternLimit {
     pattern: Pattern,
@@ -54,35 +54,31 @@ struct PatternLimit {
     rate: Option<Arc<Bucket>>,
 }
 
-/// Why a call may not begin now. It is the tenant's own limit, never the gateway's.
+/// The reason why a call may not begin now: always the tenant's own limit, never the gateway's.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Too many calls are in flight.
     #[error(
         "{limit} calls are in flight, which is all that the limit for `{scope}` allows: wait until one has ended"
     )]
     Busy {
-        /// The pattern that the limit is for, or `tenant`.
+        /// The limit's pattern, or `tenant`.
         scope: String,
-        /// How many may be in flight.
         limit: u32,
-        /// Where the tenant stands with its rates, as far as this replica knows: nothing was taken from them.
+        /// As far as this replica knows; nothing was taken.
         rate_status: RateStatus,
     },
-    /// Too many calls were made.
     #[error("the rate for `{scope}` is used up: try again in {retry_after:?}")]
     RateLimited {
-        /// The pattern that the rate is for, or `tenant`.
+        /// The rate's pattern, or `tenant`.
         scope: String,
-        /// When the call may come again, exactly. It may still be refused if others come before it.
+        /// The exact wait, unless other calls come first.
         retry_after: Duration,
-        /// Where the tenant stands.
         rate_status: RateStatus,
     },
 }
 
 impl Limits {
-    /// The limits of a tenant that has used nothing of them, unless replicas share what is used.
+    /// Starts with nothing used, unless replicas share the usage.
     pub fn new(tenant: &TenantId, policy: &Policy, shared: Option<Arc<SharedLimits>>) -> Self {
         Self::with_clock(tenant, policy, shared, Clock::real())
     }
@@ -104,8 +100,8 @@ impl Limits {
         nothing.with_policy(policy)
     }
 
-    /// The limits after a change of the policy. Calls in flight stay counted, and rates that did not change stay used;
-    /// those that did begin anew. A limit for a pattern counts the calls that came since it had one.
+    /// Returns the limits under a new policy. Calls in flight stay counted, and unchanged rates
+    /// keep their usage; changed ones start full. A new pattern counts calls from now on.
     pub fn with_policy(&self, policy: &Policy) -> Self {
         let mut scoped: Vec<_> =
             policy.limits.iter().map(|(pattern, limit)| self.scoped(pattern, limit)).collect();
@@ -146,8 +142,8 @@ impl Limits {
         Some(unchanged.cloned().unwrap_or_else(|| Arc::new(bucket)))
     }
 
-    /// Counts one more call of the tenant, until the admission is dropped. Waits only for a limit that replicas share, if this
-    /// one has no place remaining that it may use without asking.
+    /// Counts one more call of the tenant, until the admission is dropped. Waits only for a shared
+    /// limit of which this replica has no leased permit left.
     pub async fn admit_tenant(&self) -> Result<Admission, Refusal> {
         match self.in_flight.take().await {
             Some(tenant) => Ok(Admission { _tenant: tenant, scoped: vec![] }),
@@ -155,21 +151,23 @@ impl Limits {
         }
     }
 
-    /// Where the tenant stands with the rate for all its calls, as far as this replica knows. Takes nothing.
+    /// Returns the status of the tenant's overall rate, as far as this replica knows. Takes
+    /// nothing.
     pub fn rate_status(&self) -> RateStatus {
         self.look(&self.rate)
     }
 
-    /// Lets a call begin, if all limits that cover it allow it: first those of calls in flight, then the rates, the
-    /// narrowest first. `tool` is `None` for what is no tool. A call that is refused keeps what it came with, and
-    /// nothing more; what it has taken of a narrow rate before a wider one refused is gone, unless rates are shared.
+    /// Admits a call if all limits that cover it allow it: first those of calls in flight, then the
+    /// rates, the narrowest first. `tool` is `None` for other requests. A refused call keeps the
+    /// permit it came with. What it took from a narrow rate before a wider one refused is lost,
+    /// unless rates are shared.
     pub async fn admit(
         &self,
         admission: &mut Admission,
         server: &str,
         tool: Option<&str>,
     ) -> Result<RateStatus, Refusal> {
-        // Most tenants, and all calls where nobody is limited.
+        // The common case.
         if self.scoped.is_empty() && self.rate.is_none() {
             return Ok(RateStatus::default());
         }
@@ -190,14 +188,13 @@ impl Limits {
         Ok(rate_status)
     }
 
-    /// What is remaining here of each bucket.
+    /// Returns what remains on this replica.
     fn look<'a>(&self, buckets: impl IntoIterator<Item = &'a Arc<Bucket>>) -> RateStatus {
         let replicas = self.shared.as_ref().map_or(1, |shared| shared.replicas());
         let remaining = |bucket: &Arc<Bucket>| (bucket.clone(), bucket.remaining(replicas));
         RateStatus(buckets.into_iter().map(remaining).collect())
     }
 
-    /// Takes one call from each bucket.
     async fn spend(&self, buckets: Vec<&Arc<Bucket>>) -> Result<RateStatus, Refusal> {
         if buckets.is_empty() {
             return Ok(RateStatus::default());
@@ -206,7 +203,7 @@ impl Limits {
         let replicas = shared.replicas();
         if let Some(answer) = shared.take_all(&buckets).await {
             if answer.is_ok() {
-                // What is taken there is taken here too: if Valkey goes away now, nobody begins with a full bucket.
+                // Also counted here, so that no bucket is full if Valkey goes away now.
                 let _ = take_all(&buckets, replicas);
             }
             return answer;
@@ -224,7 +221,7 @@ fn busy(scope: &str, in_flight: &InFlight, rate_status: RateStatus) -> Refusal {
     Refusal::Busy { scope: scope.to_owned(), limit, rate_status }
 }
 
-/// Takes one call from each bucket, each of which is divided among so many replicas.
+/// Takes one call from each bucket, each divided among `replicas`.
 fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<RateStatus, Refusal> {
     let mut rate_status = RateStatus(Vec::with_capacity(buckets.len()));
     for bucket in buckets {
@@ -239,7 +236,7 @@ fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<RateStatus, Refus
     Ok(rate_status)
 }
 
-/// Tools before servers, and single ones before many.
+/// Orders tools before servers, and exact patterns before those with `*`.
 fn width(scope: &str) -> (bool, bool) {
     (!scope.contains('/'), scope.contains('*'))
 }

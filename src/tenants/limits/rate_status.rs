@@ -1,4 +1,4 @@
-//! Where a tenant stands, as HTTP says it: the fields `RateLimit-Policy` and `RateLimit` of the draft "RateLimit header
+//! A tenant's rates in HTTP: the fields `RateLimit-Policy` and `RateLimit` of "RateLimit header
 //! fields for HTTP" (draft-ietf-httpapi-ratelimit-headers).
 
 use std::sync::Arc;
@@ -7,18 +7,17 @@ use std::time::Duration;
 use super::bucket::Bucket;
 use super::quota::{Quota, Remaining};
 
-/// What is remaining of each rate that a call went by, the narrowest first. Empty if there is none.
+/// What remains of each rate that covers a call, the narrowest first.
 #[derive(Clone, Debug, Default)]
 pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
 
 impl RateStatus {
-    /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of `RateLimit-Policy`: how many calls may come at once (`q`), and in how many seconds these are earned
-    /// again (`w`).
+    /// Returns the value of `RateLimit-Policy`: the burst (`q`), and the seconds in which it is
+    /// earned (`w`).
     pub fn policy(&self) -> String {
         let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.policy.len() + 2).sum());
         for (bucket, _) in &self.0 {
@@ -28,8 +27,8 @@ impl RateStatus {
         text
     }
 
-    /// The value of `RateLimit`: how many calls may come now (`r`), and in how many seconds the quota is full again or,
-    /// if nothing is remaining, the next call may come (`t`).
+    /// Returns the value of `RateLimit`: the calls that may come now (`r`), and the seconds (`t`)
+    /// until the quota is full, or until the next call if nothing remains.
     pub fn remaining(&self) -> String {
         let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.name_len + 32).sum());
         for (bucket, remaining) in &self.0 {
@@ -44,7 +43,7 @@ impl RateStatus {
     }
 }
 
-/// What stands for a quota in `RateLimit-Policy`, and how much of that is its name.
+/// Returns a quota's item in `RateLimit-Policy`, and the length of its name.
 pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
     let mut text = quoted(name);
     let name_len = text.len();
@@ -55,7 +54,7 @@ pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
     (text, name_len)
 }
 
-/// A name as a header can carry it: printable ASCII in quotes, everything else by its bytes, as in a URL.
+/// Quotes a name for a header: printable ASCII as it is, other bytes percent-encoded.
 fn quoted(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
@@ -76,12 +75,12 @@ fn separate(text: &mut String) {
     }
 }
 
-/// Rounded up: who comes after them is not too early.
+/// Rounds up, so that a caller that waits so long is not too early.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Without the machinery of `format!`, which costs more than all the rest.
+/// Avoids `format!`, which costs more than everything else here.
 fn push_number(text: &mut String, number: u64) {
     if number >= 10 {
         push_number(text, number / 10);

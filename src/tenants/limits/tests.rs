@@ -1,4 +1,4 @@
-//! Limits in memory, on a clock that the test turns.
+//! Limits in memory, with a fake clock.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use rand::{RngExt, SeedableRng};
 use super::*;
 use crate::common::policy::Rate;
 
-/// A policy, by the limit for everything and those for patterns.
 fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
     let limits = scoped.iter().map(|(text, limit)| (Pattern::parse(text).unwrap(), limit.clone()));
     let policy = Policy { limit: all, limits: limits.collect(), ..Policy::unlimited() };
@@ -36,7 +35,7 @@ fn admit_tenant(limits: &Limits) -> Result<Admission, Refusal> {
     limits.admit_tenant().now_or_never().expect("nothing in memory is waited for")
 }
 
-/// A call to `search/query`, which is over when the admission is dropped.
+/// Calls `search/query`; the call ends when the admission is dropped.
 fn call(limits: &Limits) -> Result<(Admission, RateStatus), Refusal> {
     call_of(limits, "search", Some("query"))
 }
@@ -52,7 +51,6 @@ fn call_of(
     Ok((admission, rate_status))
 }
 
-/// What refused a call.
 fn refused<T>(outcome: Result<T, Refusal>) -> String {
     match outcome.err().expect("it was admitted") {
         Refusal::Busy { scope, limit, .. } => format!("{scope} is busy with {limit}"),
@@ -60,7 +58,7 @@ fn refused<T>(outcome: Result<T, Refusal>) -> String {
     }
 }
 
-/// Calls until one is refused; how many were admitted.
+/// Calls until one is refused. Returns how many were admitted.
 fn drain(limits: &Limits) -> u64 {
     std::iter::from_fn(|| call(limits).ok()).count() as u64
 }
@@ -79,7 +77,7 @@ fn a_thousand_tenants_get_exactly_what_they_may() {
         let mut admitted = drain(&limits);
         let mut elapsed = Duration::ZERO;
         for _ in 0..50 {
-            // Never so long that the bucket is full and something is lost.
+            // Never long enough to fill the bucket, which would lose calls.
             let step = interval.mul_f64(random.random_range(0.0..=f64::from(burst - 1)));
             clock.advance(step);
             elapsed += step;
@@ -161,7 +159,7 @@ fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothin
     for _ in 0..20 {
         assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=198;t=1"#);
     }
-    // It is what was earned back meanwhile, too, and what has never been used.
+    // It includes what was earned back meanwhile.
     clock.advance(Duration::from_millis(10));
     assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=199;t=1"#);
     clock.advance(Duration::from_secs(10));
@@ -215,18 +213,18 @@ fn a_call_that_is_refused_holds_nothing() {
         ("*", rate("1/s", Some(1))),
     ];
     let (limits, clock) = limits(&policy(in_flight(3), &scoped));
-    // It has the only place of two patterns when the third has none for it.
+    // It holds the only permits of two patterns when the third refuses.
     let blocking = call_of(&limits, "search", None).unwrap();
     clock.advance(Duration::from_secs(1));
     let mut admission = admit_tenant(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "search is busy with 1");
     drop(blocking);
-    // All places are there again, and nothing of the rate was used.
+    // All permits are free again, and the rate is unused.
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert!(outcome.is_ok());
     drop(admission);
-    // The same where a rate refuses.
+    // Likewise if a rate refuses.
     let mut admission = admit_tenant(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "* in 1s");
@@ -243,7 +241,7 @@ fn the_narrowest_rate_refuses_first() {
     let (_, rate_status) = call(&limits).unwrap();
     let names: Vec<_> = rate_status.0.iter().map(|(bucket, _)| bucket.scope.as_str()).collect();
     assert_eq!(names, ["search/query", "search/*", "search", "*", "tenant"]);
-    // Who is refused by a narrow one has used nothing of the wider ones.
+    // A call that a narrow rate refuses has used nothing of wider ones.
     assert_eq!(refused(call(&limits)), "search/query in 1s");
     let Err(Refusal::RateLimited { rate_status, .. }) = call_of(&limits, "std", None) else {
         panic!()
@@ -270,13 +268,13 @@ fn a_new_policy_keeps_what_is_used_of_rates_that_stay() {
     let scoped = [("search", rate("10/s", Some(10)))];
     let (before, _) = limits(&policy(rate("60/min", Some(20)), &scoped));
     assert_eq!(drain(&before), 10);
-    // Another word for the same rate, and another weight.
+    // The same rate, written differently, and another weight.
     let mut next = policy(rate("1/s", Some(20)), &scoped);
     next.weight = 7;
     let same = before.with_policy(&next);
     assert_eq!(drain(&same), 0);
     assert_eq!(drain(&before), 0);
-    // A rate that changes begins anew; that of the tenant knows of all calls.
+    // A changed rate starts full; the tenant's rate knows all calls.
     let other =
         same.with_policy(&policy(rate("1/s", Some(20)), &[("search", rate("11/s", Some(3)))]));
     assert_eq!(drain(&other), 3);

@@ -1,4 +1,4 @@
-//! One request for the provider's keys.
+//! Fetches the identity provider's keys.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,20 +14,17 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Far more than a hundred keys with their certificates.
 const DOCUMENT_LEN_MAX: usize = 1 << 20;
 
-/// Where the keys are.
 pub(super) struct KeySource {
     client: Client,
     url: Url,
 }
 
-/// Why nothing can be fetched at all.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the identity provider's keys cannot be fetched; are the system's CA certificates installed?"
 )]
 pub struct SetupError(#[from] reqwest::Error);
 
-/// Why there are no new keys.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("{}", causes(.0))]
@@ -45,14 +42,13 @@ impl KeySource {
         let client = Client::builder()
             .redirect(Policy::none())
             .timeout(TIMEOUT)
-            // By the next time it would be closed.
+            // It would be closed before the next fetch.
             .pool_max_idle_per_host(0);
-        // A proxy, if the environment names one, is for what is far away.
+        // A proxy of the environment is for remote hosts only.
         let client = if url.scheme() == "http" { client.no_proxy() } else { client };
         Ok(Self { client: client.build()?, url: url.clone() })
     }
 
-    /// The document with the keys.
     pub(super) async fn get(&self) -> Result<Vec<u8>, FetchError> {
         let request = self.client.get(self.url.clone()).header(ACCEPT, "application/json");
         let mut response = request.send().await?;
@@ -70,7 +66,7 @@ impl KeySource {
     }
 }
 
-/// An error with what lies behind it, which reqwest keeps to itself.
+/// Appends the causes, which reqwest's own message leaves out.
 fn causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

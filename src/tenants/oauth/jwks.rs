@@ -1,5 +1,5 @@
-//! The keys that are known, and when they are asked for again: regularly, and when a token names one that is not among
-//! them. The provider is never asked twice at once, however many tokens come.
+//! Known keys of the provider. They are fetched regularly, and when a token names an unknown one.
+//! There is one fetch at a time, however many tokens come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,26 @@ use super::fetch::{FetchError, KeySource, SetupError};
 use super::keys::{KeySet, Requirements};
 use super::token::TokenHeader;
 
-/// How old keys get: one that a provider has withdrawn is good for that long.
+/// A key that the provider withdrew is accepted for so long.
 const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
-/// After a fetch that failed.
+/// After a failed fetch.
 pub const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How often tokens with unknown keys, all together, can have the keys fetched.
+/// How often tokens with unknown keys, all together, can cause a fetch.
 const ASK_EVERY: Duration = Duration::from_secs(30);
 
-/// A provider's keys.
 pub(super) struct Jwks {
     source: KeySource,
     requirements: Requirements,
-    /// Those of the last fetch that did not fail; none before the first.
+    /// The result of the last successful fetch.
     known: ArcSwapOption<KeySet>,
     fetches: Mutex<Fetches>,
 }
 
-/// What is remembered of fetches.
 struct Fetches {
-    /// Cancelled when the last one has ended.
+    /// Cancelled when the last fetch has ended.
     last: CancellationToken,
-    /// When a token caused one last.
+    /// When a token last caused one.
     asked_at: Option<Instant>,
-    /// Whether the last one failed.
     failed: bool,
 }
 
@@ -54,12 +51,12 @@ impl Jwks {
         })
     }
 
-    /// The claims of a token that is as it must be, by the keys that are known now.
+    /// Returns the claims of a valid token, by the keys known now.
     pub(super) fn check(&self, token: &str, header: &TokenHeader) -> Result<Value, TokenError> {
         self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, header)
     }
 
-    /// Fetches the keys now and from time to time. Never done.
+    /// Fetches the keys now and regularly. Runs for ever.
     pub(super) async fn keep_up_to_date(self: &Arc<Self>) {
         loop {
             let fetch = self.fetch_unless_under_way(&mut self.fetches.lock());
@@ -69,7 +66,7 @@ impl Jwks {
         }
     }
 
-    /// Waits for a fetch: the one under way, or a new one unless a token has caused one lately.
+    /// Waits for the fetch in flight, or for a new one unless a token caused one recently.
     pub(super) async fn fetched(self: &Arc<Self>) {
         let fetch = self.ask();
         fetch.cancelled().await;
@@ -85,7 +82,8 @@ impl Jwks {
         fetches.last.clone()
     }
 
-    /// In a task of its own, so that it ends even if nobody waits any more. The token is cancelled when it has ended.
+    /// In a task of its own, so that it ends even if nobody waits. The token is cancelled when it
+    /// has ended.
     fn fetch_unless_under_way(self: &Arc<Self>, fetches: &mut Fetches) -> CancellationToken {
         if fetches.last.is_cancelled() {
             fetches.last = CancellationToken::new();

@@ -1,4 +1,5 @@
-//! What tenants have given to servers of their own: set, listed and removed in the store, and followed from there.
+//! Secrets that tenants give to servers of their own: set, listed and removed in the store, and
+//! followed from there.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,50 +14,34 @@ use crate::tenants::secrets::{
     InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Sealed, Vault, wanted,
 };
 
-/// Why a secret is not set.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It cannot be one.
     #[error(transparent)]
     Invalid(#[from] InvalidSecret),
-    /// The server does not want it.
     #[error("server `{server}` has no secret `{name}`; {}", has(.names))]
-    Unknown {
-        /// The server.
-        server: String,
-        /// As asked for.
-        name: String,
-        /// Those it has.
-        names: Vec<String>,
-    },
-    /// The store.
+    Unknown { server: String, name: String, names: Vec<String> },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A secret that a server wants, or that is set for it; to be shown.
+/// A secret that a server requires, or that is set for it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct SecretView {
-    /// Who gets it.
     pub server: String,
-    /// What it is called.
     pub name: String,
     /// Whether the server's configuration refers to it.
     pub needed: bool,
-    /// Whether it is there.
     pub set: bool,
-    /// When it was set.
     pub updated_at: Option<Timestamp>,
 }
 
-/// All tenants' secrets.
 pub struct TenantSecrets {
     store: Store,
     vault: Arc<Vault>,
 }
 
 impl TenantSecrets {
-    /// Reads all of them. Without keys no server can want any, and nothing is read.
+    /// Reads all secrets. Without keys no server can require any, and nothing is read.
     pub async fn open(store: Store, keys: &[Secret]) -> Result<Self, StoreError> {
         let secrets = Self { store, vault: Arc::new(Vault::new(Keyring::new(keys))) };
         if !secrets.vault.keyring().is_empty() {
@@ -65,12 +50,11 @@ impl TenantSecrets {
         Ok(secrets)
     }
 
-    /// What is held in memory of them.
     pub fn vault(&self) -> &Arc<Vault> {
         &self.vault
     }
 
-    /// Follows the store. Never done. While it is away, what is known goes on working.
+    /// Follows the store. Runs for ever.
     pub(crate) async fn follow(&self) {
         if self.vault.keyring().is_empty() {
             return;
@@ -92,8 +76,8 @@ impl TenantSecrets {
         Ok(())
     }
 
-    /// Sets a secret that the server of this configuration wants. This gateway knows it at once, all others within two
-    /// seconds.
+    /// Sets a secret that the configured server requires. This replica knows it at once, all others
+    /// within two seconds.
     pub async fn set(
         &self,
         actor: &Actor,
@@ -102,12 +86,11 @@ impl TenantSecrets {
         value: &Secret,
     ) -> Result<SecretView, SecretError> {
         let view = set(&self.store, self.vault.keyring(), actor, label, server, value).await?;
-        // If it cannot be read now, it will be followed.
+        // If this fails, `follow` reads it later.
         let _ = self.load().await;
         Ok(view)
     }
 
-    /// Removes a secret.
     pub async fn remove(&self, actor: &Actor, label: Label<'_>) -> Result<(), StoreError> {
         self.store.remove_secret(actor, label.tenant, label.server, label.name).await?;
         let _ = self.load().await;
@@ -115,7 +98,7 @@ impl TenantSecrets {
     }
 }
 
-/// Sets a secret, beside whatever gateways use the store.
+/// Sets a secret in the store, without a gateway.
 pub async fn set(
     store: &Store,
     keyring: &Keyring,
@@ -136,7 +119,7 @@ pub async fn set(
     Ok(SecretView::of(&record, true))
 }
 
-/// Seals all secrets with the first key; gives what was done, and which ones no key opens.
+/// Seals all secrets with the first key. Returns the counts, and the secrets that no key opens.
 pub async fn rotate(
     store: &Store,
     keyring: &Keyring,
@@ -162,7 +145,8 @@ pub async fn rotate(
     Ok((rotated, unreadable))
 }
 
-/// What a server wants and what a tenant has set for it, in the order of names. One that is not configured wants nothing.
+/// Returns the secrets that a server requires or that are set for it, by name. A server that is not
+/// configured requires none.
 pub fn views(
     id: &ServerId,
     server: Option<&config::Server>,
@@ -197,7 +181,6 @@ impl SecretView {
     }
 }
 
-/// What a server has, in words.
 fn has(names: &[String]) -> String {
     if names.is_empty() {
         "it has none".to_owned()

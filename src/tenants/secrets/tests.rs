@@ -106,7 +106,7 @@ fn the_vault_keeps_the_latest_and_says_what_is_missing() {
     let both = || [sealed("A", 1), sealed("B", 2)];
     vault.replace(2, both().into_iter());
     assert_eq!(opened().unwrap()["B"], secret("B"));
-    // What was read earlier comes too late.
+    // An older revision is ignored.
     vault.replace(1, [sealed("A", 1)].into_iter());
     assert!(opened().is_ok());
 

@@ -1,4 +1,4 @@
-//! The limits of which something is held or in use here, so that Valkey hears_recalls of them again and again.
+//! The leases of which this replica holds or uses permits. They must be renewed at Valkey.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -11,17 +11,17 @@ use uuid::Uuid;
 
 use super::lease::LimitLease;
 
-/// Limits that are spoken of at the same time. All at once would hold up the calls.
+/// More at once would delay calls.
 const AT_ONCE: usize = 32;
 
-/// Those limits, by who speaks for them. A tenant that goes is not held by this.
+/// By lease id. Does not keep removed tenants alive.
 #[derive(Debug, Default)]
 pub(super) struct ActiveLeases(Mutex<HashMap<Uuid, Weak<LimitLease>>>);
 
 impl LimitLease {
-    /// Has the keeper know of it.
+    /// Ensures that the lease is renewed.
     pub(super) fn register(self: &Arc<Self>) {
-        // Looked at first: while Valkey is away, every call comes by here.
+        // Loaded first: while Valkey is away, every call comes here.
         if !self.is_registered.load(Ordering::SeqCst)
             && !self.is_registered.swap(true, Ordering::SeqCst)
         {
@@ -29,7 +29,8 @@ impl LimitLease {
         }
     }
 
-    /// Whether it may be forgotten. Undecided until it is: who comes meanwhile makes itself known again.
+    /// Returns whether the lease is unused. Unregisters it first, so that a concurrent call
+    /// registers it again.
     fn may_be_forgotten(&self) -> bool {
         self.is_registered.store(false, Ordering::SeqCst);
         let is_in_use = self.is_in_use();
@@ -41,33 +42,32 @@ impl LimitLease {
 }
 
 impl ActiveLeases {
-    /// The limit that somebody speaks for.
     pub fn get(&self, id: Uuid) -> Option<Arc<LimitLease>> {
         self.0.lock().get(&id)?.upgrade()
     }
 
-    /// Says again what is held of all limits: who is silent loses it.
+    /// Renews all leases: Valkey takes back those that are not renewed.
     pub async fn renew_all(&self) {
         let all = self.all();
         all.iter().for_each(|lease| lease.count_round());
         sync_all(all).await;
     }
 
-    /// Says what is held of those of which there is too much.
+    /// Syncs leases with surplus permits, and those not granted over this link.
     pub async fn return_surplus(&self) {
         let mut some = self.all();
         some.retain(|lease| lease.has_surplus() || !lease.is_in_force());
         sync_all(some).await;
     }
 
-    /// Gives back all that is not in use.
+    /// Returns all permits that are not in use.
     pub async fn return_unused(&self) {
         let all = self.all();
         all.iter().for_each(|lease| lease.return_surplus_at_once());
         sync_all(all).await;
     }
 
-    /// All of them; those of which nothing is held any more are forgotten.
+    /// Returns all leases, and forgets unused ones.
     fn all(&self) -> Vec<Arc<LimitLease>> {
         let mut all = vec![];
         self.0.lock().retain(|_, lease| {

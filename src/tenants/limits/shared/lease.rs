@@ -1,8 +1,10 @@
-//! One limit of calls in flight, as one replica has it: what is in use here, and what it may use without asking.
+//! One replica's lease of a limit of calls in flight: permits in use, and permits that it may use
+//! without asking.
 //!
-//! Most calls take a permit that is leased already. Where none is, [`sync_state`](super::lease_sync) asks for more. A limit is in one of two
-//! moods: while much of it is free over all replicas, each may hold a little more than it needs, and gives it back
-//! when the keeper comes round; where little is free, or the limit is small, a permit is given back when its call ends.
+//! Most calls take a leased permit. If none is left, [`lease_sync`](super::lease_sync) asks for
+//! more. While much of the limit is free over all replicas, each may hold some headroom, and
+//! returns it at the next renewal. If little is free, or the limit is small, a permit is returned
+//! when its call ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -14,53 +16,50 @@ use super::lease_request::{LeaseGrant, LeaseRequest, headroom};
 use super::leased_permits::{LeasedPermits, PermitCounts};
 use super::{NO_LINK, SharedLimits};
 
-/// Who has called nothing for so many rounds of the keeper holds nothing.
+/// After so many renewals without a call, headroom is returned.
 const IDLE_ROUNDS_MAX: u32 = 4;
 
-/// What this replica has of one limit.
 #[derive(Debug)]
 pub(crate) struct LimitLease {
     pub(super) shared: Arc<SharedLimits>,
-    /// Where Valkey keeps it.
+    /// Its key in Valkey.
     pub(super) key: String,
-    /// Who speaks. Not the replica: a tenant that was removed and made again has calls of both in flight.
+    /// Not the replica's id: a tenant that was removed and made again has two leases of one limit.
     pub(super) id: Uuid,
     pub(super) permits: LeasedPermits,
-    /// How many calls may be in flight over all replicas, by the newest policy.
+    /// Calls in flight allowed over all replicas, by the newest policy.
     limit: AtomicU32,
-    /// The connection over which the lease was granted; over another one, or after a change of the limit, it must be stated
-    /// anew.
+    /// The link over which the lease was granted. Over another one, or after a change of the limit,
+    /// it must be requested again.
     link: AtomicU32,
-    /// Whether what is not needed is given back at once.
+    /// Whether permits beyond those needed are returned at once.
     returns_surplus: AtomicBool,
-    /// How often the keeper has come by since the last call ended.
+    /// Renewals since the last call ended.
     idle: AtomicU32,
     /// Callers that ask for a permit, and those of them that wait for an answer.
     pub(super) asking: AtomicU32,
     pub(super) waiting: AtomicU32,
-    /// See [`sync_state`](super::lease_sync).
+    /// See [`lease_sync`](super::lease_sync).
     pub(super) sync_state: AtomicU8,
-    /// How often something was said, and the last of it that was answered.
+    /// The numbers of the last request sent and of the last one answered.
     pub(super) sent: AtomicU64,
     pub(super) answered: AtomicU64,
     pub(super) answered_notify: Notify,
-    /// Whether the keeper knows of it.
+    /// Whether it is among the active leases.
     pub(super) is_registered: AtomicBool,
 }
 
-/// Whether there is a permit for a call.
+/// The outcome of taking a permit without asking Valkey.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum TryTake {
-    /// It has one.
     Taken,
-    /// There is none.
+    /// The limit is reached.
     Full,
-    /// Only Valkey knows.
+    /// Valkey may have more.
     MustAsk,
 }
 
 impl LimitLease {
-    /// Nothing of a limit yet.
     pub fn new(shared: &Arc<SharedLimits>, key: String) -> Arc<Self> {
         Arc::new(Self {
             shared: shared.clone(),
@@ -81,32 +80,32 @@ impl LimitLease {
         })
     }
 
-    /// From now on the limit is another one. Calls in flight stay.
+    /// Changes the limit. Calls in flight stay.
     pub fn set_limit(self: &Arc<Self>, limit: Option<u32>) {
         let now = limit.unwrap_or(u32::MAX);
         if self.limit.swap(now, Ordering::SeqCst) != now {
-            // What is held was granted of another limit.
+            // The lease was granted under another limit.
             self.link.store(NO_LINK, Ordering::SeqCst);
         }
-        // They may have come while there was no limit, when nobody else was told of them.
+        // Calls that came while there was no limit are not registered yet.
         if limit.is_some() && self.permits.counts().in_use > 0 {
             self.register();
         }
     }
 
-    /// Takes a permit of at most `max`, if there is one. Waits only where Valkey must be asked.
+    /// Takes a permit of at most `max`. Waits only if Valkey must be asked.
     pub async fn take(self: &Arc<Self>, max: Option<u32>) -> bool {
         let Some(max) = max else { return self.permits.take(|_| u32::MAX).is_ok() };
-        // Those who wait come first: what they were given is not for others.
+        // Permits granted to waiting callers are kept for them.
         match self.try_take(max, self.waiting.load(Ordering::SeqCst)) {
             TryTake::Taken => true,
             TryTake::Full => false,
-            // In a box: every call would carry the headroom for it.
+            // Boxed, so that calls which do not ask stay small.
             TryTake::MustAsk => Box::pin(self.take_by_asking(max)).await,
         }
     }
 
-    /// The same without asking, and without taking the last `kept` permits that are held.
+    /// Takes a permit without asking, leaving the last `kept` leased ones.
     pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> TryTake {
         let link = self.shared.link_number.load(Ordering::SeqCst);
         if link == NO_LINK {
@@ -114,7 +113,7 @@ impl LimitLease {
             if self.permits.take(|_| part).is_err() {
                 return TryTake::Full;
             }
-            // Afterwards: a keeper that comes by in between would see nothing to keep, and forget the lease.
+            // Afterwards: a renewal in between would see an unused lease and forget it.
             self.register();
             return TryTake::Taken;
         }
@@ -128,7 +127,7 @@ impl LimitLease {
         }
     }
 
-    /// Gives the permit of a call back.
+    /// Returns the permit of a call.
     pub fn give(self: &Arc<Self>) {
         let remaining = self.permits.give();
         self.idle.store(0, Ordering::Relaxed);
@@ -137,7 +136,7 @@ impl LimitLease {
         }
     }
 
-    /// Whether something is held here that should be given back now.
+    /// Returns whether permits should be returned now.
     pub(super) fn has_surplus(&self) -> bool {
         self.is_surplus(self.permits.counts())
     }
@@ -149,33 +148,32 @@ impl LimitLease {
             && self.is_in_force()
     }
 
-    /// Whether it was granted over the connection that there is.
+    /// Returns whether it was granted over the current link.
     pub(super) fn is_in_force(&self) -> bool {
         let link = self.link.load(Ordering::SeqCst);
         link != NO_LINK && link == self.shared.link_number.load(Ordering::SeqCst)
     }
 
-    /// Whether anything of the limit is held or in use here.
     pub(super) fn is_in_use(&self) -> bool {
         self.permits.counts() != PermitCounts { in_use: 0, leased: 0 }
     }
 
-    /// From now on what is not needed is given back at once.
+    /// Returns permits that are not needed at once, from now on.
     pub(super) fn return_surplus_at_once(&self) {
         self.returns_surplus.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the keeper has come by once more.
+    /// Counts a renewal.
     pub(super) fn count_round(&self) {
         if self.idle.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_ROUNDS_MAX {
             self.return_surplus_at_once();
         }
     }
 
-    /// What is to be said over a connection now. What is held after that is no more than it says.
+    /// Returns the request to send over a link, and gives up permits beyond it.
     pub(super) fn lease_request(&self, number: u64, link: u32) -> LeaseRequest {
         let limit = self.limit.load(Ordering::SeqCst);
-        // Who cannot be asked to give it back does not get any.
+        // A replica that cannot hear recalls gets no headroom.
         let hears_recalls = self.shared.hears_recalls.load(Ordering::SeqCst);
         let headroom = if hears_recalls { headroom(limit, self.shared.replicas()) } else { 0 };
         let waiting = self.waiting.load(Ordering::SeqCst);
@@ -185,7 +183,7 @@ impl LimitLease {
         LeaseRequest::new(counts, number, waiting, limit, headroom)
     }
 
-    /// Goes by what was answered over a connection, unless the limit has become another meanwhile.
+    /// Applies what was granted over a link, unless the limit has changed meanwhile.
     pub(super) fn apply_grant(
         self: &Arc<Self>,
         granted: LeaseGrant,
@@ -230,13 +228,13 @@ mod tests {
         );
         let taken = [(); 4].map(|()| lease.try_take(10, 0));
         assert_eq!(taken, [TryTake::Taken, TryTake::Taken, TryTake::Taken, TryTake::MustAsk]);
-        // All that is allowed is in use: there is nothing to ask.
+        // The limit is reached: there is nothing to ask.
         assert_eq!(lease.try_take(3, 0), TryTake::Full);
         lease.give();
         connected(2);
         assert_eq!(lease.try_take(10, 0), TryTake::MustAsk);
         assert_eq!(lease.lease_request(9, 2).held, 2, "no more than is in use");
-        // Alone, half of the limit is its part.
+        // Without Valkey, half of the limit is its share.
         connected(NO_LINK);
         lease.shared.replicas.store(2, Ordering::SeqCst);
         assert_eq!(lease.try_take(5, 0), TryTake::Taken);
@@ -273,7 +271,7 @@ mod tests {
         assert!(lease.has_surplus());
         lease.waiting.store(2, Ordering::SeqCst);
         assert_eq!((lease.lease_request(9, 1).held, lease.has_surplus()), (3, false));
-        // They are for those who wait.
+        // They are kept for waiting callers.
         assert_eq!(lease.try_take(10, 2), TryTake::MustAsk);
         let taken = [(); 3].map(|()| lease.try_take(10, 0));
         assert_eq!(taken, [TryTake::Taken, TryTake::Taken, TryTake::MustAsk]);

@@ -1,50 +1,49 @@
-//! What is said to Valkey about a limit of calls in flight, and what it answers; `lease.lua` is the other side.
+//! A request for a lease, and its grant. `lease.lua` is the other side.
 
 use super::leased_permits::PermitCounts;
 
-/// All replicas together may hold an eighth of a limit beyond what they need.
+/// All replicas together may hold an eighth of a limit as headroom,
 const HEADROOM_PART: u32 = 8;
-/// And a quarter must be free nevertheless.
+/// if a quarter stays free nevertheless.
 const SPARE_PART: u32 = 4;
 
-/// What is said to Valkey: totals, never differences, so that the last word is the whole truth.
+/// Contains totals, never differences, so that the last request is the whole truth.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct LeaseRequest {
-    /// Later ones have higher numbers.
+    /// Increases with each request.
     pub number: u64,
-    /// LeasedPermits that may be in use before there is an answer.
+    /// Permits that may be in use before the answer.
     pub held: u32,
-    /// As many as there are calls, those that wait included.
+    /// Permits for all calls, waiting ones included.
     pub needed: u32,
-    /// As many as would save further questions.
+    /// Permits that would save further requests.
     pub wanted: u32,
-    /// How many there are for all.
+    /// Permits over all replicas.
     pub limit: u32,
-    /// How many must stay free if the wanted is to be granted.
+    /// Permits that must stay free for `wanted` to be granted.
     pub spare: u32,
 }
 
-/// What Valkey answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseGrant {
-    /// LeasedPermits that may be in use from now on.
+    /// Permits that may be in use from now on.
     pub permits: u32,
-    /// Whether they may be more than are needed.
+    /// Whether these may be more than needed.
     pub has_headroom: bool,
 }
 
 impl LeaseRequest {
-    /// What is said by somebody who has so much, and for whom so many wait.
     pub fn new(counts: PermitCounts, number: u64, waiting: u32, limit: u32, headroom: u32) -> Self {
         let needed = counts.in_use.saturating_add(waiting);
-        // More is wished for only when a question is due anyway: who calls nothing must come to hold nothing.
+        // Only while callers wait: an idle replica must come to hold nothing.
         let wanted = if waiting > 0 { needed.saturating_add(headroom) } else { needed };
         let spare = if headroom > 0 { limit / SPARE_PART } else { u32::MAX };
         Self { number, held: counts.leased, needed, wanted, limit, spare }
     }
 }
 
-/// How many permits one replica may hold beyond what it needs. None of a small limit: asking is better than being off.
+/// Returns the permits that one replica may hold beyond its need. None of a small limit: asking is
+/// better than being inexact.
 pub(super) fn headroom(limit: u32, replicas: u32) -> u32 {
     limit / HEADROOM_PART / replicas.max(2)
 }
@@ -58,7 +57,7 @@ mod tests {
         assert_eq!([1, 10, 15, 16, 64, 256].map(|limit| headroom(limit, 2)), [0, 0, 0, 1, 4, 16]);
         assert_eq!(headroom(256, 1), headroom(256, 2));
         for replicas in 2..100 {
-            // All of them together.
+            // All replicas together.
             assert!(headroom(256, replicas) * replicas <= 256 / HEADROOM_PART);
         }
     }

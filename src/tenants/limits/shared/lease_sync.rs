@@ -1,7 +1,8 @@
-//! Who speaks to Valkey about a limit: one task at a time, so that nothing that is said overtakes anything else.
+//! Syncs a lease with Valkey: one task at a time for each lease, so that no request overtakes
+//! another.
 //!
-//! Whoever wants something to be said speaks up. If nobody speaks yet, a task begins to; if one does, it says more when it
-//! has its answer. So there is one question under way for each limit, however many callers wait for it.
+//! Whoever needs a sync requests one. If no task runs, one starts; if one runs, it syncs again
+//! after its answer. So there is one request in flight for each lease, however many callers wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,31 +14,31 @@ use tokio::time::{sleep, timeout};
 use super::lease::{LimitLease, TryTake};
 use super::lease_request::{LeaseGrant, LeaseRequest};
 
-/// Nobody speaks.
+/// No task runs.
 const IDLE: u8 = 0;
-/// A task speaks, and what it says has all that is known.
+/// A task runs, and its request is up to date.
 const SYNCING: u8 = 1;
-/// A task speaks, and must speak again.
+/// A task runs, and must sync again.
 const SYNC_AGAIN: u8 = 2;
 
-/// When to ask again after having been refused. A permit that was given back at another replica may be on its way, and a
-/// replica that has more than it needs may be about to give that back.
+/// When to ask again after a refusal. Another replica's permits may be on their way back, or about
+/// to be returned.
 const ASK_AGAIN_AFTER: [Duration; 3] =
     [Duration::from_millis(2), Duration::from_millis(6), Duration::from_millis(12)];
 
-/// So many callers may ask for a permit of any limit, however small: it is those who ask again that find what others give
-/// back.
+/// So many callers may ask at once, however small the limit: those that ask again find returned
+/// permits.
 const ASKING_MIN: u32 = 64;
 
-/// A caller that asks for a permit, pauses included.
+/// Counts a caller that asks for a permit, pauses included.
 struct Asking<'a>(&'a LimitLease);
 
-/// A caller that waits for an answer.
+/// Counts a caller that waits for an answer.
 struct Waiting<'a>(&'a Arc<LimitLease>);
 
 impl LimitLease {
-    /// Takes a permit of at most `max` after asking for it. About as many may ask as there are permits: more could not all
-    /// have one, and each of them has its call in hand.
+    /// Takes a permit of at most `max` after asking. About as many callers may ask as there are
+    /// permits: more could not succeed, and each holds its call in memory.
     pub(super) async fn take_by_asking(self: &Arc<Self>, max: u32) -> bool {
         let Some(_asking) = Asking::new(self, max) else { return false };
         let mut pauses = ASK_AGAIN_AFTER.into_iter();
@@ -54,8 +55,8 @@ impl LimitLease {
         }
     }
 
-    /// Has something said, and waits until Valkey has answered that, or is away. Not until nothing is remaining to be said: on a
-    /// busy limit there always is.
+    /// Requests a sync, and waits until Valkey has answered it or is away. Does not wait for later
+    /// requests: on a busy limit there is always one.
     pub(super) async fn sync(self: &Arc<Self>) {
         let before = self.sent.load(Ordering::SeqCst);
         self.request_sync();
@@ -68,13 +69,12 @@ impl LimitLease {
                 next.await;
             }
         };
-        // What is being said already comes first.
+        // A request in flight comes first.
         let _ = timeout(self.shared.answer_timeout * 2, answered).await;
     }
 
-    /// Has something said.
     pub(super) fn request_sync(self: &Arc<Self>) {
-        // A call that ends where nothing can be said leaves that to the keeper.
+        // Without a runtime, the next renewal does it.
         let Ok(runtime) = Handle::try_current() else { return };
         if self.sync_state.swap(SYNC_AGAIN, Ordering::SeqCst) == IDLE {
             runtime.spawn(self.clone().sync_until_idle());
@@ -85,7 +85,7 @@ impl LimitLease {
         loop {
             self.sync_state.store(SYNCING, Ordering::SeqCst);
             self.sync_once().await;
-            // The answer may have been that there is less than is held.
+            // The grant may be less than what is held.
             if self.has_surplus() {
                 continue;
             }
@@ -97,10 +97,11 @@ impl LimitLease {
         }
     }
 
-    /// Says what there is to be said, and goes by the answer. If there is none, nobody waits for it any longer either.
+    /// Sends one request and applies the grant. Wakes waiting callers in any case.
     async fn sync_once(self: &Arc<Self>) {
         let link = self.shared.link.load_full();
-        // Before anything is looked at: who waits for a later number is in what is said under it.
+        // Before the counts are read: callers that wait for a later number are included in that
+        // request.
         let number = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some(link) = link {
             let request = self.lease_request(number, link.number);
@@ -151,7 +152,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Self(lease) = self;
         lease.waiting.fetch_sub(1, Ordering::SeqCst);
-        // It may have remaining without the permit that it was given.
+        // The caller may not have taken its permit.
         if lease.has_surplus() {
             lease.request_sync();
         }

@@ -1,22 +1,20 @@
-//! How many calls are in flight, and how many may be without asking: two numbers that are counts and changed together.
+//! Permits in use and permits leased: two numbers that are read and changed together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The two in one word.
+/// Both numbers in one word.
 #[derive(Debug, Default)]
 pub(super) struct LeasedPermits(AtomicU64);
 
-/// What they were at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PermitCounts {
     /// Calls in flight.
     pub in_use: u32,
-    /// How many may be, by what was said last.
+    /// Calls that may be in flight, by the last grant.
     pub leased: u32,
 }
 
 impl LeasedPermits {
-    /// What they are.
     pub fn counts(&self) -> PermitCounts {
         PermitCounts::of(self.0.load(Ordering::SeqCst))
     }
@@ -31,19 +29,18 @@ impl LeasedPermits {
         taken.map(drop).map_err(PermitCounts::of)
     }
 
-    /// Counts one call less; what is remaining.
+    /// Counts one call less. Returns what is left.
     pub fn give(&self) -> PermitCounts {
         PermitCounts::of(self.0.fetch_sub(1, Ordering::SeqCst) - 1)
     }
 
-    /// Keeps at most so many permits over those that are taken. What is kept.
+    /// Keeps at most `over` permits beyond those in use. Returns the rest.
     pub fn keep(&self, over: u32) -> PermitCounts {
         self.change(|PermitCounts { in_use, leased }| {
             leased.clamp(in_use, in_use.saturating_add(over))
         })
     }
 
-    /// So many may be taken from now on.
     pub fn lease(&self, permits: u32) {
         self.change(|_| permits);
     }
@@ -59,7 +56,7 @@ impl LeasedPermits {
 }
 
 impl PermitCounts {
-    /// Calls are in the lower half, so that one more is one more.
+    /// Calls are in the lower half, so that adding one counts a call.
     fn of(word: u64) -> Self {
         Self { in_use: word as u32, leased: (word >> 32) as u32 }
     }
@@ -98,7 +95,7 @@ mod tests {
         assert_eq!(permits.keep(10), PermitCounts { in_use: 3, leased: 9 });
         assert_eq!(permits.keep(4), PermitCounts { in_use: 3, leased: 7 });
         assert_eq!(permits.keep(0), PermitCounts { in_use: 3, leased: 3 });
-        // Taken while nobody could be asked: all of it is held.
+        // Taken without a lease: all of them are held.
         permits.take(|_| u32::MAX).unwrap();
         assert_eq!(permits.keep(0), PermitCounts { in_use: 4, leased: 4 });
     }

@@ -1,4 +1,4 @@
-//! One connection to Valkey, and what is asked over it.
+//! One connection to Valkey, and the commands over it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -14,36 +14,34 @@ use super::lease::LimitLease;
 use super::lease_request::{LeaseGrant, LeaseRequest};
 use super::recall::RECALL_CHANNEL;
 
-/// The replicas that live.
 const REPLICAS_KEY: &str = "trunkline:replicas";
-/// Who is silent for so many seconds is gone.
+/// A replica without a heartbeat for so many seconds is gone.
 const GONE_SECS: u32 = 5;
-/// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Calls that may wait to be written. There is one message for each; more only wait a little longer.
+/// Commands that may wait to be written; further calls wait a little longer.
 const WRITE_QUEUE: usize = 1024;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 static LEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lease.lua")));
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
 
-/// A connection that calls share: many questions are under way at once, and answered in order.
+/// A multiplexed connection that all calls share.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Each has another one, from 1.
+    /// Different for each link, from 1.
     pub number: u32,
     connection: MultiplexedConnection,
     answer_timeout: Duration,
 }
 
 impl Link {
-    /// Connects and brings the scripts.
+    /// Connects and loads the scripts.
     pub async fn open(
         client: &Client,
         answer_timeout: Duration,
         number: u32,
     ) -> Result<Self, RedisError> {
-        // Timeouts are set here, around what may be several questions.
+        // Timeouts are set here, around several commands.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -59,7 +57,7 @@ impl Link {
         timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
     }
 
-    /// Takes one call from each bucket, or from none, and tells of those that were taken here alone.
+    /// Takes one call from each bucket, or from none, and reports calls that Valkey has missed.
     pub async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
@@ -70,7 +68,7 @@ impl Link {
         for (bucket, told) in buckets.iter().zip(&told) {
             let (calls, since) = told.unwrap_or_else(|| (0, bucket.now()));
             let unreported = bucket.quota.interval * calls;
-            // All replicas earn together: what one of them has is its part.
+            // All replicas earn together: each earned its share.
             let earned = Duration::from(bucket.now().saturating_sub(since)) / replicas;
             call.key(&bucket.key)
                 .arg(nanos(bucket.quota.interval))
@@ -95,7 +93,6 @@ impl Link {
         Ok(rate_status(buckets, *fits == 1, owed))
     }
 
-    /// Says what is held of a limit, and finds out what may be.
     pub async fn lease(
         &self,
         lease: &LimitLease,
@@ -116,21 +113,19 @@ impl Link {
         Ok(LeaseGrant { permits, has_headroom })
     }
 
-    /// Says that this replica lives, and finds out how many do.
+    /// Writes a heartbeat. Returns the number of live replicas.
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
         call.arg(replica.to_string()).arg(GONE_SECS);
         self.with_timeout(call.invoke_async(&mut self.connection.clone())).await
     }
 
-    /// Says that this replica is gone.
     pub async fn leave(&self, replica: Uuid) -> Result<(), RedisError> {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
         self.with_timeout(leave.query_async(&mut self.connection.clone())).await
     }
 
-    /// What does not answer with_timeout has failed.
     async fn with_timeout<T>(
         &self,
         answer: impl Future<Output = Result<T, RedisError>>,
@@ -139,7 +134,7 @@ impl Link {
     }
 }
 
-/// Reads what is owed of each bucket. The one that makes a call wait longest is the one that refuses it.
+/// Converts the debt of each bucket. The bucket with the longest wait is the one that refuses.
 fn rate_status(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<RateStatus, Refusal> {
     let owed = owed.iter().map(|nanos| Duration::from_nanos(*nanos));
     let rates = || buckets.iter().zip(owed.clone());

@@ -1,4 +1,4 @@
-//! Hears from Valkey that somebody else wants what is held here and not needed.
+//! Hears that other replicas need permits, and returns those that are not needed here.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use uuid::Uuid;
 use super::SharedLimits;
 use super::link::{CONNECT_TIMEOUT, timed_out};
 
-/// Where it is said, by the ids of those who hold too much.
+/// Carries the ids of the leases with headroom.
 pub(super) const RECALL_CHANNEL: &str = "trunkline:wanted";
-/// How long to wait before listening again.
+/// The pause before subscribing again.
 const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
 impl SharedLimits {
-    /// Listens for ever. Whoever does not hear holds nothing that it does not need, so no failure does harm.
+    /// Runs for ever. A replica that hears no recalls holds no headroom, so failures do no harm.
     pub(super) async fn hear_recalls(&self) {
         loop {
             if let Ok(said) = self.subscribe().await {

@@ -1,4 +1,4 @@
-//! The one task that makes connections to Valkey. Calls never wait for one.
+//! The one task that connects to Valkey. Calls never wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,22 +12,19 @@ use tokio_util::sync::CancellationToken;
 use super::link::Link;
 use super::{NO_LINK, SharedLimits};
 
-/// How often a replica says that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait after the first failure, and at most.
+/// After the first failure, and at most.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// In every so many heartbeats Valkey hears_recalls of all permits that are held: often enough for one to be missed before they are
-/// lost.
+/// Leases are renewed with every second heartbeat: often enough for one renewal to fail.
 const HEARTBEATS_PER_RENEWAL: u64 = 2;
-/// How long giving permits back may take at the end.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SharedLimits {
-    /// Keeps the connection, until told to stop; then takes this replica from those that share.
+    /// Keeps a link until `stop`, then returns all permits and leaves.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.reconnect()).await;
-        // If it fails, the others notice by the silence.
+        // If this fails, Valkey takes them back after a while.
         let _ = timeout(RETURN_TIMEOUT, self.active_leases.return_unused()).await;
         self.link_number.store(NO_LINK, Ordering::SeqCst);
         if let Some(link) = self.link.swap(None) {
@@ -59,24 +56,24 @@ impl SharedLimits {
         }
     }
 
-    /// A connection over which Valkey has answered quickly.
+    /// Returns a link over which Valkey has answered quickly.
     async fn open(&self, number: u32) -> Result<Arc<Link>, RedisError> {
         let link = Link::open(&self.client, self.answer_timeout, number).await?;
         let replicas = link.heartbeat(self.replica).await?;
-        // A Valkey that has just started has not heard of all replicas yet.
+        // A Valkey that has just started may not know all replicas yet.
         self.replicas.fetch_max(replicas, Ordering::Relaxed);
         Ok(Arc::new(link))
     }
 
-    /// Lets calls use a connection until it is lost. Whether it was of use for a while: one that is lost at once must
-    /// not be made again at once, and again.
+    /// Lets calls use a link until it is dropped. Returns whether it lasted: a link that is dropped
+    /// at once must not be made again at once.
     async fn use_link(&self, link: Arc<Link>) -> bool {
-        // First: once there is a link, a call may lose it.
+        // First: as soon as there is a link, a call may drop it.
         self.link_number.store(link.number, Ordering::SeqCst);
         self.link.store(Some(link.clone()));
         self.metrics.up.set(1);
         tracing::info!(replicas = self.replicas(), "limits are shared");
-        // At the same time: what is wanted here is given back also while much is said.
+        // Concurrently, so that recalls are heard during a long renewal.
         tokio::select! {
             was_useful = self.beat_until_lost(&link) => was_useful,
             () = self.hear_recalls() => false,
@@ -112,7 +109,7 @@ impl SharedLimits {
     }
 }
 
-/// Half of a wait or more: replicas that failed together do not all come back together.
+/// Returns at least half of a wait: replicas that failed together should not reconnect together.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
