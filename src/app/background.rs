@@ -63,7 +63,7 @@ impl TenantServices {
             directory.warn_if_nobody_can_call();
         }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
-        let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
+        let oauth = oauth.context("cannot verify tokens (`auth.oauth`)")?;
         Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
     }
 
@@ -114,7 +114,7 @@ impl BackgroundTasks {
             if let Ok(mut usage_writer) = self.usage_writer.await
                 && !matches!(timeout(FINAL_WRITE_TIMEOUT, usage_writer.write()).await, Ok(Ok(())))
             {
-                tracing::error!("the store is away: what was used last is lost");
+                tracing::error!("the store is away: the latest usage is lost");
             }
         };
         let others = async { tokio::join!(leave_cluster, join_all(self.others)) };
@@ -161,8 +161,8 @@ async fn warn_if_legacy(backend: Weak<Backend>, directory: &Directory) {
         tracing::warn!(
             %server,
             tenants = sharing.len(),
-            "server `{server}` is shared by {} tenants, and a server of its protocol version may keep state for its \
-             connection: set `sharing = \"tenant\"` or `\"session\"` if it does, `sharing = \"shared\"` if it does not",
+            "server `{server}` is shared by {} tenants, and may keep state for its connection: \
+             set `sharing = \"tenant\"` or `\"session\"` if it does, `\"shared\"` if it does not",
             sharing.len()
         );
     }

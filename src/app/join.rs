@@ -48,7 +48,7 @@ impl JoinedCluster {
         let front = front.among(self.replicas.clone());
         loop {
             let more = self.endings.read().await;
-            let more = more.context("cannot read which sessions have ended")?;
+            let more = more.context("cannot read ended sessions")?;
             if more.is_empty() {
                 return Ok(front);
             }

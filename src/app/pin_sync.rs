@@ -26,7 +26,7 @@ pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> A
     if !pins.servers().is_empty()
         && let Err(error) = reconcile(&pins, store).await
     {
-        tracing::warn!(%error, "what was approved cannot be read: all tools of pinned servers are held back");
+        tracing::warn!(%error, "cannot read approvals: all tools of pinned servers are held back");
     }
     pins
 }
@@ -80,7 +80,7 @@ async fn approve_first_use(
         let used = store.first_use(server, &definitions).await;
         if let Ok(true) = used {
             let tools = definitions.len();
-            tracing::info!(%server, tools, "server `{server}` is seen for the first time: its tools are approved as they are");
+            tracing::info!(%server, tools, "server `{server}` is new: its tools are approved");
         }
         were_any |= used.is_ok();
         outcome = outcome.and(used.map(drop));

@@ -45,7 +45,7 @@ impl Reload {
                 Err(problem) => {
                     self.metrics.failed.inc();
                     tracing::error!(
-                        "the configuration cannot be used, and stays as it was: {problem}"
+                        "the new configuration is invalid, and the old one stays as it was: {problem}"
                     );
                 }
             }
@@ -77,7 +77,8 @@ impl Reload {
         self.metrics.note_loaded();
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         tracing::info!(
-            "configuration read again: servers: {servers}; tenants: {tenants}; other settings changed: {settings}"
+            "configuration read again: servers: {servers}; tenants: {tenants}; \
+             other settings changed: {settings}"
         );
         if !needs_restart.is_empty() {
             tracing::warn!("changed, but needs a restart: {}", needs_restart.join(", "));

@@ -25,7 +25,7 @@ impl Signals {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;
-            tracing::warn!("told to stop twice: ending at once");
+            tracing::warn!("second signal: ending at once");
             std::process::exit(EXIT_AT_ONCE);
         });
     }

@@ -8,8 +8,8 @@ use tokio::net::lookup_host;
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     #[error(
-        "`replicas.address` is not set, and the name of this machine, `{name}`, cannot be looked up ({cause}): \
-         set `replicas.address` to where other replicas reach this one"
+        "`replicas.address` is not set, and this machine's name, `{name}`, cannot be resolved \
+         ({cause}): set `replicas.address` to where other replicas reach this one"
     )]
     Unknown {
         name: String,
@@ -17,8 +17,8 @@ pub enum AddressError {
         cause: io::Error,
     },
     #[error(
-        "`replicas.address` is not set, and the name of this machine, `{0}`, has no address that others could reach: \
-         set `replicas.address` to where other replicas reach this one"
+        "`replicas.address` is not set, and this machine's name, `{0}`, has no address that others \
+         could reach: set `replicas.address` to where other replicas reach this one"
     )]
     OnlyLocal(String),
 }

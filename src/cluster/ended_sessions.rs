@@ -40,7 +40,8 @@ impl Cluster {
             if lost.is_power_of_two() {
                 tracing::warn!(
                     lost,
-                    "too many sessions have ended while the store is away: some are not written down, and replicas that are started later will take their tokens"
+                    "too many sessions have ended while the store is away: \
+                     replicas that start later will accept the tokens of some"
                 );
             }
         }
@@ -85,7 +86,7 @@ impl EndedSessionWriter {
             && let Err(error) = self.write().await
         {
             let lost = self.unwritten.len();
-            tracing::warn!(%error, lost, "sessions that have ended here could not be written down");
+            tracing::warn!(%error, lost, "sessions that ended here could not be written");
         }
     }
 

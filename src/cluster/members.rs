@@ -47,7 +47,7 @@ impl Membership {
         self.ended_sessions.flush().await;
         // If this fails, the others notice the missing heartbeat.
         if let Err(error) = self.store.remove_replica(&self.replicas.me.id).await {
-            tracing::debug!(%error, "this replica could not say that it leaves");
+            tracing::debug!(%error, "this replica could not be removed from the store");
         }
     }
 }

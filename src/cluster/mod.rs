@@ -93,7 +93,7 @@ pub struct Cluster {
 pub enum ClusterError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("HTTP cannot be spoken to other replicas: {0}")]
+    #[error("cannot send requests to other replicas: {0}")]
     Http(#[from] reqwest::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -157,7 +157,7 @@ impl Cluster {
                 // Read to the end, so that the connection can be reused.
                 Ok(heard) => drop(heard.bytes().await),
                 Err(error) => {
-                    tracing::debug!(replica = %peer.address, %error, "a replica was not told");
+                    tracing::debug!(replica = %peer.address, %error, "a replica did not receive a notice");
                 }
             }
         });

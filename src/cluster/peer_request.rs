@@ -53,15 +53,16 @@ pub struct PeerRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// It has not seen the request.
-    #[error("it is not there: {0}")]
+    #[error("the replica is gone: {0}")]
     Gone(String),
     /// It has not accepted the request.
     #[error(
-        "it refuses the proof: `session_keys` must be the same in all replicas, and their clocks be right"
+        "the replica refuses the proof: `session_keys` must be the same in all replicas, and their \
+         clocks be right"
     )]
     Refused,
     /// It may have seen the request.
-    #[error("it broke off: {0}")]
+    #[error("the replica broke off: {0}")]
     Broken(String),
 }
 
@@ -85,7 +86,7 @@ impl Cluster {
             self.refusals.note(to);
             return Err(SendError::Refused);
         }
-        Err(SendError::Gone(format!("what is at its address answers with {}", status.as_u16())))
+        Err(SendError::Gone(format!("its address answers with {}", status.as_u16())))
     }
 }
 
@@ -105,7 +106,8 @@ impl RefusalLog {
         drop(said);
         tracing::warn!(
             replica = %by.address,
-            "a replica refuses what this one sends: `session_keys` must be the same in all, and their clocks be right"
+            "a replica refuses this one's requests: `session_keys` must be the same in all, \
+             and their clocks be right"
         );
         true
     }

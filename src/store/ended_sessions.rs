@@ -100,7 +100,7 @@ impl Store {
 fn ended((id, expires, _): &Row) -> Option<EndedSession> {
     let session = SessionId::parse(id);
     if session.is_none() {
-        tracing::warn!(%id, "a row of `ended_sessions` is of no session, and is left out");
+        tracing::warn!(%id, "a row of `ended_sessions` has an invalid id, and is skipped");
     }
     Some(EndedSession { id: session?, expires: *expires })
 }

@@ -29,7 +29,7 @@ pub enum StoreError {
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),
     /// The database contains data that this version cannot read, or refused a statement.
-    #[error("the store has a fault: {0}")]
+    #[error("the store has an error: {0}")]
     Corrupt(String),
 }
 
@@ -40,7 +40,7 @@ impl From<sqlx::Error> for StoreError {
             Io(_) | Tls(_) | Protocol(_) | PoolClosed | WorkerCrashed => {
                 Self::Unavailable(error.to_string())
             }
-            PoolTimedOut => Self::Unavailable("it gives no connection in time".to_owned()),
+            PoolTimedOut => Self::Unavailable("no connection in time".to_owned()),
             sqlx::Error::Database(cause) => {
                 let text = cause.to_string();
                 let is_temporary = cause.code().is_some_and(|code| is_temporary(&code));
@@ -60,7 +60,7 @@ impl From<MigrateError> for StoreError {
                 other => other,
             },
             MigrateError::VersionMismatch(version) => Self::Corrupt(format!(
-                "migration {version} was not the one that this version has: is it a database of something else?"
+                "migration {version} is not the one of this version: is it another program's database?"
             )),
             other => Self::Corrupt(other.to_string()),
         }

@@ -120,7 +120,7 @@ async fn with_timeout<T, E: Into<StoreError>>(
 ) -> Result<T, StoreError> {
     match timeout(QUERY_TIMEOUT, work).await {
         Ok(outcome) => outcome.map_err(Into::into),
-        Err(_) => Err(StoreError::Unavailable(format!("it gives no answer in {QUERY_TIMEOUT:?}"))),
+        Err(_) => Err(StoreError::Unavailable(format!("no answer in {QUERY_TIMEOUT:?}"))),
     }
 }
 

@@ -111,8 +111,7 @@ fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
     let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
     if path.is_empty() || path == ":memory:" || path.contains('?') {
         return Err(StoreError::InvalidUrl(
-            "write `sqlite://` and the path of a file, such as `sqlite://trunkline.db`, and nothing else"
-                .to_owned(),
+            "write `sqlite://` and the path of a file, such as `sqlite://trunkline.db`".to_owned(),
         ));
     }
     let options = SqliteConnectOptions::from_str(url).map_err(invalid_url)?;

@@ -233,7 +233,7 @@ async fn read_tenants(
 
 /// A row that cannot be read, of a newer version or made by hand, affects its tenant alone.
 pub(super) fn skip_corrupt<T>(row: Result<T, StoreError>) -> Option<T> {
-    row.inspect_err(|error| tracing::error!(%error, "a row is passed over")).ok()
+    row.inspect_err(|error| tracing::error!(%error, "a row cannot be read, and is skipped")).ok()
 }
 
 fn tenant(

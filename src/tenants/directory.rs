@@ -183,7 +183,8 @@ impl Directory {
     pub fn warn_if_nobody_can_call(&self) {
         if self.file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
             tracing::warn!(
-                "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
+                "nobody can call: there is no key (`trunkline key create TENANT`), and no \
+                 `auth.anonymous_tenant`"
             );
         }
     }

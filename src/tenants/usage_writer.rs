@@ -74,7 +74,8 @@ impl UsageWriter {
             ticks.tick().await;
             // Others log that the store is away; nothing is lost here.
             if let Err(error) = self.write().await {
-                tracing::debug!(%error, rows = self.rows.len(), "usage is kept until the store is back");
+                let rows = self.rows.len();
+                tracing::debug!(%error, rows, "usage is kept until the store is back");
             }
         }
     }
@@ -118,7 +119,7 @@ impl UsageWriter {
     fn split_refused(&mut self, error: &StoreError) {
         let refused = std::mem::take(&mut self.unconfirmed);
         if let [row] = &refused[..] {
-            tracing::error!(%error, ?row, "what was used could not be written, and is lost");
+            tracing::error!(%error, ?row, "usage could not be written, and is lost");
             return;
         }
         self.batch_len = (refused.len() / 2).max(1);

@@ -24,7 +24,8 @@ enum Per {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is not a rate: write a whole number from 1 to {COUNT_MAX}, `/` and `s`, `min` or `h`, such as `100/s`"
+    "`{0}` is not a rate: write a whole number from 1 to {COUNT_MAX}, `/` and `s`, `min` or `h`, \
+     such as `100/s`"
 )]
 pub struct InvalidRate(String);
 

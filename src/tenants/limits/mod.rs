@@ -57,9 +57,7 @@ struct PatternLimit {
 /// The reason why a call may not begin now: always the tenant's own limit, never the gateway's.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refusal {
-    #[error(
-        "{limit} calls are in flight, which is all that the limit for `{scope}` allows: wait until one has ended"
-    )]
+    #[error("{limit} calls are in flight, the limit for `{scope}`: wait until one has ended")]
     Busy {
         /// The limit's pattern, or `tenant`.
         scope: String,

@@ -102,9 +102,7 @@ impl Jwks {
         self.fetches.lock().failed = fetched.is_err();
         match fetched {
             Ok(keys) if keys.len() == 0 => {
-                tracing::warn!(
-                    "the identity provider has no keys for tokens: none will be accepted"
-                );
+                tracing::warn!("the identity provider has no keys: no token is accepted");
                 self.known.store(Some(Arc::new(keys)));
             }
             Ok(keys) => {
@@ -113,7 +111,7 @@ impl Jwks {
             }
             Err(error) => tracing::warn!(
                 %error,
-                "the identity provider's keys cannot be fetched; those that are known stay in use"
+                "cannot fetch the identity provider's keys; known ones stay in use"
             ),
         }
     }

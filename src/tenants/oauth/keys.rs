@@ -42,7 +42,7 @@ struct Key {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeySetError {
-    #[error("the answer is no JWK set, which is a JSON object with a list `keys`: {0}")]
+    #[error("the answer is no JWK set (a JSON object with a list `keys`): {0}")]
     NotAKeySet(#[from] serde_json::Error),
     #[error("the JWK set has {0} keys, over {KEYS_MAX}")]
     TooMany(usize),

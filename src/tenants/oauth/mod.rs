@@ -58,7 +58,7 @@ pub enum TokenError {
     UnknownKey,
     #[error("the token's signature is wrong")]
     Signature,
-    #[error("the token has expired, or does not say when it will")]
+    #[error("the token has expired, or has no expiry")]
     Expired,
     #[error("the token is not valid yet")]
     NotYetValid,
@@ -66,7 +66,7 @@ pub enum TokenError {
     Issuer,
     #[error("the token is for another audience")]
     Audience,
-    #[error("the token names no tenant, or not by a valid id")]
+    #[error("the token has no valid tenant id")]
     Tenant,
     /// The keys have never been fetched.
     #[error("the identity provider's keys are not available")]

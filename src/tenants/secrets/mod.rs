@@ -29,18 +29,20 @@ pub const NAME_LEN_MAX: usize = 64;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidSecret {
     #[error(
-        "`{0}` is no name of a secret: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not starting with a digit"
+        "`{0}` is not a secret's name: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not starting \
+         with a digit"
     )]
     Name(String),
-    #[error("the value is empty; to take the secret away, remove it")]
+    #[error("the value is empty; remove the secret instead")]
     Empty,
-    #[error("the value has {0} bytes, and may have {VALUE_LEN_MAX}")]
+    #[error("the value has {0} bytes, over {VALUE_LEN_MAX}")]
     TooLong(usize),
     /// Environment variables cannot contain it.
     #[error("the value contains a zero byte, which is not allowed")]
     Zero,
     #[error(
-        "there is no key to store secrets with: set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
+        "there is no key to store secrets with: \
+         set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
     )]
     NoKeys,
 }

@@ -111,7 +111,8 @@ impl Vault {
             let value = sealed.and_then(|(set, sealed)| {
                 let value = self.keyring.open(label, &sealed.text);
                 if value.is_none() && !set.reported.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%tenant, %server, name, "the {label} is stored, and none of `secrets.keys` opens it");
+                    let why = "none of `secrets.keys` opens it";
+                    tracing::error!(%tenant, %server, name, "the {label} is stored, but {why}");
                 }
                 value
             });

@@ -88,7 +88,7 @@ impl Link {
             answer.split_first().filter(|(_, owed)| owed.len() == buckets.len())
         else {
             let kind = redis::ErrorKind::UnexpectedReturnType;
-            return Err((kind, "the script has answered something else").into());
+            return Err((kind, "the script returned an unexpected answer").into());
         };
         Ok(rate_status(buckets, *fits == 1, owed))
     }

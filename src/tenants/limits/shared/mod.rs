@@ -70,7 +70,8 @@ pub struct SharedLimits {
 /// Does not repeat the address: it may contain a password.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the address of the shared limits is not valid: write one such as `redis://user:password@host:6379/0`, or `rediss://` for TLS"
+    "the address of the shared limits is not valid: write one such as \
+     `redis://user:password@host:6379/0`, or `rediss://` for TLS"
 )]
 pub struct InvalidAddress;
 
@@ -138,7 +139,7 @@ impl SharedLimits {
             self.link_number.store(NO_LINK, Ordering::SeqCst);
             self.metrics.up.set(0);
             let replicas = self.replicas();
-            tracing::warn!(%error, replicas, "shared limits are away: each replica goes by its own part of them");
+            tracing::warn!(%error, replicas, "shared limits are away: each replica uses its share");
             self.lost.notify_one();
         }
     }

@@ -47,7 +47,7 @@ impl SharedLimits {
                 }
                 Err(error) if !told => {
                     told = true;
-                    tracing::warn!(%error, "shared limits cannot be reached: this replica goes by its own");
+                    tracing::warn!(%error, "cannot reach shared limits: this replica uses its share");
                 }
                 Err(_) => {}
             }
