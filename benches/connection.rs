@@ -76,7 +76,8 @@ impl Caller {
 
     async fn call(&self) {
         let deadline = Instant::now() + TIMEOUT;
-        let ticket = self.connection.register(self.tenant.clone(), CallId::new(), deadline, None);
+        let ticket =
+            self.connection.register(self.tenant.clone(), CallId::generate(), deadline, None);
         let mut ticket = ticket.expect("it is open");
         let frame = self.dialect.tools_call(
             ticket.id(),

@@ -141,7 +141,7 @@ mod tests {
     async fn endings_that_find_no_room_are_counted() {
         let (ended_here, mut waiting) = mpsc::channel(1);
         let replica = Cluster { ended_here, ..replica("a key") };
-        let noted = [(); 3].map(|()| replica.record_ended(SessionId::new(), 0));
+        let noted = [(); 3].map(|()| replica.record_ended(SessionId::generate(), 0));
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
         // Waiting for a lost one fails at once.
         let [first, second, third] = noted;
@@ -150,7 +150,7 @@ mod tests {
         assert!(first.await.is_ok());
         // At shutdown the receiver is gone, and none counts as lost.
         drop(waiting);
-        drop(replica.record_ended(SessionId::new(), 0));
+        drop(replica.record_ended(SessionId::generate(), 0));
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
     }
 }

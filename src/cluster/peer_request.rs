@@ -1,7 +1,6 @@
 //! Requests to other replicas.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use reqwest::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{Cluster, Peer};
+use crate::common::error_chain::error_chain;
 
 /// Carries the proof of a request.
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
@@ -116,12 +116,7 @@ impl RefusalLog {
 impl SendError {
     fn of(error: reqwest::Error) -> Self {
         let (is_connect, error) = (error.is_connect() || error.is_builder(), error.without_url());
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text += &format!(": {error}");
-            cause = error.source();
-        }
+        let text = error_chain(&error);
         if is_connect { Self::Gone(text) } else { Self::Broken(text) }
     }
 }

@@ -44,16 +44,8 @@ impl ServerId {
         if is_plain_name(text, SERVER_ID_LEN_MAX) && !text.contains("__") && !text.ends_with('_') {
             return Ok(Self(text.into()));
         }
-        Err(InvalidId {
-            kind: "server",
-            text: text.to_owned(),
-            len_max: SERVER_ID_LEN_MAX,
-            extra: ", without `__`, not ending in `_`",
-        })
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
+        let (text, extra) = (text.to_owned(), ", without `__`, not ending in `_`");
+        Err(InvalidId { kind: "server", text, len_max: SERVER_ID_LEN_MAX, extra })
     }
 }
 
@@ -62,12 +54,8 @@ impl TenantId {
         if is_plain_name(text, TENANT_ID_LEN_MAX) {
             return Ok(Self(text.into()));
         }
-        Err(InvalidId {
-            kind: "tenant",
-            text: text.to_owned(),
-            len_max: TENANT_ID_LEN_MAX,
-            extra: "",
-        })
+        let text = text.to_owned();
+        Err(InvalidId { kind: "tenant", text, len_max: TENANT_ID_LEN_MAX, extra: "" })
     }
 
     /// The gateway, for its own requests to a backend (handshake, tool lists). No tenant can have
@@ -75,15 +63,11 @@ impl TenantId {
     pub fn gateway() -> Self {
         Self("_gateway".into())
     }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl CallId {
     /// Returns an id that is unique over all replicas and sortable by time.
-    pub fn new() -> Self {
+    pub fn generate() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Without the counter that orders ids within a millisecond: its lock is shared by all
         // calls.
@@ -93,7 +77,7 @@ impl CallId {
 
 impl SessionId {
     /// Returns an id that cannot be guessed.
-    pub fn new() -> Self {
+    pub fn generate() -> Self {
         Self(Uuid::new_v4())
     }
 
@@ -115,59 +99,39 @@ impl SessionId {
     }
 }
 
-impl Default for SessionId {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Default for CallId {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn is_plain_name(text: &str, len_max: usize) -> bool {
     text.len() <= len_max
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-macro_rules! text_id {
-    ($type:ident) => {
+macro_rules! formatted {
+    ($type:ident, $id:ident => $text:expr) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                let $id = self;
+                fmt::Display::fmt(&$text, f)
             }
         }
 
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+formatted!(CallId, id => id.0.simple());
+formatted!(SessionId, id => id.0.simple());
+formatted!(ServerId, id => id.0);
+formatted!(TenantId, id => id.0);
+
+macro_rules! text_id {
+    ($type:ident) => {
+        impl $type {
+            pub fn as_str(&self) -> &str {
+                &self.0
             }
         }
 

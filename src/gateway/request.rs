@@ -65,7 +65,7 @@ impl Call {
     /// A request without anything that goes with it. `others` are its parameters, as in [`Call::others`].
     pub fn plain(server: String, method: &'static str, others: String, deadline: Instant) -> Self {
         Self {
-            id: CallId::new(),
+            id: CallId::generate(),
             server,
             ask: Ask::Method(method),
             size: others.len(),

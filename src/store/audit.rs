@@ -1,10 +1,10 @@
 //! The audit log.
 
 use serde_json::Value;
-use sqlx::{Any, Transaction};
+
 use uuid::Uuid;
 
-use super::{Store, StoreError, now, with_timeout};
+use super::{Result, Store, StoreError, Tx, now, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::KeyId;
 
@@ -52,11 +52,7 @@ impl Actor {
 
 impl Store {
     /// Returns the latest changes first: at most `limit`, and only those before the id `before`.
-    pub async fn audit(
-        &self,
-        limit: u32,
-        before: Option<&str>,
-    ) -> Result<Vec<AuditEntry>, StoreError> {
+    pub async fn audit(&self, limit: u32, before: Option<&str>) -> Result<Vec<AuditEntry>> {
         let entries = sqlx::query_as(
             "SELECT id, at, actor, action, target, detail FROM audit \
              WHERE $1 IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
@@ -76,12 +72,12 @@ impl Store {
 
 /// Writes an entry in the transaction that makes the change.
 pub(super) async fn note(
-    transaction: &mut Transaction<'static, Any>,
+    transaction: &mut Tx,
     actor: &Actor,
     action: &str,
     target: String,
     detail: Value,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     sqlx::query(
         "INSERT INTO audit (id, at, actor, action, target, detail) VALUES ($1, $2, $3, $4, $5, $6)",
     )

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{Any, Transaction};
+
 use tokio::time::{sleep, timeout};
 
 use super::open::Kind;
-use super::{QUERY_TIMEOUT, Store, StoreError, with_timeout};
+use super::{QUERY_TIMEOUT, Result, Store, Tx, with_timeout};
 
 const CHANNEL: &str = "trunkline_changes";
 /// Reading one row of a file is cheap.
@@ -67,7 +67,7 @@ impl Store {
         Changes { store: self.clone(), subject, seen: None, listener: None }
     }
 
-    async fn revision(&self, subject: Subject) -> Result<i64, StoreError> {
+    async fn revision(&self, subject: Subject) -> Result<i64> {
         let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
         with_timeout(revision.bind(subject.name()).fetch_one(self.pool())).await
     }
@@ -146,9 +146,9 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
 /// transaction commits. Returns the revision.
 pub(super) async fn bump_revision(
     kind: Kind,
-    transaction: &mut Transaction<'static, Any>,
+    transaction: &mut Tx,
     subject: Subject,
-) -> Result<i64, StoreError> {
+) -> Result<i64> {
     let revision = sqlx::query_scalar(
         "UPDATE revisions SET value = value + 1 WHERE name = $1 RETURNING value",
     )

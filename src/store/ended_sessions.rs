@@ -3,7 +3,7 @@
 use sqlx::AssertSqlSafe;
 
 use super::changes::{Subject, bump_revision};
-use super::{Store, StoreError, now, placeholders, with_timeout};
+use super::{Result, Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::SessionId;
 
 const ROWS_PER_READ: i64 = 5_000;
@@ -31,7 +31,7 @@ pub struct EndedCursor {
 
 impl Store {
     /// Writes ended sessions, each with the expiry of its token. All replicas are notified.
-    pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<(), StoreError> {
+    pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<()> {
         with_timeout(async {
             let mut write = self.write().await?;
             let revision = bump_revision(self.0.kind, &mut write, Subject::Sessions).await?;
@@ -55,10 +55,7 @@ impl Store {
     /// Returns some sessions after the cursor whose tokens have not expired, and advances it; none
     /// if there are no more. Changes are serialised, so that no row appears behind the cursor.
     /// Corrupt rows are skipped.
-    pub async fn ended_sessions(
-        &self,
-        read: &mut EndedCursor,
-    ) -> Result<Vec<EndedSession>, StoreError> {
+    pub async fn ended_sessions(&self, read: &mut EndedCursor) -> Result<Vec<EndedSession>> {
         loop {
             let rows = self.ended_rows(read).await?;
             let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
@@ -70,7 +67,7 @@ impl Store {
         }
     }
 
-    async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>, StoreError> {
+    async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>> {
         let rows = sqlx::query_as(
             "SELECT id, expires, revision FROM ended_sessions \
              WHERE (revision, id) > ($1, $2) AND expires > $3 ORDER BY revision, id LIMIT $4",
@@ -83,7 +80,7 @@ impl Store {
     }
 
     /// Deletes those whose tokens have expired.
-    pub async fn delete_ended_sessions(&self) -> Result<(), StoreError> {
+    pub async fn delete_ended_sessions(&self) -> Result<()> {
         loop {
             let some = sqlx::query(
                 "DELETE FROM ended_sessions WHERE id IN \

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::changes::RETRY_EVERY;
-use super::{Changes, StoreError};
+use super::{Changes, Result};
 
 /// Everything is read again at least this often, even if no change is announced.
 const CONFIRM_EVERY: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ impl Follower {
     }
 
     /// Returns what was read; or `None` after a pause, if the store could not be read.
-    pub async fn retry<T>(&mut self, outcome: Result<T, StoreError>) -> Option<T> {
+    pub async fn retry<T>(&mut self, outcome: Result<T>) -> Option<T> {
         let value = self.outage.note(outcome);
         if value.is_none() {
             sleep(RETRY_EVERY).await;
@@ -62,7 +62,7 @@ impl Outage {
     }
 
     /// Returns the value, if the store gave one.
-    pub fn note<T>(&mut self, outcome: Result<T, StoreError>) -> Option<T> {
+    pub fn note<T>(&mut self, outcome: Result<T>) -> Option<T> {
         let was_away = std::mem::replace(&mut self.is_away, outcome.is_err());
         let Self { what, meanwhile, .. } = self;
         match &outcome {

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::tenants::skip_corrupt;
-use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
@@ -90,7 +90,7 @@ impl KeyOwner {
 
 impl Store {
     /// Returns a key, even if it is revoked or has expired.
-    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>> {
         let row = sqlx::query_as(
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
         )
@@ -99,7 +99,7 @@ impl Store {
     }
 
     /// Returns all keys of an owner, the oldest first, including revoked and expired ones.
-    pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>, StoreError> {
+    pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>> {
         let rows = sqlx::query_as(
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
              WHERE tenant = $1 OR ($1 IS NULL AND tenant IS NULL) ORDER BY created, id",
@@ -115,7 +115,7 @@ impl Store {
         owner: &KeyOwner,
         name: Option<&str>,
         expires: Option<i64>,
-    ) -> Result<NewKey, StoreError> {
+    ) -> Result<NewKey> {
         let key = ApiKey::generate();
         let record = KeyRecord {
             id: key.id(),
@@ -142,7 +142,7 @@ impl Store {
     }
 
     /// Revokes a key. It may have been revoked before.
-    pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<(), StoreError> {
+    pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<()> {
         with_timeout(async {
             let mut change = self.change().await?;
             let owner: Option<(Option<String>,)> = sqlx::query_as(
@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Writes when keys were last used. Ignores unknown keys, and times before the stored ones.
-    pub async fn record_key_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
+    pub async fn record_key_uses(&self, uses: &[(KeyId, i64)]) -> Result<()> {
         let mut uses = uses.to_vec();
         // Sorted, so that replicas cannot deadlock; only the last use of each key.
         uses.sort_unstable_by(|(a, a_at), (b, b_at)| a.cmp(b).then(b_at.cmp(a_at)));
@@ -188,10 +188,7 @@ fn target(id: &KeyId) -> String {
     format!("key:{id}")
 }
 
-async fn active(
-    change: &mut Transaction<'static, Any>,
-    owner: &KeyOwner,
-) -> Result<usize, StoreError> {
+async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
     let active: i64 = sqlx::query_scalar(
         "SELECT COUNT(*) FROM keys WHERE (tenant = $1 OR ($1 IS NULL AND tenant IS NULL)) \
          AND revoked IS NULL AND (expires IS NULL OR expires > $2)",
@@ -203,10 +200,7 @@ async fn active(
     Ok(usize::try_from(active).unwrap_or(usize::MAX))
 }
 
-async fn write(
-    change: &mut Transaction<'static, Any>,
-    record: &KeyRecord,
-) -> Result<(), StoreError> {
+async fn write(change: &mut Tx, record: &KeyRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO keys (id, tenant, hash, name, created, expires) VALUES ($1, $2, $3, $4, $5, $6)",
     )
@@ -222,10 +216,7 @@ async fn write(
 }
 
 /// Revokes all keys of a tenant. Returns how many.
-pub(super) async fn revoke_all(
-    change: &mut Transaction<'static, Any>,
-    tenant: &TenantId,
-) -> Result<u64, StoreError> {
+pub(super) async fn revoke_all(change: &mut Tx, tenant: &TenantId) -> Result<u64> {
     let revoked = sqlx::query("UPDATE keys SET revoked = $2 WHERE tenant = $1 AND revoked IS NULL")
         .bind(tenant.as_str())
         .bind(now())
@@ -235,9 +226,7 @@ pub(super) async fn revoke_all(
 }
 
 /// Returns all keys that are not revoked.
-pub(super) async fn read_valid(
-    connection: &mut AnyConnection,
-) -> Result<Vec<KeyRecord>, StoreError> {
+pub(super) async fn read_valid(connection: &mut AnyConnection) -> Result<Vec<KeyRecord>> {
     let rows = sqlx::query_as(
         "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
          WHERE revoked IS NULL",
@@ -248,7 +237,7 @@ pub(super) async fn read_valid(
 
 fn record(
     (id, tenant, hash, name, created, expires, revoked, last_used): KeyRow,
-) -> Result<KeyRecord, StoreError> {
+) -> Result<KeyRecord> {
     let corrupt =
         |what: &str| StoreError::Corrupt(format!("the {what} of key `{id}` cannot be read"));
     Ok(KeyRecord {
@@ -263,7 +252,7 @@ fn record(
     })
 }
 
-fn owner(tenant: Option<String>) -> Result<KeyOwner, StoreError> {
+fn owner(tenant: Option<String>) -> Result<KeyOwner> {
     let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
     let id = TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
     Ok(KeyOwner::Tenant(id))

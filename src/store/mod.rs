@@ -51,6 +51,9 @@ pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 /// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+type Tx = Transaction<'static, Any>;
+
 /// A cheap handle.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -65,7 +68,7 @@ struct Inner {
 impl Store {
     /// Opens the store at `sqlite://path` or `postgres://…`, creates it if it is missing, and
     /// migrates it. Without `hash_key`, the store uses a key of its own.
-    pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self, StoreError> {
+    pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
         let (kind, pool) = open::open(url).await?;
         let hasher = match hash_key {
             Some(key) => Hasher::new(key),
@@ -89,24 +92,24 @@ impl Store {
     }
 
     /// Begins a transaction that reads one consistent state.
-    async fn snapshot(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    async fn snapshot(&self) -> Result<Tx> {
         Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
     }
 
-    async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    async fn write(&self) -> Result<Tx> {
         Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
     }
 
     /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
     /// notified.
-    async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    async fn change(&self) -> Result<Tx> {
         let mut transaction = self.write().await?;
         changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
     }
 
     /// Begins a change of secrets. Returns its revision as well.
-    async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
+    async fn change_secrets(&self) -> Result<(Tx, i64)> {
         let mut transaction = self.write().await?;
         let revision =
             changes::bump_revision(self.0.kind, &mut transaction, Subject::Secrets).await?;
@@ -117,7 +120,7 @@ impl Store {
 /// Gives up after [`QUERY_TIMEOUT`]: a database that hangs returns not even an error.
 async fn with_timeout<T, E: Into<StoreError>>(
     work: impl Future<Output = Result<T, E>>,
-) -> Result<T, StoreError> {
+) -> Result<T> {
     match timeout(QUERY_TIMEOUT, work).await {
         Ok(outcome) => outcome.map_err(Into::into),
         Err(_) => Err(StoreError::Unavailable(format!("no answer in {QUERY_TIMEOUT:?}"))),

@@ -16,7 +16,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
-use super::{StoreError, with_timeout};
+use super::{Result, StoreError, with_timeout};
 use crate::config::Secret;
 
 /// PostgreSQL allows 100 by default, for all replicas together.
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
+pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool)> {
     sqlx::any::install_default_drivers();
     if url.expose().starts_with("sqlite:") {
         return Ok((Kind::Sqlite, open_sqlite(url).await?));
@@ -86,7 +86,7 @@ pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
     Ok((Kind::Postgres, open_postgres(url).await?))
 }
 
-async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
+async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
     let options = file(url.expose())?;
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
@@ -107,7 +107,7 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
 }
 
 /// Returns the file of a URL by its full path. Relative paths start at the working directory.
-fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
+fn file(url: &str) -> Result<SqliteConnectOptions> {
     let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
     if path.is_empty() || path == ":memory:" || path.contains('?') {
         return Err(StoreError::InvalidUrl(
@@ -151,7 +151,7 @@ fn is_busy(error: &sqlx::Error) -> bool {
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == SQLITE_BUSY)
 }
 
-async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
+async fn open_postgres(url: &Secret) -> Result<AnyPool> {
     let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
     let place = match options.get_socket() {
         Some(socket) => socket.display().to_string(),
@@ -174,7 +174,7 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
 }
 
-async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
+async fn migrate_postgres(options: &PgConnectOptions) -> Result<()> {
     let mut connection = with_timeout(options.connect()).await?;
     // A connection of its own, which releases the migration lock when it closes.
     match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
@@ -199,7 +199,7 @@ fn pool(connections_max: u32) -> AnyPoolOptions {
 }
 
 /// Returns the store's own hash key, which is created once.
-pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
+pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
     let made = Alphanumeric.sample_string(&mut rand::rng(), OWN_HASH_KEY_LEN);
     sqlx::query(
         "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",

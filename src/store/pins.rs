@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::json;
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Row, Transaction};
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row};
 
 use super::tenants::skip_corrupt;
-use super::{Actor, Store, StoreError, audit, now, placeholders, with_timeout};
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
 use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
@@ -52,7 +52,7 @@ type HeldRow = (String, String, String, String, i64);
 
 impl Store {
     /// Returns all pinned servers, consistently.
-    pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
+    pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let pinned = read_pinned(&mut snapshot).await?;
@@ -63,10 +63,7 @@ impl Store {
     }
 
     /// Returns approved and held definitions of one server or of all, consistently.
-    pub async fn pins(
-        &self,
-        server: Option<&ServerId>,
-    ) -> Result<(Vec<Pin>, Vec<Held>), StoreError> {
+    pub async fn pins(&self, server: Option<&ServerId>) -> Result<(Vec<Pin>, Vec<Held>)> {
         let server = server.map(ServerId::as_str);
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
@@ -96,11 +93,7 @@ impl Store {
 
     /// Approves the tools of a server that is seen for the first time. Returns whether it was: of
     /// several replicas, the first one's tools count for all.
-    pub async fn first_use(
-        &self,
-        server: &ServerId,
-        definitions: &[Definition],
-    ) -> Result<bool, StoreError> {
+    pub async fn first_use(&self, server: &ServerId, definitions: &[Definition]) -> Result<bool> {
         with_timeout(async {
             let mut change = self.change().await?;
             let first = sqlx::query(
@@ -124,11 +117,7 @@ impl Store {
     }
 
     /// Writes differences. Only those who approve read them, so nobody is notified.
-    pub async fn record_sighting(
-        &self,
-        server: &ServerId,
-        sighting: &Sighting,
-    ) -> Result<(), StoreError> {
+    pub async fn record_sighting(&self, server: &ServerId, sighting: &Sighting) -> Result<()> {
         with_timeout(async {
             let mut write = self.write().await?;
             let released: Vec<Hash> = sighting.released.iter().map(|(_, hash)| *hash).collect();
@@ -156,7 +145,7 @@ impl Store {
         actor: &Actor,
         server: &ServerId,
         hashes: &[Hash],
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         with_timeout(async {
             let mut change = self.change().await?;
             let mut wanted = BTreeMap::new();
@@ -188,7 +177,7 @@ impl Store {
         actor: &Actor,
         server: &ServerId,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         with_timeout(async {
             let mut change = self.change().await?;
             let pins =
@@ -219,9 +208,7 @@ impl Store {
     }
 }
 
-async fn read_pinned(
-    connection: &mut AnyConnection,
-) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
+async fn read_pinned(connection: &mut AnyConnection) -> Result<BTreeMap<ServerId, Pinned>> {
     let servers: Vec<String> =
         sqlx::query_scalar("SELECT server FROM pinned_servers").fetch_all(&mut *connection).await?;
     let approved: Vec<(String, String, String, Option<i64>)> =
@@ -251,17 +238,17 @@ async fn read_pinned(
 
 /// Returns held definitions. Fails if one is not held.
 async fn held_definitions(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     server: &ServerId,
     hashes: &[Hash],
-) -> Result<Vec<Definition>, StoreError> {
+) -> Result<Vec<Definition>> {
     let text = "SELECT tool, hash, definition FROM held_definitions WHERE server = $1 AND hash IN";
     let rows = by_hash(text, server, hashes).fetch_all(&mut **change).await?;
     let definition = |row: &AnyRow| {
         let hash = parse_hash(row.try_get("hash")?)?;
         Ok(Definition { tool: row.try_get("tool")?, hash, text: row.try_get("definition")? })
     };
-    let held: Vec<Definition> = rows.iter().map(definition).collect::<Result<_, StoreError>>()?;
+    let held: Vec<Definition> = rows.iter().map(definition).collect::<Result<_>>()?;
     match hashes.iter().find(|hash| !held.iter().any(|held| held.hash == **hash)) {
         Some(hash) => Err(StoreError::NotHeld { server: server.clone(), hash: *hash }),
         None => Ok(held),
@@ -278,11 +265,11 @@ fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, A
 
 /// Replaces earlier approvals of the same tools.
 async fn write_pins(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     server: &ServerId,
     definitions: &[Definition],
     by: &str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let placeholders = placeholders(definitions.len(), 6);
     let text = format!(
         "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {placeholders} \
@@ -302,10 +289,10 @@ async fn write_pins(
 
 /// Does nothing if the server has [`HELD_MAX`] already.
 async fn insert_held(
-    write: &mut Transaction<'static, Any>,
+    write: &mut Tx,
     server: &ServerId,
     Definition { tool, hash, text }: &Definition,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     sqlx::query(
         "INSERT INTO held_definitions (server, tool, hash, definition, first_seen) \
          SELECT $1, $2, $3, $4, $5 \
@@ -323,11 +310,7 @@ async fn insert_held(
     Ok(())
 }
 
-async fn delete_held(
-    write: &mut Transaction<'static, Any>,
-    server: &ServerId,
-    hashes: &[Hash],
-) -> Result<(), StoreError> {
+async fn delete_held(write: &mut Tx, server: &ServerId, hashes: &[Hash]) -> Result<()> {
     let text = "DELETE FROM held_definitions WHERE server = $1 AND hash IN";
     by_hash(text, server, hashes).execute(&mut **write).await?;
     Ok(())
@@ -335,11 +318,11 @@ async fn delete_held(
 
 /// Sets since when the server no longer has these tools; `None` if it has them.
 async fn set_gone(
-    write: &mut Transaction<'static, Any>,
+    write: &mut Tx,
     server: &ServerId,
     tools: &[String],
     since: Option<i64>,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let placeholders = placeholders_from(3, tools.len());
     let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({placeholders})");
     let update = sqlx::query(AssertSqlSafe(text)).persistent(matches!(tools.len(), 1 | ROWS_MAX));
@@ -354,21 +337,21 @@ fn placeholders_from(first: usize, len: usize) -> String {
     (first..first + len).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }
 
-fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin, StoreError> {
+fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin> {
     let definition = Definition { tool, hash: parse_hash(&hash)?, text };
     Ok(Pin { server: server_id(&server)?, definition, at, by, gone })
 }
 
-fn held_back((server, tool, hash, text, since): HeldRow) -> Result<Held, StoreError> {
+fn held_back((server, tool, hash, text, since): HeldRow) -> Result<Held> {
     let definition = Definition { tool, hash: parse_hash(&hash)?, text };
     Ok(Held { server: server_id(&server)?, definition, since })
 }
 
-fn server_id(text: &str) -> Result<ServerId, StoreError> {
+fn server_id(text: &str) -> Result<ServerId> {
     ServerId::parse(text).map_err(|error| StoreError::Corrupt(format!("pins: {error}")))
 }
 
-fn parse_hash(text: &str) -> Result<Hash, StoreError> {
+fn parse_hash(text: &str) -> Result<Hash> {
     text.parse().map_err(|error| StoreError::Corrupt(format!("pins: `{text}`: {error}")))
 }
 

@@ -1,6 +1,6 @@
 //! The replicas that use this store.
 
-use super::{Store, StoreError, with_timeout};
+use super::{Result, Store, StoreError, with_timeout};
 
 /// A replica without a heartbeat for so long counts as gone.
 const GONE_AFTER_MS: i64 = 10_000;
@@ -9,11 +9,7 @@ const KEPT_MS: i64 = 60_000;
 
 impl Store {
     /// Writes a heartbeat. Returns the ids and addresses of all other live replicas.
-    pub async fn heartbeat(
-        &self,
-        id: &str,
-        address: &str,
-    ) -> Result<Vec<(String, String)>, StoreError> {
+    pub async fn heartbeat(&self, id: &str, address: &str) -> Result<Vec<(String, String)>> {
         with_timeout(async {
             let mut write = self.write().await?;
             let now: i64 = sqlx::query_scalar(self.0.kind.clock()).fetch_one(&mut *write).await?;
@@ -39,13 +35,13 @@ impl Store {
         .await
     }
 
-    pub async fn remove_replica(&self, id: &str) -> Result<(), StoreError> {
+    pub async fn remove_replica(&self, id: &str) -> Result<()> {
         let left = sqlx::query("DELETE FROM replicas WHERE id = $1").bind(id);
         with_timeout(left.execute(self.pool())).await.map(drop)
     }
 
     /// Deletes the rows of replicas that are long gone.
-    pub async fn delete_gone_replicas(&self) -> Result<(), StoreError> {
+    pub async fn delete_gone_replicas(&self) -> Result<()> {
         let now: i64 =
             with_timeout(sqlx::query_scalar(self.0.kind.clock()).fetch_one(self.pool())).await?;
         let gone = sqlx::query("DELETE FROM replicas WHERE seen < $1").bind(now - KEPT_MS);

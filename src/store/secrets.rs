@@ -1,12 +1,12 @@
 //! Tenants' secrets, sealed. The store cannot open them.
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, Transaction};
+use sqlx::AnyConnection;
 
 use super::changes::{Subject, bump_revision};
 use super::open::Kind;
 use super::tenants::skip_corrupt;
-use super::{Actor, Store, StoreError, audit, now, with_timeout};
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
 const ROWS_PER_ROTATION: i64 = 100;
@@ -42,7 +42,7 @@ type SecretRow = (String, String, String, String, i64);
 
 impl Store {
     /// Returns all secrets and their revision, consistently.
-    pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>), StoreError> {
+    pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>)> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1")
@@ -65,7 +65,7 @@ impl Store {
         &self,
         tenant: &TenantId,
         server: Option<&ServerId>,
-    ) -> Result<Vec<SecretRecord>, StoreError> {
+    ) -> Result<Vec<SecretRecord>> {
         let rows = sqlx::query_as(
             "SELECT server, name, updated FROM tenant_secrets \
              WHERE tenant = $1 AND ($2 IS NULL OR server = $2) ORDER BY server, name",
@@ -88,7 +88,7 @@ impl Store {
         server: &ServerId,
         name: &str,
         sealed: &str,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let updated = now();
         with_timeout(async {
             let (mut change, version) = self.change_secrets().await?;
@@ -118,7 +118,7 @@ impl Store {
         tenant: &TenantId,
         server: &ServerId,
         name: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let unknown = || {
             let what = format!("secret `{name}` of tenant `{tenant}` for server `{server}`");
             StoreError::NotFound(what)
@@ -156,7 +156,7 @@ impl Store {
         &self,
         actor: &Actor,
         mut reseal: impl FnMut(&SealedSecret) -> Option<String>,
-    ) -> Result<Rotated, StoreError> {
+    ) -> Result<Rotated> {
         let mut rotated = Rotated::default();
         let mut last = (String::new(), String::new(), String::new());
         loop {
@@ -176,7 +176,7 @@ impl Store {
         last: &(String, String, String),
         reseal: &mut impl FnMut(&SealedSecret) -> Option<String>,
         rotated: &mut Rotated,
-    ) -> Result<Option<(String, String, String)>, StoreError> {
+    ) -> Result<Option<(String, String, String)>> {
         let (mut change, _) = self.change_secrets().await?;
         let rows = read_after(&mut change, last).await?;
         let last = rows
@@ -212,7 +212,7 @@ impl Store {
 async fn read_after(
     connection: &mut AnyConnection,
     (tenant, server, name): &(String, String, String),
-) -> Result<Vec<SecretRow>, StoreError> {
+) -> Result<Vec<SecretRow>> {
     let rows = sqlx::query_as(
         "SELECT tenant, server, name, sealed, version FROM tenant_secrets \
          WHERE tenant > $1 OR (tenant = $1 AND (server > $2 OR (server = $2 AND name > $3))) \
@@ -227,11 +227,7 @@ async fn read_after(
 
 /// Deletes all secrets of a tenant. The revision is increased first, in the same order as when a
 /// secret is set.
-pub(super) async fn delete_all(
-    kind: Kind,
-    change: &mut Transaction<'static, Any>,
-    tenant: &TenantId,
-) -> Result<(), StoreError> {
+pub(super) async fn delete_all(kind: Kind, change: &mut Tx, tenant: &TenantId) -> Result<()> {
     bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
     deleted.execute(&mut **change).await?;
@@ -240,23 +236,23 @@ pub(super) async fn delete_all(
 
 /// Writes an audit entry without the value.
 async fn note(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     actor: &Actor,
     action: &str,
     tenant: &TenantId,
     server: &ServerId,
     name: &str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let detail = json!({"server": server.as_str(), "name": name});
     audit::note(change, actor, action, format!("tenant:{tenant}"), detail).await
 }
 
-fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret, StoreError> {
+fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret> {
     let tenant =
         TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
     Ok(SealedSecret { tenant, server: server_id(&server)?, name, sealed, version })
 }
 
-fn server_id(text: &str) -> Result<ServerId, StoreError> {
+fn server_id(text: &str) -> Result<ServerId> {
     ServerId::parse(text).map_err(|error| StoreError::Corrupt(error.to_string()))
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+use sqlx::{Any, AnyConnection, AssertSqlSafe};
 
 use super::{
-    Actor, KeyRecord, Store, StoreError, audit, keys, now, placeholders, secrets, with_timeout,
+    Actor, KeyRecord, Result, Store, StoreError, Tx, audit, keys, now, placeholders, secrets,
+    with_timeout,
 };
 use crate::common::ids::TenantId;
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
@@ -25,7 +26,7 @@ type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
 impl Store {
     /// Returns all tenants and all keys that are not revoked, consistently.
-    pub async fn load(&self) -> Result<Contents, StoreError> {
+    pub async fn load(&self) -> Result<Contents> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
@@ -36,7 +37,7 @@ impl Store {
         .await
     }
 
-    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
+    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             read_tenants(&mut snapshot, None).await
@@ -44,7 +45,7 @@ impl Store {
         .await
     }
 
-    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>, StoreError> {
+    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             Ok::<_, StoreError>(read_tenants(&mut snapshot, Some(id)).await?.remove(id))
@@ -54,12 +55,7 @@ impl Store {
 
     /// Adds a tenant. Keys and secrets of an earlier tenant of this name are revoked and deleted.
     /// Returns the number of revoked keys.
-    pub async fn add_tenant(
-        &self,
-        actor: &Actor,
-        id: &TenantId,
-        policy: &Policy,
-    ) -> Result<u64, StoreError> {
+    pub async fn add_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<u64> {
         with_timeout(async {
             let mut change = self.change().await?;
             let row = sqlx::query(
@@ -81,12 +77,7 @@ impl Store {
         .await
     }
 
-    pub async fn set_tenant(
-        &self,
-        actor: &Actor,
-        id: &TenantId,
-        policy: &Policy,
-    ) -> Result<(), StoreError> {
+    pub async fn set_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<()> {
         self.change_tenant(actor, id, |_| Ok(policy.clone())).await.map(drop)
     }
 
@@ -113,7 +104,7 @@ impl Store {
     }
 
     /// Removes a tenant and its secrets, and revokes its keys. Returns how many.
-    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
+    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64> {
         with_timeout(async {
             let mut change = self.change().await?;
             let removed = sqlx::query("DELETE FROM tenants WHERE id = $1").bind(id.as_str());
@@ -140,11 +131,11 @@ fn not_found(id: &TenantId) -> StoreError {
 }
 
 async fn write_tenant(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     row: sqlx::query::Query<'_, Any, sqlx::any::AnyArguments>,
     id: &TenantId,
     policy: &Policy,
-) -> Result<u64, StoreError> {
+) -> Result<u64> {
     let Limit { rate, burst, max_in_flight } = &policy.limit;
     let row = row
         .bind(id.as_str())
@@ -156,11 +147,7 @@ async fn write_tenant(
     Ok(row.execute(&mut **change).await?.rows_affected())
 }
 
-async fn overwrite(
-    change: &mut Transaction<'static, Any>,
-    id: &TenantId,
-    policy: &Policy,
-) -> Result<(), StoreError> {
+async fn overwrite(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
     let row = sqlx::query(
         "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
          WHERE id = $1",
@@ -173,11 +160,7 @@ async fn overwrite(
 }
 
 /// Writes the rows of a policy in other tables.
-async fn write_parts(
-    change: &mut Transaction<'static, Any>,
-    id: &TenantId,
-    policy: &Policy,
-) -> Result<(), StoreError> {
+async fn write_parts(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
     let patterns = policy.servers.patterns();
     if !patterns.is_empty() {
         let placeholders = placeholders(patterns.len(), 3);
@@ -211,7 +194,7 @@ async fn write_parts(
 async fn read_tenants(
     connection: &mut AnyConnection,
     only: Option<&TenantId>,
-) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
+) -> Result<BTreeMap<TenantId, Policy>> {
     let only = only.map(TenantId::as_str);
     let rows: Vec<TenantRow> = sqlx::query_as(
         "SELECT id, rate, burst, max_in_flight, weight FROM tenants WHERE $1 IS NULL OR id = $1",
@@ -232,7 +215,7 @@ async fn read_tenants(
 }
 
 /// A row that cannot be read, of a newer version or made by hand, affects its tenant alone.
-pub(super) fn skip_corrupt<T>(row: Result<T, StoreError>) -> Option<T> {
+pub(super) fn skip_corrupt<T>(row: Result<T>) -> Option<T> {
     row.inspect_err(|error| tracing::error!(%error, "a row cannot be read, and is skipped")).ok()
 }
 
@@ -240,7 +223,7 @@ fn tenant(
     (id, rate, burst, max_in_flight, weight): TenantRow,
     grants: Vec<String>,
     limits: Vec<LimitRow>,
-) -> Result<(TenantId, Policy), StoreError> {
+) -> Result<(TenantId, Policy)> {
     let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
     let scoped = limits.into_iter().map(|(_, text, rate, burst, max_in_flight)| {
         Ok((pattern(&text)?, limit(&id, rate, burst, max_in_flight)?))
@@ -249,7 +232,7 @@ fn tenant(
         limit: limit(&id, rate, burst, max_in_flight)?,
         weight: number(&id, weight)?,
         servers: Grants::new(grants.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?),
-        limits: scoped.collect::<Result<_, StoreError>>()?,
+        limits: scoped.collect::<Result<_>>()?,
     };
     Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
 }
@@ -257,7 +240,7 @@ fn tenant(
 async fn read_grants(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<String>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<String>>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 ORDER BY tenant, position",
     )
@@ -274,7 +257,7 @@ async fn read_grants(
 async fn read_limits(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<LimitRow>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<LimitRow>>> {
     let rows: Vec<LimitRow> = sqlx::query_as(
         "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits WHERE $1 IS NULL OR tenant = $1",
     )
@@ -293,7 +276,7 @@ fn limit(
     rate: Option<String>,
     burst: Option<i64>,
     max_in_flight: Option<i64>,
-) -> Result<Limit, StoreError> {
+) -> Result<Limit> {
     let rate = rate.map(|rate| rate.parse().map_err(|error| corrupt(tenant, error)));
     Ok(Limit {
         rate: rate.transpose()?,
@@ -302,7 +285,7 @@ fn limit(
     })
 }
 
-fn number(tenant: &str, value: i64) -> Result<u32, StoreError> {
+fn number(tenant: &str, value: i64) -> Result<u32> {
     u32::try_from(value).map_err(|error| corrupt(tenant, error))
 }
 

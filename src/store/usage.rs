@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use sqlx::{Any, AssertSqlSafe, Transaction};
+use sqlx::AssertSqlSafe;
 
-use super::{Store, StoreError, now, placeholders, with_timeout};
+use super::{Result, Store, StoreError, Tx, now, placeholders, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
 pub const USAGE_ROWS_MAX: usize = 10_000;
@@ -74,12 +74,7 @@ type RowKey<'a> = (i64, &'a str, &'a str, &'a str);
 impl Store {
     /// Adds usage of a replica. A batch with a known number is ignored, so that a replica may send
     /// it again if it does not know the outcome.
-    pub async fn add_usage(
-        &self,
-        replica: &str,
-        batch: u64,
-        rows: &[UsageRow],
-    ) -> Result<(), StoreError> {
+    pub async fn add_usage(&self, replica: &str, batch: u64, rows: &[UsageRow]) -> Result<()> {
         // Merged, since one statement cannot change a row twice; sorted, so that replicas cannot
         // deadlock.
         let mut merged: BTreeMap<RowKey<'_>, Counts> = BTreeMap::new();
@@ -102,7 +97,7 @@ impl Store {
     }
 
     /// Returns usage by tenant, server and tool.
-    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>, StoreError> {
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>> {
         // An `OR` would prevent the use of the index on tenants.
         let whose = if query.tenant.is_some() { "tenant = $4" } else { "$4 IS NULL" };
         // Multiplied by 0, all minutes are the same.
@@ -128,11 +123,7 @@ impl Store {
     }
 
     /// Deletes usage and audit entries from before these times. Returns how many.
-    pub async fn delete_old(
-        &self,
-        usage_before: i64,
-        audit_before: i64,
-    ) -> Result<u64, StoreError> {
+    pub async fn delete_old(&self, usage_before: i64, audit_before: i64) -> Result<u64> {
         let usage = "DELETE FROM usage WHERE (minute, tenant, server, tool) IN \
              (SELECT minute, tenant, server, tool FROM usage WHERE minute < $1 LIMIT $2)";
         let audit = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 LIMIT $2)";
@@ -142,7 +133,7 @@ impl Store {
         Ok(self.delete(usage, usage_before).await? + self.delete(audit, audit_before).await?)
     }
 
-    async fn delete(&self, text: &'static str, before: i64) -> Result<u64, StoreError> {
+    async fn delete(&self, text: &'static str, before: i64) -> Result<u64> {
         let mut deleted = 0;
         loop {
             let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
@@ -157,11 +148,7 @@ impl Store {
 
 /// Inserts the number of a batch. A replica that inserts the same one waits until the transaction
 /// ends.
-async fn is_new(
-    write: &mut Transaction<'static, Any>,
-    replica: &str,
-    batch: u64,
-) -> Result<bool, StoreError> {
+async fn is_new(write: &mut Tx, replica: &str, batch: u64) -> Result<bool> {
     let noted = sqlx::query(
         "INSERT INTO usage_batches (replica, batch, added) VALUES ($1, $2, $3) \
          ON CONFLICT (replica, batch) DO NOTHING",
@@ -174,10 +161,7 @@ async fn is_new(
     Ok(noted.rows_affected() == 1)
 }
 
-async fn add(
-    write: &mut Transaction<'static, Any>,
-    rows: &[(RowKey<'_>, Counts)],
-) -> Result<(), StoreError> {
+async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
     let text = format!(
         "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, backend_us, \
          bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
@@ -200,7 +184,7 @@ async fn add(
     Ok(())
 }
 
-fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
+fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal> {
     let (minute, tenant, server, tool, ..) = &row;
     let corrupt = |error| StoreError::Corrupt(format!("usage: {error}"));
     let count = |value: i64| value.unsigned_abs();

@@ -67,7 +67,7 @@ async fn a_replica_that_says_nothing_for_ten_seconds_is_gone() {
 async fn every_end_of_a_session_is_read_once_and_soon() {
     on_both(async |database| {
         let (one, other) = (database.open().await, database.open().await);
-        let ids: Vec<_> = (0..450).map(|_| SessionId::new()).collect();
+        let ids: Vec<_> = (0..450).map(|_| SessionId::generate()).collect();
         let ended = |ids: &[SessionId]| {
             ids.iter().map(|id| (id.clone(), now() + DAY_MS)).collect::<Vec<_>>()
         };
@@ -92,7 +92,7 @@ async fn every_end_of_a_session_is_read_once_and_soon() {
 async fn what_is_over_by_itself_is_not_kept() {
     on_both(async |database| {
         let store = database.open().await;
-        let (over, later) = (SessionId::new(), SessionId::new());
+        let (over, later) = (SessionId::generate(), SessionId::generate());
         let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
         store.end_sessions(&rows).await.unwrap();
         store.delete_ended_sessions().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_row_that_cannot_be_read_hides_no_other() {
     on_both(async |database| {
         let store = database.open().await;
         let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
-        let ids = [(); 2].map(|()| SessionId::new());
+        let ids = [(); 2].map(|()| SessionId::generate());
         let mut endings = EndedSessions::new(store.clone());
         for (id, garbage) in ids.iter().zip(["x", "y"]) {
             store.end_sessions(&[(id.clone(), now() + DAY_MS)]).await.unwrap();

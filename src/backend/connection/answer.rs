@@ -22,7 +22,7 @@ pub struct Owner {
 impl Owner {
     /// The gateway's own requests.
     pub fn gateway(generation: u64) -> Self {
-        Self { tenant: TenantId::gateway(), call: CallId::new(), generation }
+        Self { tenant: TenantId::gateway(), call: CallId::generate(), generation }
     }
 }
 

@@ -194,7 +194,7 @@ impl Connection {
         deadline: Instant,
         frame: impl FnOnce(u64) -> Frame,
     ) -> Result<Answer, Failure> {
-        let mut ticket = self.register(TenantId::gateway(), CallId::new(), deadline, None)?;
+        let mut ticket = self.register(TenantId::gateway(), CallId::generate(), deadline, None)?;
         ticket.forget_on_drop();
         let frame = frame(ticket.id());
         ticket.send(frame)?;

@@ -105,7 +105,7 @@ impl Forward {
             _ => Ask::Method(method),
         };
         let call = Call {
-            id: CallId::new(),
+            id: CallId::generate(),
             server: subject.server,
             ask,
             others,

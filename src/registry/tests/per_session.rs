@@ -12,7 +12,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
         let client = Arc::new(Sleeper::new(since));
-        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
+        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::generate());
         let owner = Owner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
         let backend = Backend::new(id, config, environment, Arc::default(), None);

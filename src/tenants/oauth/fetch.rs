@@ -1,6 +1,5 @@
 //! Fetches the identity provider's keys.
 
-use std::error::Error;
 use std::time::Duration;
 
 use reqwest::header::ACCEPT;
@@ -8,6 +7,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 
 use super::keys::KeySetError;
+use crate::common::error_chain::error_chain;
 
 /// From the first byte sent to the last one received.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub struct SetupError(#[from] reqwest::Error);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("{}", causes(.0))]
+    #[error("{}", error_chain(.0))]
     Request(#[from] reqwest::Error),
     #[error("the status is {0}, and it must be 200; redirects are not followed")]
     Status(StatusCode),
@@ -64,15 +64,4 @@ impl KeySource {
         }
         Ok(document)
     }
-}
-
-/// Appends the causes, which reqwest's own message leaves out.
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -68,18 +68,16 @@ impl Jwks {
 
     /// Waits for the fetch in flight, or for a new one unless a token caused one recently.
     pub(super) async fn fetched(self: &Arc<Self>) {
-        let fetch = self.ask();
+        let fetch = {
+            let mut fetches = self.fetches.lock();
+            let recently = fetches.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY);
+            if fetches.last.is_cancelled() && !recently {
+                fetches.asked_at = Some(Instant::now());
+                self.fetch_unless_under_way(&mut fetches);
+            }
+            fetches.last.clone()
+        };
         fetch.cancelled().await;
-    }
-
-    fn ask(self: &Arc<Self>) -> CancellationToken {
-        let mut fetches = self.fetches.lock();
-        let recently = fetches.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY);
-        if fetches.last.is_cancelled() && !recently {
-            fetches.asked_at = Some(Instant::now());
-            return self.fetch_unless_under_way(&mut fetches);
-        }
-        fetches.last.clone()
     }
 
     /// In a task of its own, so that it ends even if nobody waits. The token is cancelled when it
@@ -101,11 +99,10 @@ impl Jwks {
         let fetched = self.try_fetch().await;
         self.fetches.lock().failed = fetched.is_err();
         match fetched {
-            Ok(keys) if keys.len() == 0 => {
-                tracing::warn!("the identity provider has no keys: no token is accepted");
-                self.known.store(Some(Arc::new(keys)));
-            }
             Ok(keys) => {
+                if keys.len() == 0 {
+                    tracing::warn!("the identity provider has no keys: no token is accepted");
+                }
                 tracing::debug!(keys = keys.len(), "the identity provider's keys were fetched");
                 self.known.store(Some(Arc::new(keys)));
             }

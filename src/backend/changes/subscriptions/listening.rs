@@ -42,7 +42,7 @@ impl Listening {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
         let mut ticket = connection
-            .register(TenantId::gateway(), CallId::new(), deadline, None)
+            .register(TenantId::gateway(), CallId::generate(), deadline, None)
             .map_err(failed)?;
         let (listener, mut events) = Listener::new(None);
         ticket.listen(listener);

@@ -33,7 +33,7 @@ fn call(
 ) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
     let arguments = RawObject::parse(json!({"mark": mark}).to_string().into()).unwrap();
     let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+        connection.register(TenantId::gateway(), CallId::generate(), deadline, None).unwrap();
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
     let frame = dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &CallMeta::default());
     ticket.send(frame).unwrap();
@@ -122,7 +122,7 @@ async fn an_abandoned_call_keeps_its_permit_until_the_answer_or_the_end_of_grace
     for answered in [true, false] {
         let permit = enter(&queue, in_secs(1)).await.unwrap();
         let mut ticket = connection
-            .register(TenantId::gateway(), CallId::new(), in_secs(60), Some(permit))
+            .register(TenantId::gateway(), CallId::generate(), in_secs(60), Some(permit))
             .unwrap();
         ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
         let request = peer.receive().await;
@@ -152,7 +152,7 @@ async fn when_the_server_ends_nobody_waits_and_late_callers_are_refused_with_the
     }
     assert!(began.elapsed() < Duration::from_secs(1));
     connection.closed().await;
-    let late = connection.register(TenantId::gateway(), CallId::new(), in_secs(1), None);
+    let late = connection.register(TenantId::gateway(), CallId::generate(), in_secs(1), None);
     assert!(matches!(late, Err(Failure::Ended { written: false, .. })));
 }
 
@@ -287,7 +287,7 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
     let spread = "{\"a\":\r\n{\"jsonrpc\":\"2.0\",\n\"id\":9,\"method\":\"x\"}\n}";
     let arguments = RawObject::parse(spread.into()).unwrap();
     let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
+        connection.register(TenantId::gateway(), CallId::generate(), in_secs(5), None).unwrap();
     ticket
         .send(Dialect::new(ProtocolVersion::LATEST).tools_call(
             ticket.id(),
@@ -312,7 +312,7 @@ async fn line_breaks_in_arguments_cannot_make_a_second_frame() {
 async fn an_answer_of_another_owner_is_withheld_and_closes_the_connection() {
     let (connection, mut peer) = connect(4096);
     let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), in_secs(5), None).unwrap();
+        connection.register(TenantId::gateway(), CallId::generate(), in_secs(5), None).unwrap();
     ticket.send(Dialect::new(ProtocolVersion::LATEST).tools_list(ticket.id(), None)).unwrap();
     let request = peer.receive().await;
     ticket.owner = Owner::gateway(1);

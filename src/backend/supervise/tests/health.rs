@@ -62,7 +62,7 @@ impl Watched {
             self.queue.line_up(&tenant, 1, 0).slot(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
         let mut ticket =
-            connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
+            connection.register(tenant, CallId::generate(), deadline, Some(permit)).unwrap();
         let meta = CallMeta::default();
         let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
         ticket.send(frame).unwrap();
@@ -107,7 +107,7 @@ async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
     let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+        connection.register(TenantId::gateway(), CallId::generate(), deadline, None).unwrap();
     ticket.listen(Listener::new(None).0);
     ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");

@@ -95,7 +95,7 @@ impl Sessions {
         if !self.openings.take(tenant) {
             return None;
         }
-        let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
+        let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
         let token = Token {
             id: *id.as_bytes(),
             expires,

@@ -11,7 +11,7 @@ use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), Home::Here, u64::MAX))
+    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), Home::Here, u64::MAX))
 }
 
 /// A server's process.
