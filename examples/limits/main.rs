@@ -1,16 +1,17 @@
-//! Measures the limits of tenants: whether each tenant gets what it may, no more and no less, and what a look at the
-//! limits costs.
+//! Measures the limits of tenants: whether each tenant gets exactly its limit, and what a check
+//! costs.
 //!
 //! ```text
-//! cargo run --release --example limits                                         in memory
-//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379      two replicas and one Valkey
+//! cargo run --release --example limits                    in memory
 //! cargo run --release --example limits -- --tenants 1000 --seconds 20
+//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379
+//!                                                         two replicas and one Valkey
 //! ```
 //!
-//! Exit code 1 if a tenant was admitted over one in a hundred more or less than its limit.
+//! Exits with 1 if a tenant was admitted over one percent more or less than its limit.
 //!
 //! - `load`: many tenants that call as often as they can
-//! - `cost`: how long one look takes
+//! - `cost`: the time of one check
 
 mod cost;
 mod load;

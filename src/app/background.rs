@@ -133,9 +133,9 @@ async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
         changed.borrow_and_update();
         known.retain(|backend| backend.strong_count() > 0);
         for backend in gateway.registry().shared() {
-            let is_said = backend.config().sharing_is_explicit;
+            let is_explicit = backend.config().sharing_is_explicit;
             let backend = Arc::downgrade(&backend);
-            if !is_said && !known.iter().any(|it| it.ptr_eq(&backend)) {
+            if !is_explicit && !known.iter().any(|it| it.ptr_eq(&backend)) {
                 warnings.push(warn_if_legacy(backend.clone(), directory));
                 known.push(backend);
             }

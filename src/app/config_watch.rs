@@ -13,9 +13,9 @@ pub struct ConfigWatch {
     sources: Arc<Sources>,
     files: Vec<PathBuf>,
     /// Contents when the configuration was last loaded.
-    taken: Vec<FileContents>,
+    loaded: Vec<FileContents>,
     /// Contents at the last poll.
-    seen: Vec<FileContents>,
+    polled: Vec<FileContents>,
 }
 
 /// Contents of a file, or why it cannot be read.
@@ -27,8 +27,8 @@ impl ConfigWatch {
     pub fn new(sources: Sources) -> Self {
         let files = sources.files();
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| error.kind());
-        let taken: Vec<_> = files.iter().map(read).collect();
-        Self { sources: Arc::new(sources), files, seen: taken.clone(), taken }
+        let loaded: Vec<_> = files.iter().map(read).collect();
+        Self { sources: Arc::new(sources), files, polled: loaded.clone(), loaded }
     }
 
     pub fn sources(&self) -> &Sources {
@@ -38,17 +38,17 @@ impl ConfigWatch {
     /// Returns whether the contents differ from those loaded and have not changed since the last
     /// poll: a file that is being written is left alone.
     pub(crate) async fn poll(&mut self) -> bool {
-        let mut seen = Vec::with_capacity(self.files.len());
+        let mut polled = Vec::with_capacity(self.files.len());
         for path in &self.files {
-            seen.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
+            polled.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
         }
-        let before = std::mem::replace(&mut self.seen, seen);
-        self.seen == before && self.seen != self.taken
+        let before = std::mem::replace(&mut self.polled, polled);
+        self.polled == before && self.polled != self.loaded
     }
 
     /// Loads and checks the configuration. The same contents are not reported as changed again.
     pub(crate) async fn read(&mut self) -> Result<Config, ConfigError> {
-        self.taken.clone_from(&self.seen);
+        self.loaded.clone_from(&self.polled);
         let sources = self.sources.clone();
         let reading = tokio::task::spawn_blocking(move || crate::config::load(&sources));
         reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))

@@ -19,8 +19,8 @@ pub(super) struct JoinedCluster {
     /// Serves the other replicas.
     pub(super) listener: TcpListener,
     pub(super) membership: Membership,
-    pub(super) endings: EndedSessions,
-    replicas: Arc<Cluster>,
+    pub(super) ended_sessions: EndedSessions,
+    cluster: Arc<Cluster>,
 }
 
 /// The tasks of a replica that serves.
@@ -39,30 +39,35 @@ impl JoinedCluster {
         count: Arc<AtomicU32>,
     ) -> Result<Self> {
         let bound = listener.local_addr()?;
-        let (replicas, membership) = Cluster::join(config, bound, store.clone(), count).await?;
-        Ok(Self { listener, membership, endings: EndedSessions::new(store.clone()), replicas })
+        let (cluster, membership) = Cluster::join(config, bound, store.clone(), count).await?;
+        let ended_sessions = EndedSessions::new(store.clone());
+        Ok(Self { listener, membership, ended_sessions, cluster })
     }
 
     /// Gives the HTTP state access to the cluster, and ends the sessions that ended elsewhere.
-    pub(super) async fn attach(&mut self, front: Front) -> Result<Front> {
-        let front = front.among(self.replicas.clone());
+    pub(super) async fn attach(&mut self, state: Front) -> Result<Front> {
+        let state = state.among(self.cluster.clone());
         loop {
-            let more = self.endings.read().await;
-            let more = more.context("cannot read ended sessions")?;
-            if more.is_empty() {
-                return Ok(front);
+            let ended = self.ended_sessions.read().await;
+            let ended = ended.context("cannot read ended sessions")?;
+            if ended.is_empty() {
+                return Ok(state);
             }
-            front.end_all(&more);
+            state.end_all(&ended);
         }
     }
 }
 
 impl ClusterTasks {
     /// Starts the heartbeat and follows ended sessions.
-    pub(super) fn start(membership: Membership, endings: EndedSessions, front: Arc<Front>) -> Self {
+    pub(super) fn start(
+        membership: Membership,
+        ended_sessions: EndedSessions,
+        state: Arc<Front>,
+    ) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));
-        let following = tokio::spawn(async move { front.follow(endings).await });
+        let following = tokio::spawn(async move { state.follow(ended_sessions).await });
         Self { stop, membership, _following: AbortOnDropHandle::new(following) }
     }
 

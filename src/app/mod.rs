@@ -41,11 +41,11 @@ pub struct App {
     /// Reloads the configuration when its files change or when notified.
     watch: Option<(ConfigWatch, Arc<Notify>)>,
     metrics: Metrics,
-    front: Arc<Front>,
+    state: Arc<Front>,
     tenants: TenantServices,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
-    among: Option<JoinedCluster>,
+    cluster: Option<JoinedCluster>,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -60,7 +60,7 @@ impl App {
         };
         let metrics = Metrics::new();
         let tenants = TenantServices::open(&config, &metrics).await?;
-        let mut among = match &config.replicas {
+        let mut cluster = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
                 let (store, count) = (tenants.directory.store(), tenants.members());
@@ -77,19 +77,19 @@ impl App {
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
-        let mut front = Front::new(gateway, directory, oauth, &config);
-        if let Some(among) = &mut among {
-            front = among.attach(front).await.inspect_err(|_| stop_servers.cancel())?;
+        let mut state = Front::new(gateway, directory, oauth, &config);
+        if let Some(cluster) = &mut cluster {
+            state = cluster.attach(state).await.inspect_err(|_| stop_servers.cancel())?;
         }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             watch: None,
             metrics,
-            front: Arc::new(front),
+            state: Arc::new(state),
             tenants,
             listener,
             ops_listener,
-            among,
+            cluster,
             servers,
             stop_servers,
         })
@@ -112,7 +112,7 @@ impl App {
 
     /// Returns the address for other replicas, if replicas are configured.
     pub fn replicas_addr(&self) -> Option<SocketAddr> {
-        self.among.as_ref()?.listener.local_addr().ok()
+        self.cluster.as_ref()?.listener.local_addr().ok()
     }
 
     /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
@@ -125,44 +125,44 @@ impl App {
         let serve = |listener, router, drain: &CancellationToken| {
             http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
         };
-        let router = http::router(self.front.clone(), self.ops_listener.is_none());
+        let router = http::router(self.state.clone(), self.ops_listener.is_none());
         serving.spawn(serve(self.listener, router, &drain));
         if let Some(listener) = self.ops_listener {
-            serving.spawn(serve(listener, http::ops_router(self.front.clone()), &drain));
+            serving.spawn(serve(listener, http::ops_router(self.state.clone()), &drain));
         }
-        let among = self.among.map(|among| {
-            let JoinedCluster { listener, membership, endings, .. } = among;
-            let router = http::replicas_router(self.front.clone());
+        let cluster = self.cluster.map(|cluster| {
+            let JoinedCluster { listener, membership, ended_sessions, .. } = cluster;
+            let router = http::replicas_router(self.state.clone());
             serving_replicas.spawn(serve(listener, router, &drain_replicas));
-            ClusterTasks::start(membership, endings, self.front.clone())
+            ClusterTasks::start(membership, ended_sessions, self.state.clone())
         });
         serving.close();
         serving_replicas.close();
 
-        let front = self.front.clone();
+        let state = self.state.clone();
         let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
-            front.sweep_sessions().await;
+            state.sweep_sessions().await;
         }));
         let reloading = self.watch.map(|(watch, asked)| {
             let reload = Reload {
                 watch,
                 asked,
                 config: self.config.clone(),
-                registry: self.front.gateway().registry().clone(),
+                registry: self.state.gateway().registry().clone(),
                 directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
             };
             AbortOnDropHandle::new(tokio::spawn(reload.run()))
         });
-        let tenants = self.tenants.start(self.front.gateway().clone());
+        let tenants = self.tenants.start(self.state.gateway().clone());
         shutdown.await;
         drop((sweeping, reloading));
         tracing::info!("shutting down");
-        self.front.start_draining();
+        self.state.start_draining();
         let config = self.config.load_full();
         sleep(config.drain_delay).await;
         drain.cancel();
-        self.front.close_streams();
+        self.state.close_streams();
         let served = async {
             serving.wait().await;
             // Last: calls in flight may wait for requests from other replicas.
@@ -184,8 +184,8 @@ impl App {
         self.servers.close();
         self.servers.wait().await;
         let leave = async {
-            if let Some(among) = among {
-                among.leave().await;
+            if let Some(cluster) = cluster {
+                cluster.leave().await;
             }
         };
         // After the last call, so that its usage is written too.

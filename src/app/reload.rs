@@ -44,9 +44,7 @@ impl Reload {
                 Ok(new) => self.apply(new),
                 Err(problem) => {
                     self.metrics.failed.inc();
-                    tracing::error!(
-                        "the new configuration is invalid, and the old one stays as it was: {problem}"
-                    );
+                    tracing::error!("the configuration is invalid, and stays as it was: {problem}");
                 }
             }
         }

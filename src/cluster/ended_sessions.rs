@@ -36,7 +36,7 @@ impl Cluster {
             self.ended_here.try_send(UnwrittenEnd { id, expires, written })
         {
             let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
-            // Once for many.
+            // Logged less and less often.
             if lost.is_power_of_two() {
                 tracing::warn!(
                     lost,
@@ -104,19 +104,19 @@ impl EndedSessionWriter {
 pub struct EndedSessions {
     store: Store,
     follower: Follower,
-    read: EndedCursor,
+    cursor: EndedCursor,
 }
 
 impl EndedSessions {
     pub fn new(store: Store) -> Self {
         let meanwhile = "sessions that end on other replicas may still be accepted here";
         let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
-        Self { follower, store, read: EndedCursor::default() }
+        Self { follower, store, cursor: EndedCursor::default() }
     }
 
     /// Returns some that were not returned before; none if there are no more.
     pub async fn read(&mut self) -> Result<Vec<EndedSession>, StoreError> {
-        self.store.ended_sessions(&mut self.read).await
+        self.store.ended_sessions(&mut self.cursor).await
     }
 
     /// Waits until there are some.
@@ -138,13 +138,13 @@ mod tests {
     use crate::cluster::testing::replica;
 
     #[tokio::test]
-    async fn endings_that_find_no_room_are_counted() {
+    async fn ended_sessions_beyond_the_queue_are_counted() {
         let (ended_here, mut waiting) = mpsc::channel(1);
         let replica = Cluster { ended_here, ..replica("a key") };
-        let noted = [(); 3].map(|()| replica.record_ended(SessionId::generate(), 0));
+        let recorded = [(); 3].map(|()| replica.record_ended(SessionId::generate(), 0));
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
         // Waiting for a lost one fails at once.
-        let [first, second, third] = noted;
+        let [first, second, third] = recorded;
         assert!(second.await.is_err() && third.await.is_err());
         let _ = waiting.recv().await.unwrap().written.send(());
         assert!(first.await.is_ok());

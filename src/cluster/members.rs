@@ -18,58 +18,54 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// The tasks that keep a replica in the cluster.
 pub struct Membership {
-    replicas: Arc<Cluster>,
+    cluster: Arc<Cluster>,
     store: Store,
     ended_sessions: EndedSessionWriter,
 }
 
 impl Membership {
     pub(super) fn new(
-        replicas: Arc<Cluster>,
+        cluster: Arc<Cluster>,
         store: Store,
         ended: mpsc::Receiver<UnwrittenEnd>,
     ) -> Self {
         let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
-        Self { replicas, store, ended_sessions }
-    }
-
-    /// Writes a heartbeat and reads the other replicas.
-    pub(super) async fn heartbeat(&self) -> Result<(), StoreError> {
-        heartbeat(&self.store, &self.replicas).await
+        Self { cluster, store, ended_sessions }
     }
 
     /// Runs until `stop`, then leaves the cluster.
     pub async fn run(mut self, stop: CancellationToken) {
-        let Self { replicas, store, ended_sessions } = &mut self;
-        let keeping =
-            async { tokio::join!(keep_alive(store, replicas), ended_sessions.run(), sweep(store)) };
-        stop.run_until_cancelled(keeping).await;
+        let Self { cluster, store, ended_sessions } = &mut self;
+        let tasks =
+            async { tokio::join!(keep_alive(store, cluster), ended_sessions.run(), sweep(store)) };
+        stop.run_until_cancelled(tasks).await;
         self.ended_sessions.flush().await;
         // If this fails, the others notice the missing heartbeat.
-        if let Err(error) = self.store.remove_replica(&self.replicas.me.id).await {
+        if let Err(error) = self.store.remove_replica(&self.cluster.me.id).await {
             tracing::debug!(%error, "this replica could not be removed from the store");
         }
     }
 }
 
-async fn heartbeat(store: &Store, replicas: &Cluster) -> Result<(), StoreError> {
-    let me = &replicas.me;
+/// Writes a heartbeat and reads the other replicas.
+pub(super) async fn heartbeat(store: &Store, cluster: &Cluster) -> Result<(), StoreError> {
+    let me = &cluster.me;
     let others = store.heartbeat(&me.id, &me.address.to_string()).await?;
     let peer = |(id, address): (String, String)| Some(Peer { id, address: address.parse().ok()? });
     let others: Vec<_> = others.into_iter().filter_map(peer).collect();
-    replicas.count.store(others.len() as u32 + 1, Ordering::Relaxed);
-    replicas.others.store(Arc::new(others));
+    cluster.count.store(others.len() as u32 + 1, Ordering::Relaxed);
+    cluster.others.store(Arc::new(others));
     Ok(())
 }
 
 /// Runs for ever. While the store is away, known replicas count as present.
-async fn keep_alive(store: &Store, replicas: &Cluster) {
-    let mut beats = interval(HEARTBEAT_EVERY);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn keep_alive(store: &Store, cluster: &Cluster) {
+    let mut heartbeats = interval(HEARTBEAT_EVERY);
+    heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut outage = Outage::new("the list of replicas", "known ones count as present");
     loop {
-        beats.tick().await;
-        outage.note(heartbeat(store, replicas).await);
+        heartbeats.tick().await;
+        outage.note(heartbeat(store, cluster).await);
     }
 }
 

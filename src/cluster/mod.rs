@@ -120,7 +120,7 @@ impl Cluster {
             .tcp_nodelay(true)
             .build()?;
         let (ended_here, ended) = mpsc::channel(UNWRITTEN_MAX);
-        let replicas = Arc::new(Self {
+        let cluster = Arc::new(Self {
             me,
             sealer: Sealer::new(&config.session_keys),
             http,
@@ -133,9 +133,9 @@ impl Cluster {
             notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
             use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
-        let membership = Membership::new(replicas.clone(), store, ended);
-        membership.heartbeat().await?;
-        Ok((replicas, membership))
+        members::heartbeat(&store, &cluster).await?;
+        let membership = Membership::new(cluster.clone(), store, ended);
+        Ok((cluster, membership))
     }
 
     pub fn me(&self) -> &Peer {
@@ -152,16 +152,16 @@ impl Cluster {
     /// Sends a request to several replicas, and waits briefly for their answers. Unreachable ones
     /// are skipped.
     pub async fn notify(&self, to: &[Peer], request: &PeerRequest) {
-        let told = to.iter().map(|peer| async {
+        let sent = to.iter().map(|peer| async {
             match self.send(peer, request).await {
                 // Read to the end, so that the connection can be reused.
-                Ok(heard) => drop(heard.bytes().await),
+                Ok(answer) => drop(answer.bytes().await),
                 Err(error) => {
-                    tracing::debug!(replica = %peer.address, %error, "a replica did not receive a notice");
+                    tracing::debug!(replica = %peer.address, %error, "a notice was not received");
                 }
             }
         });
-        let _ = timeout(NOTICE_TIMEOUT, join_all(told)).await;
+        let _ = timeout(NOTICE_TIMEOUT, join_all(sent)).await;
     }
 
     /// Returns a permit for one notice that concerns `tenant`, unless too many are in flight.
@@ -181,9 +181,9 @@ impl Cluster {
         to: Vec<Peer>,
         request: PeerRequest,
     ) {
-        let replicas = self.clone();
+        let cluster = self.clone();
         tokio::spawn(async move {
-            replicas.notify(&to, &request).await;
+            cluster.notify(&to, &request).await;
             drop(permit);
         });
     }

@@ -63,7 +63,7 @@ mod tests {
     use crate::cluster::testing::replica;
 
     #[test]
-    fn one_tenant_cannot_take_the_turns_of_another_and_leaves_nothing_behind() {
+    fn one_tenant_cannot_take_the_permits_of_another_and_leaves_nothing_behind() {
         let quota = NoticeQuota::new(5, 2);
         let [a, b, c] = ["a", "b", "c"].map(|tenant| TenantId::parse(tenant).unwrap());
         let mut taken: Vec<_> = [&a, &a, &b, &b].map(|it| quota.take(it).unwrap()).into();
@@ -78,9 +78,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn signs_of_use_have_turns_of_their_own() {
+    async fn notices_of_use_have_a_quota_of_their_own() {
         let (replica, tenant) = (replica("a key"), TenantId::parse("acme").unwrap());
-        let _word = replica.notice_permit(&tenant).unwrap();
+        let _permit = replica.notice_permit(&tenant).unwrap();
         assert!(replica.notice_permit(&tenant).is_none());
         assert!(replica.use_notice_permit(&tenant).is_some());
     }

@@ -25,7 +25,7 @@ pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-r
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Headers that belong to one connection, or are set for each.
-static OF_CONNECTION: [HeaderName; 11] = [
+static CONNECTION_HEADERS: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     PROXY_AUTHENTICATE,
@@ -76,14 +76,14 @@ impl Cluster {
         let outgoing = self.http.request(request.method.clone(), url).headers(headers);
         let outgoing = outgoing.header(&PROOF, &proven.proof).body(request.body.clone());
         let response = outgoing.send().await.map_err(SendError::of)?;
-        let said = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         // Anything else at this address cannot have opened the proof.
-        if said(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
+        if header(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
             return Ok(response);
         }
         let status = response.status();
-        if status == StatusCode::FORBIDDEN && said(&REFUSED_BY) == Some(&to.id) {
-            self.refusals.note(to);
+        if status == StatusCode::FORBIDDEN && header(&REFUSED_BY) == Some(&to.id) {
+            self.refusals.log(to);
             return Err(SendError::Refused);
         }
         Err(SendError::Gone(format!("its address answers with {}", status.as_u16())))
@@ -96,14 +96,14 @@ pub(super) struct RefusalLog(Mutex<HashMap<String, Instant>>);
 
 impl RefusalLog {
     /// Logs a refusal, at most once in [`REFUSAL_LOGGED_EVERY`]. Returns whether it did.
-    fn note(&self, by: &Peer) -> bool {
-        let mut said = self.0.lock();
-        said.retain(|_, at| at.elapsed() < REFUSAL_LOGGED_EVERY);
-        if said.contains_key(&by.id) {
+    fn log(&self, by: &Peer) -> bool {
+        let mut logged = self.0.lock();
+        logged.retain(|_, at| at.elapsed() < REFUSAL_LOGGED_EVERY);
+        if logged.contains_key(&by.id) {
             return false;
         }
-        said.insert(by.id.clone(), Instant::now());
-        drop(said);
+        logged.insert(by.id.clone(), Instant::now());
+        drop(logged);
         tracing::warn!(
             replica = %by.address,
             "a replica refuses this one's requests: `session_keys` must be the same in all, \
@@ -126,7 +126,7 @@ pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<_> = named.flat_map(|value| value.split(',').map(str::trim)).collect();
     let is_passed_on = |name: &HeaderName| {
-        !OF_CONNECTION.contains(name)
+        !CONNECTION_HEADERS.contains(name)
             && *name != PROOF
             && *name != REPLICA
             && !named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str()))
@@ -142,13 +142,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_said_of_each_replica_that_it_refuses_but_not_each_time() {
+    async fn a_refusal_is_logged_for_each_replica_but_not_each_time() {
         let refusals = RefusalLog::default();
         let peer = |id: &str| Peer { id: id.to_owned(), address: ([10, 0, 0, 1], 1).into() };
-        assert!(refusals.note(&peer("one")) && refusals.note(&peer("other")));
-        assert!(!refusals.note(&peer("one")));
+        assert!(refusals.log(&peer("one")) && refusals.log(&peer("other")));
+        assert!(!refusals.log(&peer("one")));
         advance(REFUSAL_LOGGED_EVERY).await;
-        assert!(refusals.note(&peer("one")) && !refusals.note(&peer("one")));
+        assert!(refusals.log(&peer("one")) && !refusals.log(&peer("one")));
         assert_eq!(refusals.0.lock().len(), 1);
     }
 

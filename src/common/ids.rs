@@ -27,8 +27,8 @@ pub struct CallId(Uuid);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`{text}` is not a valid {kind} id: use 1 to {len_max} characters of A-Z, a-z, 0-9, `-` and `_`, \
-     starting with a letter or digit{extra}"
+    "`{text}` is not a valid {kind} id: use 1 to {len_max} characters of A-Z, a-z, 0-9, `-` and \
+     `_`, starting with a letter or digit{extra}"
 )]
 pub struct InvalidId {
     kind: &'static str,

@@ -60,7 +60,7 @@ impl From<MigrateError> for StoreError {
                 other => other,
             },
             MigrateError::VersionMismatch(version) => Self::Corrupt(format!(
-                "migration {version} is not the one of this version: is it another program's database?"
+                "migration {version} differs from this version's: is it another program's database?"
             )),
             other => Self::Corrupt(other.to_string()),
         }
@@ -69,8 +69,8 @@ impl From<MigrateError> for StoreError {
 
 /// Returns whether a database error is about its state, not about the statement.
 fn is_temporary(code: &str) -> bool {
-    // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources (53), operator
-    // intervention (57), system (58), no such database, a standby.
+    // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources
+    // (53), operator intervention (57), system (58), no such database, a standby.
     let classes = ["08", "28", "40", "53", "57", "58"];
     if code.len() == 5 {
         return classes.iter().any(|class| code.starts_with(class))

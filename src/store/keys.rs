@@ -92,7 +92,8 @@ impl Store {
     /// Returns a key, even if it is revoked or has expired.
     pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>> {
         let row = sqlx::query_as(
-            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
+            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
+             WHERE id = $1",
         )
         .bind(id.as_str());
         with_timeout(row.fetch_optional(self.pool())).await?.map(record).transpose()
@@ -202,7 +203,8 @@ async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
 
 async fn write(change: &mut Tx, record: &KeyRecord) -> Result<()> {
     sqlx::query(
-        "INSERT INTO keys (id, tenant, hash, name, created, expires) VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO keys (id, tenant, hash, name, created, expires) \
+         VALUES ($1, $2, $3, $4, $5, $6)",
     )
     .bind(record.id.as_str())
     .bind(record.owner.tenant())

@@ -17,6 +17,7 @@ use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
 use super::{Result, StoreError, with_timeout};
+use crate::common::keys::SECRET_LEN;
 use crate::config::Secret;
 
 /// PostgreSQL allows 100 by default, for all replicas together.
@@ -35,8 +36,6 @@ const URL_HINT: &str = "`[store] url` says where else";
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Long enough for the migrations of another replica.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// 62^43 is a little more than 2^256.
-const OWN_HASH_KEY_LEN: usize = 43;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// PostgreSQL must not continue statements that nobody waits for, nor let a gateway that hangs in a
@@ -200,7 +199,7 @@ fn pool(connections_max: u32) -> AnyPoolOptions {
 
 /// Returns the store's own hash key, which is created once.
 pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
-    let made = Alphanumeric.sample_string(&mut rand::rng(), OWN_HASH_KEY_LEN);
+    let made = Alphanumeric.sample_string(&mut rand::rng(), SECRET_LEN);
     sqlx::query(
         "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",
     )

@@ -272,9 +272,9 @@ async fn write_pins(
 ) -> Result<()> {
     let placeholders = placeholders(definitions.len(), 6);
     let text = format!(
-        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {placeholders} \
-         ON CONFLICT (server, tool) DO UPDATE SET hash = excluded.hash, definition = excluded.definition, \
-         approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
+        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) \
+         VALUES {placeholders} ON CONFLICT (server, tool) DO UPDATE \
+         SET hash = excluded.hash, definition = excluded.definition, approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
     );
     let mut rows =
         sqlx::query(AssertSqlSafe(text)).persistent(matches!(definitions.len(), 1 | ROWS_MAX));

@@ -95,7 +95,8 @@ impl Store {
             sqlx::query(
                 "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
-                 SET sealed = excluded.sealed, version = excluded.version, updated = excluded.updated",
+                 SET sealed = excluded.sealed, version = excluded.version, \
+                 updated = excluded.updated",
             )
             .bind(tenant.as_str())
             .bind(server.as_str())
@@ -187,7 +188,8 @@ impl Store {
         for secret in rows.into_iter().map(sealed).filter_map(skip_corrupt) {
             let Some(anew) = reseal(&secret) else { continue };
             sqlx::query(
-                "UPDATE tenant_secrets SET sealed = $4 WHERE tenant = $1 AND server = $2 AND name = $3",
+                "UPDATE tenant_secrets SET sealed = $4 \
+                 WHERE tenant = $1 AND server = $2 AND name = $3",
             )
             .bind(secret.tenant.as_str())
             .bind(secret.server.as_str())

@@ -242,7 +242,8 @@ async fn read_grants(
     only: Option<&str>,
 ) -> Result<BTreeMap<String, Vec<String>>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
-        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 ORDER BY tenant, position",
+        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 \
+         ORDER BY tenant, position",
     )
     .bind(only)
     .fetch_all(connection)
@@ -259,7 +260,8 @@ async fn read_limits(
     only: Option<&str>,
 ) -> Result<BTreeMap<String, Vec<LimitRow>>> {
     let rows: Vec<LimitRow> = sqlx::query_as(
-        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits WHERE $1 IS NULL OR tenant = $1",
+        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits \
+         WHERE $1 IS NULL OR tenant = $1",
     )
     .bind(only)
     .fetch_all(connection)

@@ -163,13 +163,14 @@ async fn is_new(write: &mut Tx, replica: &str, batch: u64) -> Result<bool> {
 
 async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
     let text = format!(
-        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, backend_us, \
-         bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
+        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, \
+         backend_us, bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
          calls = usage.calls + excluded.calls, errors = usage.errors + excluded.errors, \
          tool_errors = usage.tool_errors + excluded.tool_errors, \
          queue_us = usage.queue_us + excluded.queue_us, \
          backend_us = usage.backend_us + excluded.backend_us, \
-         bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
+         bytes_in = usage.bytes_in + excluded.bytes_in, \
+         bytes_out = usage.bytes_out + excluded.bytes_out",
         placeholders(rows.len(), COLUMNS)
     );
     let is_full = rows.len() == ROWS_PER_STATEMENT;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging for this process. `RUST_LOG` chooses what is logged; without it, `info` and above.
+/// Starts logging for this process: what `RUST_LOG` says, by default `info` and above.
 pub fn init() {
     let filter =
         EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();

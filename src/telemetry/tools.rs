@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_another_process_of_the_server_has_is_not_forgotten() {
+    fn a_tool_that_another_instance_of_the_server_has_is_not_forgotten() {
         let metrics = Metrics::new();
         let others = metrics.server("std").tools.of("echo");
         others.record("ok", A_SECOND);

@@ -14,7 +14,7 @@ pub use self::hash::{Hasher, KeyHash};
 const PREFIX: &[u8] = b"tl_";
 const ID_LEN: usize = 12;
 /// 62^43 is a little more than 2^256.
-const SECRET_LEN: usize = 43;
+pub const SECRET_LEN: usize = 43;
 /// 62^6 is more than 2^32.
 const CHECKSUM_LEN: usize = 6;
 const ID_AT: usize = PREFIX.len();

@@ -18,8 +18,8 @@ pub struct Pattern {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such as \
-     `search/query`; `*` stands for any characters"
+    "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such \
+     as `search/query`; `*` stands for any characters"
 )]
 pub struct InvalidPattern(String);
 

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],"limits":{"a/b":{"rate":"1/s"}}}"#;
+        let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],
+            "limits":{"a/b":{"rate":"1/s"}}}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!((policy.weight, policy.limit.max_in_flight), (2, Some(256)));
         let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();

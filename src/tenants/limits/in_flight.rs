@@ -83,7 +83,7 @@ impl Drop for TenantPermit {
     fn drop(&mut self) {
         match &self.0 {
             Count::Here(count) => drop(count.fetch_sub(1, Ordering::Relaxed)),
-            Count::Shared(lease) => lease.give(),
+            Count::Shared(lease) => lease.release(),
         }
     }
 }

@@ -29,8 +29,8 @@ pub const NAME_LEN_MAX: usize = 64;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidSecret {
     #[error(
-        "`{0}` is not a secret's name: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not starting \
-         with a digit"
+        "`{0}` is not a secret's name: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not \
+         starting with a digit"
     )]
     Name(String),
     #[error("the value is empty; remove the secret instead")]

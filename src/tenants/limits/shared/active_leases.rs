@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::lease::LimitLease;
 
 /// More at once would delay calls.
-const AT_ONCE: usize = 32;
+const SYNCS_MAX: usize = 32;
 
 /// By lease id. Does not keep removed tenants alive.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl ActiveLeases {
     /// Renews all leases: Valkey takes back those that are not renewed.
     pub async fn renew_all(&self) {
         let all = self.all();
-        all.iter().for_each(|lease| lease.count_round());
+        all.iter().for_each(|lease| lease.count_renewal());
         sync_all(all).await;
     }
 
@@ -82,8 +82,8 @@ impl ActiveLeases {
 }
 
 async fn sync_all(leases: Vec<Arc<LimitLease>>) {
-    let sync_all = async |lease: Arc<LimitLease>| lease.sync().await;
-    stream::iter(leases).for_each_concurrent(AT_ONCE, sync_all).await;
+    let sync = async |lease: Arc<LimitLease>| lease.sync().await;
+    stream::iter(leases).for_each_concurrent(SYNCS_MAX, sync).await;
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
             lease.try_take(4, 0);
             lease.try_take(4, 0);
             assert_eq!((kept(), kept()), (1, 1));
-            lease.give();
+            lease.release();
             assert_eq!(kept(), 1);
-            lease.give();
+            lease.release();
             assert_eq!(kept(), 0);
         }
         lease.try_take(4, 0);

@@ -17,7 +17,7 @@ use super::leased_permits::{LeasedPermits, PermitCounts};
 use super::{NO_LINK, SharedLimits};
 
 /// After so many renewals without a call, headroom is returned.
-const IDLE_ROUNDS_MAX: u32 = 4;
+const IDLE_RENEWALS_MAX: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct LimitLease {
@@ -35,7 +35,7 @@ pub(crate) struct LimitLease {
     /// Whether permits beyond those needed are returned at once.
     returns_surplus: AtomicBool,
     /// Renewals since the last call ended.
-    idle: AtomicU32,
+    idle_renewals: AtomicU32,
     /// Callers that ask for a permit, and those of them that wait for an answer.
     pub(super) asking: AtomicU32,
     pub(super) waiting: AtomicU32,
@@ -69,7 +69,7 @@ impl LimitLease {
             limit: AtomicU32::new(u32::MAX),
             link: AtomicU32::new(NO_LINK),
             returns_surplus: AtomicBool::new(true),
-            idle: AtomicU32::new(0),
+            idle_renewals: AtomicU32::new(0),
             asking: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             sync_state: AtomicU8::default(),
@@ -109,8 +109,8 @@ impl LimitLease {
     pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> TryTake {
         let link = self.shared.link_number.load(Ordering::SeqCst);
         if link == NO_LINK {
-            let part = max.div_ceil(self.shared.replicas());
-            if self.permits.take(|_| part).is_err() {
+            let share = max.div_ceil(self.shared.replicas());
+            if self.permits.take(|_| share).is_err() {
                 return TryTake::Full;
             }
             // Afterwards: a renewal in between would see an unused lease and forget it.
@@ -128,10 +128,10 @@ impl LimitLease {
     }
 
     /// Returns the permit of a call.
-    pub fn give(self: &Arc<Self>) {
-        let remaining = self.permits.give();
-        self.idle.store(0, Ordering::Relaxed);
-        if self.is_surplus(remaining) {
+    pub fn release(self: &Arc<Self>) {
+        let counts = self.permits.release();
+        self.idle_renewals.store(0, Ordering::Relaxed);
+        if self.is_surplus(counts) {
             self.request_sync();
         }
     }
@@ -164,8 +164,8 @@ impl LimitLease {
     }
 
     /// Counts a renewal.
-    pub(super) fn count_round(&self) {
-        if self.idle.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_ROUNDS_MAX {
+    pub(super) fn count_renewal(&self) {
+        if self.idle_renewals.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_RENEWALS_MAX {
             self.return_surplus_at_once();
         }
     }
@@ -186,17 +186,17 @@ impl LimitLease {
     /// Applies what was granted over a link, unless the limit has changed meanwhile.
     pub(super) fn apply_grant(
         self: &Arc<Self>,
-        granted: LeaseGrant,
-        said: &LeaseRequest,
+        grant: LeaseGrant,
+        request: &LeaseRequest,
         link: u32,
     ) {
-        self.permits.lease(granted.permits);
-        self.returns_surplus.store(!granted.has_headroom, Ordering::SeqCst);
+        self.permits.lease(grant.permits);
+        self.returns_surplus.store(!grant.has_headroom, Ordering::SeqCst);
         self.link.store(link, Ordering::SeqCst);
-        if self.limit.load(Ordering::SeqCst) != said.limit {
+        if self.limit.load(Ordering::SeqCst) != request.limit {
             self.link.store(NO_LINK, Ordering::SeqCst);
         }
-        if granted.permits > 0 {
+        if grant.permits > 0 {
             self.register();
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(taken, [TryTake::Taken, TryTake::Taken, TryTake::Taken, TryTake::MustAsk]);
         // The limit is reached: there is nothing to ask.
         assert_eq!(lease.try_take(3, 0), TryTake::Full);
-        lease.give();
+        lease.release();
         connected(2);
         assert_eq!(lease.try_take(10, 0), TryTake::MustAsk);
         assert_eq!(lease.lease_request(9, 2).held, 2, "no more than is in use");

@@ -89,9 +89,8 @@ impl LimitLease {
             if self.has_surplus() {
                 continue;
             }
-            let (from, to) = (SYNCING, IDLE);
             let order = Ordering::SeqCst;
-            if self.sync_state.compare_exchange(from, to, order, order).is_ok() {
+            if self.sync_state.compare_exchange(SYNCING, IDLE, order, order).is_ok() {
                 return;
             }
         }
@@ -106,9 +105,9 @@ impl LimitLease {
         if let Some(link) = link {
             let request = self.lease_request(number, link.number);
             match link.lease(self, &request).await {
-                Ok(granted) => {
-                    self.count(&request, granted);
-                    self.apply_grant(granted, &request, link.number);
+                Ok(grant) => {
+                    self.count(&request, grant);
+                    self.apply_grant(grant, &request, link.number);
                 }
                 Err(error) => self.shared.drop_link(&link, &error),
             }
@@ -117,10 +116,10 @@ impl LimitLease {
         self.answered_notify.notify_waiters();
     }
 
-    fn count(&self, request: &LeaseRequest, granted: LeaseGrant) {
+    fn count(&self, request: &LeaseRequest, grant: LeaseGrant) {
         let metrics = &self.shared.metrics;
         if request.needed > request.held {
-            let is_enough = granted.permits >= request.needed;
+            let is_enough = grant.permits >= request.needed;
             let counter = if is_enough { &metrics.leases_granted } else { &metrics.leases_refused };
             counter.inc();
         }

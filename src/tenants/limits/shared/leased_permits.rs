@@ -30,7 +30,7 @@ impl LeasedPermits {
     }
 
     /// Counts one call less. Returns what is left.
-    pub fn give(&self) -> PermitCounts {
+    pub fn release(&self) -> PermitCounts {
         PermitCounts::of(self.0.fetch_sub(1, Ordering::SeqCst) - 1)
     }
 
@@ -83,7 +83,7 @@ mod tests {
             permits.take(|counts| counts.leased),
             Err(PermitCounts { in_use: 2, leased: 2 })
         );
-        assert_eq!(permits.give(), PermitCounts { in_use: 1, leased: 2 });
+        assert_eq!(permits.release(), PermitCounts { in_use: 1, leased: 2 });
         assert!(permits.take(|counts| counts.leased).is_ok());
     }
 

@@ -56,7 +56,7 @@ pub struct SharedLimits {
     /// The number of the link, or [`NO_LINK`]. Read by calls that need no link.
     link_number: AtomicU32,
     /// Wakes `reconnect` when the link is dropped.
-    lost: Notify,
+    link_dropped: Notify,
     /// The last number that Valkey told.
     replicas: AtomicU32,
     /// The number that the store counts, for a replica that has never reached Valkey.
@@ -91,7 +91,7 @@ impl SharedLimits {
             replica: Uuid::new_v4(),
             link: ArcSwapOption::empty(),
             link_number: AtomicU32::new(NO_LINK),
-            lost: Notify::new(),
+            link_dropped: Notify::new(),
             replicas: AtomicU32::new(1),
             members: Arc::default(),
             hears_recalls: AtomicBool::new(false),
@@ -140,7 +140,7 @@ impl SharedLimits {
             self.metrics.up.set(0);
             let replicas = self.replicas();
             tracing::warn!(%error, replicas, "shared limits are away: each replica uses its share");
-            self.lost.notify_one();
+            self.link_dropped.notify_one();
         }
     }
 }

@@ -34,20 +34,20 @@ impl SharedLimits {
 
     async fn reconnect(&self) {
         let mut wait = RECONNECT_PAUSE;
-        let mut told = false;
+        let mut is_logged = false;
         for number in NO_LINK + 1.. {
             match self.open(number).await {
                 Ok(link) => {
-                    told = true;
+                    is_logged = true;
                     let was_useful = self.use_link(link).await;
                     self.hears_recalls.store(false, Ordering::SeqCst);
                     if was_useful {
                         wait = RECONNECT_PAUSE;
                     }
                 }
-                Err(error) if !told => {
-                    told = true;
-                    tracing::warn!(%error, "cannot reach shared limits: this replica uses its share");
+                Err(error) if !is_logged => {
+                    is_logged = true;
+                    tracing::warn!(%error, "no shared limits: this replica uses its share");
                 }
                 Err(_) => {}
             }
@@ -75,21 +75,21 @@ impl SharedLimits {
         tracing::info!(replicas = self.replicas(), "limits are shared");
         // Concurrently, so that recalls are heard during a long renewal.
         tokio::select! {
-            was_useful = self.beat_until_lost(&link) => was_useful,
+            was_useful = self.renew_until_dropped(&link) => was_useful,
             () = self.hear_recalls() => false,
         }
     }
 
-    async fn beat_until_lost(&self, link: &Arc<Link>) -> bool {
+    async fn renew_until_dropped(&self, link: &Arc<Link>) -> bool {
         self.active_leases.renew_all().await;
-        let mut beats = interval(HEARTBEAT_EVERY);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beats.tick().await;
+        let mut heartbeats = interval(HEARTBEAT_EVERY);
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeats.tick().await;
         let mut count = 0;
         loop {
             tokio::select! {
-                () = self.lost.notified() => return count > 0,
-                _ = beats.tick() => match self.beat(link, count).await {
+                () = self.link_dropped.notified() => return count > 0,
+                _ = heartbeats.tick() => match self.heartbeat(link, count).await {
                     Ok(()) => count += 1,
                     Err(error) => self.drop_link(link, &error),
                 },
@@ -97,7 +97,7 @@ impl SharedLimits {
         }
     }
 
-    async fn beat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
+    async fn heartbeat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
         let replicas = link.heartbeat(self.replica).await?;
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
         if count.is_multiple_of(HEARTBEATS_PER_RENEWAL) {
