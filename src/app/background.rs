@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use super::pin_sync;
 use crate::backend::Backend;
 use crate::backend::instance::pins::Pins;
 use crate::config::Config;
@@ -44,7 +46,7 @@ pub struct TenantServices {
 pub struct BackgroundTasks {
     stop: CancellationToken,
     usage_writer: JoinHandle<UsageWriter>,
-    others: Vec<JoinHandle<()>>,
+    others: TaskTracker,
     store: Store,
 }
 
@@ -57,7 +59,7 @@ impl TenantServices {
             .as_ref()
             .map(|url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
-        let pins = crate::app::pin_sync::open(config, &store, metrics).await;
+        let pins = pin_sync::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
         if config.auth.oauth.is_none() {
             directory.warn_if_nobody_can_call();
@@ -77,32 +79,25 @@ impl TenantServices {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
         let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
-        let keep = stop.clone();
+        let until = stop.clone();
         let usage_writer = tokio::spawn(async move {
-            keep.run_until_cancelled(usage_writer.run()).await;
+            until.run_until_cancelled(usage_writer.run()).await;
             usage_writer
         });
+        let others = TaskTracker::new();
         let directory = self.directory.clone();
-        let mut others = vec![
-            spawn(&stop, async move { directory.follow().await }),
-            spawn(&stop, async move { warn_of_shared_state(&gateway, &self.directory).await }),
-            // Even if nothing is pinned: a new configuration may pin a server.
-            spawn(&stop, crate::app::pin_sync::follow(self.pins, store.clone())),
-        ];
-        others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
-        others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
+        let run = |task: BoxFuture<'static, ()>| {
+            others.spawn(stop.clone().run_until_cancelled_owned(task));
+        };
+        run(Box::pin(async move { directory.follow().await }));
+        run(Box::pin(async move { warn_of_shared_state(&gateway, &self.directory).await }));
+        // Even if nothing is pinned: a new configuration may pin a server.
+        run(Box::pin(pin_sync::follow(self.pins, store.clone())));
+        self.oauth.map(|oauth| others.spawn(oauth.run(stop.clone())));
+        self.shared_limits.map(|shared| others.spawn(shared.run(stop.clone())));
+        others.close();
         BackgroundTasks { stop, usage_writer, others, store }
     }
-}
-
-fn spawn(
-    stop: &CancellationToken,
-    work: impl Future<Output = ()> + Send + 'static,
-) -> JoinHandle<()> {
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        stop.run_until_cancelled(work).await;
-    })
 }
 
 impl BackgroundTasks {
@@ -117,7 +112,7 @@ impl BackgroundTasks {
                 tracing::error!("the store is away: the latest usage is lost");
             }
         };
-        let others = async { tokio::join!(leave_cluster, join_all(self.others)) };
+        let others = async { tokio::join!(leave_cluster, self.others.wait()) };
         let _ = tokio::join!(write, timeout(FINAL_WRITE_TIMEOUT, others));
         let _ = timeout(CLOSE_TIMEOUT, self.store.close()).await;
     }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_counts_when_it_is_seen_twice_and_once_only() {
+    async fn a_change_counts_once_after_two_equal_polls() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, "").unwrap();

@@ -63,14 +63,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_configured_counts_and_then_where_it_listens() {
+    async fn the_configured_address_counts_then_the_bound_one() {
         let (told, bound) = (parse("10.0.0.3:82"), parse("10.0.0.4:80"));
         assert_eq!(own(Some(told), bound).await.unwrap(), told);
         assert_eq!(own(None, bound).await.unwrap(), bound);
     }
 
     #[test]
-    fn of_a_machines_addresses_the_first_that_others_reach_counts() {
+    fn the_first_reachable_address_of_a_machine_counts() {
         let found = ["127.0.1.1:80", "[::1]:80", "[fd00::2]:80", "10.0.0.2:80", "10.0.0.3:80"];
         let found = found.map(parse);
         assert_eq!(first(found.into_iter(), parse("0.0.0.0:80")), Some(found[3]));

@@ -21,7 +21,7 @@ pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof"
 pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
 /// Names, in an answer, the replica that refused the proof.
 pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
-/// For each replica.
+/// Applies to each replica.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Headers that belong to one connection, or are set for each.
@@ -52,16 +52,16 @@ pub struct PeerRequest {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It has not seen the request.
+    /// The replica has not seen the request.
     #[error("the replica is gone: {0}")]
     Gone(String),
-    /// It has not accepted the request.
+    /// The replica has not accepted the request.
     #[error(
         "the replica refuses the proof: `session_keys` must be the same in all replicas, and their \
          clocks be right"
     )]
     Refused,
-    /// It may have seen the request.
+    /// The replica may have seen the request.
     #[error("the replica broke off: {0}")]
     Broken(String),
 }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_connection_is_not_passed_on() {
+    fn headers_of_the_connection_are_not_passed_on() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Hop"),

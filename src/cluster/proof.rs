@@ -51,7 +51,7 @@ pub struct OpenedProof {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofError {
-    /// It is for a replica that had this address before.
+    /// Sent to a replica that had this address before.
     NotForUs,
     /// Not sealed by a replica, altered, expired or used before.
     Invalid,

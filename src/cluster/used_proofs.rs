@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_there_is_no_room_none_is_taken() {
+    async fn when_full_no_proof_is_accepted() {
         let used = UsedProofs::new(SPAN);
         used.spans.lock().now.extend(0..PROOFS_MAX as u64);
         assert!(!used.insert(u64::MAX));

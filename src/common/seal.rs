@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_can_be_opened() {
+    fn sealed_texts_can_be_opened() {
         let sealer = Sealer::random();
         for plain in [&b""[..], b"x", &[0xff; PLAIN_LEN_MAX]] {
             let sealed = sealer.seal(Session, b"acme", plain);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_which_key_has_sealed() {
+    fn the_key_that_sealed_is_known() {
         let (old, both) = (sealer(&["old"]), sealer(&["new", "old"]));
         let by = |sealed: &str| both.open_by(Session, b"", sealed).map(|(key, _)| key);
         assert_eq!(by(&both.seal(Session, b"", b"x")), Some(0));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_not_even_decoded() {
+    fn too_long_texts_are_not_decoded() {
         let sealer = Sealer::random();
         assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX + 1)), None);
         assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX)), None);

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_short_and_inherited() {
+    fn slices_are_short_and_inherited() {
         // In a thread of its own, since the setting belongs to the thread.
         let slices = std::thread::spawn(|| {
             time_slice()?;

@@ -74,21 +74,21 @@ impl Store {
 }
 
 impl Changes {
-    /// Waits for a change since the last call; the first call does not wait. Whoever reads the
-    /// store after each return misses nothing. Keeps waiting while the database is away. May be
+    /// Waits for a change since the last call; the first call does not wait. A caller that reads
+    /// the store after each return misses nothing. Keeps waiting while the database is away. May be
     /// dropped and called again.
     pub async fn next(&mut self) {
-        let mut told = true;
+        let mut is_notified = true;
         loop {
             if self.has_changed().await {
-                if !told {
+                if !is_notified {
                     // A change without a notification: the listener is no longer connected to this
                     // database.
                     self.listener = None;
                 }
                 return;
             }
-            told = self.wait_for_hint().await;
+            is_notified = self.wait_for_hint().await;
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
 
     /// A change comes just after a poll, is not notified, and the next poll or read fails once.
     #[test]
-    fn looks_are_close_enough_to_keep_what_is_promised() {
+    fn polls_are_frequent_enough_for_the_promised_delay() {
         for interval in [SQLITE_INTERVAL, POSTGRES_INTERVAL] {
             assert!(interval + RETRY_EVERY < PROMISED, "{interval:?}");
         }

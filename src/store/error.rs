@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_told_from_what_does_not() {
+    fn temporary_errors_are_recognised() {
         for code in
             ["08006", "57P01", "57014", "53300", "40P01", "28P01", "5", "261", "10", "778", "14"]
         {

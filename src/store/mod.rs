@@ -91,7 +91,7 @@ impl Store {
         &self.0.pool
     }
 
-    /// Begins a transaction that reads one consistent state.
+    /// Begins a transaction that reads one consistent state, and ends when it is dropped.
     async fn snapshot(&self) -> Result<Tx> {
         Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
     }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_has_its_place() {
+    fn every_value_has_a_placeholder() {
         assert_eq!(placeholders(1, 1), "($1)");
         assert_eq!(placeholders(2, 3), "($1, $2, $3), ($4, $5, $6)");
     }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn where_else_is_said_of_files_that_cannot_be_written_and_not_of_busy_ones() {
+    fn the_hint_is_for_files_that_cannot_be_written_not_for_busy_ones() {
         let said = |cause: &str| with_hint(StoreError::Unavailable(cause.to_owned())).to_string();
         assert!(said("attempt to write a readonly database").ends_with(URL_HINT));
         assert!(said("unable to open database file").ends_with(URL_HINT));

@@ -55,9 +55,7 @@ impl Store {
     pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
-            let pinned = read_pinned(&mut snapshot).await?;
-            snapshot.rollback().await?;
-            Ok::<_, StoreError>(pinned)
+            read_pinned(&mut snapshot).await
         })
         .await
     }
@@ -81,12 +79,9 @@ impl Store {
             .bind(server)
             .fetch_all(&mut *snapshot)
             .await?;
-            snapshot.rollback().await?;
             let pins = pins.into_iter().map(pin).filter_map(skip_corrupt).collect();
-            Ok::<_, StoreError>((
-                pins,
-                held.into_iter().map(held_back).filter_map(skip_corrupt).collect(),
-            ))
+            let held = held.into_iter().map(held_back).filter_map(skip_corrupt).collect();
+            Ok::<_, StoreError>((pins, held))
         })
         .await
     }
@@ -274,7 +269,8 @@ async fn write_pins(
     let text = format!(
         "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) \
          VALUES {placeholders} ON CONFLICT (server, tool) DO UPDATE \
-         SET hash = excluded.hash, definition = excluded.definition, approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
+         SET hash = excluded.hash, definition = excluded.definition, \
+         approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
     );
     let mut rows =
         sqlx::query(AssertSqlSafe(text)).persistent(matches!(definitions.len(), 1 | ROWS_MAX));

@@ -53,7 +53,6 @@ impl Store {
                 sqlx::query_as("SELECT tenant, server, name, sealed, version FROM tenant_secrets")
                     .fetch_all(&mut *snapshot)
                     .await?;
-            snapshot.rollback().await?;
             let secrets = rows.into_iter().map(sealed).filter_map(skip_corrupt).collect();
             Ok::<_, StoreError>((revision, secrets))
         })

@@ -31,7 +31,6 @@ impl Store {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
             let keys = keys::read_valid(&mut snapshot).await?;
-            snapshot.rollback().await?;
             Ok::<_, StoreError>(Contents { tenants, keys })
         })
         .await

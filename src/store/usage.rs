@@ -164,7 +164,8 @@ async fn is_new(write: &mut Tx, replica: &str, batch: u64) -> Result<bool> {
 async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
     let text = format!(
         "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, \
-         backend_us, bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
+         backend_us, bytes_in, bytes_out) VALUES {} \
+         ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
          calls = usage.calls + excluded.calls, errors = usage.errors + excluded.errors, \
          tool_errors = usage.tool_errors + excluded.tool_errors, \
          queue_us = usage.queue_us + excluded.queue_us, \
@@ -188,21 +189,13 @@ async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
 fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal> {
     let (minute, tenant, server, tool, ..) = &row;
     let corrupt = |error| StoreError::Corrupt(format!("usage: {error}"));
-    let count = |value: i64| value.unsigned_abs();
+    let counts = [row.4, row.5, row.6, row.7, row.8, row.9, row.10].map(i64::unsigned_abs);
     Ok(UsageTotal {
         minute: by_minute.then_some(*minute),
         tenant: TenantId::parse(tenant).map_err(corrupt)?,
         server: ServerId::parse(server).map_err(corrupt)?,
         tool: tool.clone(),
-        counts: Counts {
-            calls: count(row.4),
-            errors: count(row.5),
-            tool_errors: count(row.6),
-            queue_us: count(row.7),
-            backend_us: count(row.8),
-            bytes_in: count(row.9),
-            bytes_out: count(row.10),
-        },
+        counts: Counts::from_array(counts),
     })
 }
 
@@ -212,16 +205,16 @@ impl Counts {
         let Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } = self;
         [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out]
     }
+
+    fn from_array(counts: [u64; 7]) -> Self {
+        let [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out] = counts;
+        Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out }
+    }
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.calls += other.calls;
-        self.errors += other.errors;
-        self.tool_errors += other.tool_errors;
-        self.queue_us += other.queue_us;
-        self.backend_us += other.backend_us;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
+        let (sum, more) = (self.to_array(), other.to_array());
+        *self = Self::from_array(std::array::from_fn(|at| sum[at] + more[at]));
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator sees: [`logging`] for events, [`metrics`] for numbers, [`tools`] for those of
+//! Logs and metrics for the operator: [`logging`], [`metrics`], and [`tools`] for the metrics of
 //! each tool.
 
 pub mod logging;

@@ -66,7 +66,7 @@ impl FileTenants {
     }
 }
 
-/// Who a key belongs to.
+/// The owner of a key.
 #[derive(Clone)]
 pub enum Holder {
     Tenant(Arc<Tenant>),

@@ -9,7 +9,7 @@ use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::store::{KeyRecord, NewKey};
 
-/// Where a tenant is defined.
+/// The place where a tenant is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_the_first_word_and_callers_without_a_key_the_last() {
+    fn the_file_takes_precedence_and_the_anonymous_tenant_always_exists() {
         let id = |text: &str| TenantId::parse(text).unwrap();
         let weighing = |weight| Policy { weight, ..Policy::new() };
         let in_file = BTreeMap::from([(id("a"), weighing(2))]);

@@ -18,18 +18,18 @@ const PURGE_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct UnknownKeys {
     queries: Semaphore,
-    seen: Mutex<Seen>,
+    remembered: Mutex<Remembered>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Remembered {
     at: HashMap<KeyHash, Instant>,
     purged: Option<Instant>,
 }
 
 impl Default for UnknownKeys {
     fn default() -> Self {
-        Self { queries: Semaphore::new(QUERIES_MAX), seen: Mutex::default() }
+        Self { queries: Semaphore::new(QUERIES_MAX), remembered: Mutex::default() }
     }
 }
 
@@ -48,8 +48,8 @@ impl UnknownKeys {
     }
 
     fn check_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
-        match self.seen.lock().at.get(hash) {
-            Some(seen) if seen.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
+        match self.remembered.lock().at.get(hash) {
+            Some(remembered) if remembered.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
             _ => Ok(()),
         }
     }
@@ -57,14 +57,16 @@ impl UnknownKeys {
     /// Remembers that the store does not know the key.
     pub(super) fn remember(&self, hash: KeyHash) {
         let now = Instant::now();
-        let mut seen = self.seen.lock();
+        let mut remembered = self.remembered.lock();
         // Not for each key: a flood of them must not cost much time.
-        if seen.at.len() >= REMEMBERED_MAX && seen.purged.is_none_or(|at| now - at > PURGE_EVERY) {
-            seen.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
-            seen.purged = Some(now);
+        if remembered.at.len() >= REMEMBERED_MAX
+            && remembered.purged.is_none_or(|at| now - at > PURGE_EVERY)
+        {
+            remembered.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
+            remembered.purged = Some(now);
         }
-        if seen.at.len() < REMEMBERED_MAX {
-            seen.at.insert(hash, now);
+        if remembered.at.len() < REMEMBERED_MAX {
+            remembered.at.insert(hash, now);
         }
     }
 }
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_asked_about_once_in_a_while() {
+    async fn an_unknown_key_is_queried_once_in_a_while() {
         let (unknown_keys, key) = (UnknownKeys::default(), unknown_key());
         for _ in 0..2 {
             let mut questions = 0;
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_are_asked_about_at_once_and_the_others_do_not_wait_for_long() {
+    async fn queries_at_once_are_bounded_and_others_do_not_wait_for_long() {
         let unknown_keys = Arc::new(UnknownKeys::default());
         let began = Instant::now();
         let mut asking = JoinSet::new();
@@ -126,9 +128,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_remembered_has_an_end() {
+    async fn remembered_keys_are_bounded() {
         let unknown_keys = UnknownKeys::default();
-        let remembered = || unknown_keys.seen.lock().at.len();
+        let remembered = || unknown_keys.remembered.lock().at.len();
         for _ in 0..REMEMBERED_MAX + 1000 {
             unknown_keys.remember(unknown_key());
         }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_counted_once() {
+    fn taken_usage_is_counted_once() {
         let meter = Meter::default();
         let server = ServerId::parse("std").unwrap();
         let once = Counts { calls: 1, bytes_in: 10, ..Counts::default() };

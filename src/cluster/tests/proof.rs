@@ -1,4 +1,4 @@
-//! Which requests are accepted as those of a replica.
+//! Requests that are accepted as those of a replica.
 
 use bytes::Bytes;
 use reqwest::header::ACCEPT;
@@ -16,7 +16,7 @@ fn request() -> PeerRequest {
 }
 
 #[tokio::test]
-async fn a_proof_lets_in_the_very_request_it_was_made_for() {
+async fn a_proof_is_valid_for_the_request_it_was_made_for() {
     let (one, other) = (replica("a key"), replica("a key"));
     let ProvenRequest { proof, headers: plain, .. } = one.prove(&other.me, &request());
     let opened = other.verify_proof(&proof, &Method::POST, "/mcp/std").unwrap();
@@ -29,7 +29,7 @@ async fn a_proof_lets_in_the_very_request_it_was_made_for() {
 }
 
 #[tokio::test]
-async fn it_is_good_for_nothing_else() {
+async fn a_proof_is_valid_for_nothing_else() {
     let (one, other, third) = (replica("a key"), replica("a key"), replica("a key"));
     let proof = one.prove(&other.me, &request()).proof;
     let check = |by: &Cluster, proof: &str, method: Method, path: &str| {
@@ -54,7 +54,7 @@ async fn it_is_good_for_nothing_else() {
 }
 
 #[tokio::test]
-async fn it_is_good_for_half_a_minute_by_either_clock() {
+async fn a_proof_is_valid_for_half_a_minute_by_either_clock() {
     let (one, other) = (replica("a key"), replica("a key"));
     let check = |at: u64| {
         let proof = one.prove_at(&other.me, &request(), at).proof;
@@ -69,7 +69,7 @@ async fn it_is_good_for_half_a_minute_by_either_clock() {
 }
 
 #[tokio::test]
-async fn it_is_good_once() {
+async fn a_proof_is_accepted_once() {
     let (one, other) = (replica("a key"), replica("a key"));
     let check = |proof: &str| other.verify_proof(proof, &Method::POST, "/mcp/std").map(|_| ());
     let [first, second] = [(); 2].map(|()| one.prove(&other.me, &request()).proof);
@@ -79,7 +79,7 @@ async fn it_is_good_once() {
 }
 
 #[tokio::test]
-async fn what_lets_a_caller_in_is_nowhere_to_be_read() {
+async fn credentials_are_nowhere_to_be_read() {
     let (one, other) = (replica("a key"), replica("a key"));
     let plain = one.prove(&other.me, &request()).headers;
     assert_eq!(plain.len(), 1);
@@ -87,7 +87,7 @@ async fn what_lets_a_caller_in_is_nowhere_to_be_read() {
 }
 
 #[tokio::test]
-async fn an_answer_is_taken_only_from_who_has_opened_the_proof() {
+async fn an_answer_is_accepted_only_from_the_replica_that_opened_the_proof() {
     let (one, other, stranger) = (replica("a key"), replica("a key"), replica("another key"));
     let [proven, another] = [(); 2].map(|()| one.prove(&other.me, &request()));
     let open = |by: &Cluster, proven: &ProvenRequest| {
@@ -105,7 +105,7 @@ async fn an_answer_is_taken_only_from_who_has_opened_the_proof() {
 }
 
 #[tokio::test]
-async fn a_second_session_is_not_carried_along() {
+async fn only_the_first_session_is_sent() {
     let (one, other) = (replica("a key"), replica("a key"));
     let mut request = request();
     let long = HeaderValue::from_str(&"x".repeat(60_000)).unwrap();

@@ -102,7 +102,7 @@ mod tests {
 
     /// Stored hashes must stay valid over versions.
     #[test]
-    fn a_hash_of_old_is_still_the_hash() {
+    fn an_old_hash_is_still_the_hash() {
         let text = "tl_0123456789AB_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg4caWVg";
         let hash = hasher("0123456789abcdef0123456789abcdef").hash(&ApiKey::parse(text).unwrap());
         assert_eq!(

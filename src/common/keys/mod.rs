@@ -135,7 +135,7 @@ mod tests {
 
     /// Issued keys must stay valid: id, secret and checksum keep their positions.
     #[test]
-    fn a_key_of_old_is_still_a_key() {
+    fn an_old_key_is_still_a_key() {
         let text = "tl_0123456789AB_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg4caWVg";
         let checked =
             ApiKey::parse(text).map(|key| (key.id().to_string(), key.expose().to_owned()));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_form_is_refused() {
+    fn other_forms_are_refused() {
         let key = ApiKey::generate();
         let text = key.expose();
         let upper = text.to_uppercase();

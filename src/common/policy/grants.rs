@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_what_one_is() {
+    fn an_invalid_pattern_is_explained() {
         for text in ["", "/", "/tool", "std/", "a b", "std/a b", "ü", "std/\n", &"x".repeat(301)] {
             let error = Pattern::parse(text).unwrap_err().to_string();
             assert!(error.contains("`search/query`"), "{error}");

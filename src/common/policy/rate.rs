@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_told_what_one_is() {
+    fn an_invalid_rate_is_explained() {
         for text in
             ["", "100", "100/", "/s", "0/s", "1000001/s", "-1/s", "+1/s", "1.5/s", "1/m", "1/ s"]
         {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_policy_can_be_read_again() {
         let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],
             "limits":{"a/b":{"rate":"1/s"}}}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();

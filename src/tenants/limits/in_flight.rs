@@ -10,9 +10,9 @@ use crate::common::policy::Pattern;
 
 /// A limit of calls in flight. Clones share the count, each with its own limit.
 #[derive(Clone, Debug)]
-pub(super) struct InFlight {
+pub(super) struct InFlightLimit {
     calls: Count,
-    max: Option<u32>,
+    pub max: Option<u32>,
 }
 
 /// Counts calls on this replica, or over all replicas.
@@ -35,7 +35,7 @@ pub struct Admission {
     pub(super) scoped: Vec<TenantPermit>,
 }
 
-impl InFlight {
+impl InFlightLimit {
     /// Without a pattern it is for all calls of the tenant.
     pub fn new(
         tenant: &TenantId,
@@ -55,10 +55,6 @@ impl InFlight {
             lease.set_limit(max);
         }
         Self { calls: self.calls.clone(), max }
-    }
-
-    pub fn max(&self) -> Option<u32> {
-        self.max
     }
 
     /// Counts one more call, if the limit allows it. Waits only if replicas share the limit and

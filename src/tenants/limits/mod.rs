@@ -27,7 +27,7 @@ use std::time::Duration;
 use self::bucket::{Bucket, TENANT};
 use self::clock::Clock;
 pub use self::in_flight::Admission;
-use self::in_flight::InFlight;
+use self::in_flight::InFlightLimit;
 pub use self::rate_status::RateStatus;
 pub use self::shared::SharedLimits;
 use crate::common::ids::TenantId;
@@ -38,7 +38,7 @@ pub struct Limits {
     tenant: TenantId,
     shared: Option<Arc<SharedLimits>>,
     clock: Clock,
-    in_flight: InFlight,
+    in_flight: InFlightLimit,
     rate: Option<Arc<Bucket>>,
     /// The narrowest pattern first.
     scoped: Vec<PatternLimit>,
@@ -50,7 +50,7 @@ struct PatternLimit {
     pattern: Pattern,
     /// The pattern as text.
     scope: String,
-    in_flight: InFlight,
+    in_flight: InFlightLimit,
     rate: Option<Arc<Bucket>>,
 }
 
@@ -89,7 +89,7 @@ impl Limits {
     ) -> Self {
         let nothing = Self {
             tenant: tenant.clone(),
-            in_flight: InFlight::new(tenant, None, shared.as_ref()),
+            in_flight: InFlightLimit::new(tenant, None, shared.as_ref()),
             shared,
             clock,
             rate: None,
@@ -117,7 +117,7 @@ impl Limits {
     fn scoped(&self, pattern: &Pattern, limit: &Limit) -> PatternLimit {
         let before = self.scoped.iter().find(|scoped| scoped.pattern == *pattern);
         let in_flight = before.map_or_else(
-            || InFlight::new(&self.tenant, Some(pattern), self.shared.as_ref()),
+            || InFlightLimit::new(&self.tenant, Some(pattern), self.shared.as_ref()),
             |before| before.in_flight.clone(),
         );
         let rate = before.and_then(|before| before.rate.as_ref());
@@ -173,7 +173,7 @@ impl Limits {
         let scoped: Vec<_> = scoped.collect();
         let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
         let mut permits = vec![];
-        for limited in scoped.iter().filter(|scoped| scoped.in_flight.max().is_some()) {
+        for limited in scoped.iter().filter(|scoped| scoped.in_flight.max.is_some()) {
             match limited.in_flight.take().await {
                 Some(permit) => permits.push(permit),
                 None => {
@@ -214,8 +214,8 @@ impl Limits {
     }
 }
 
-fn busy(scope: &str, in_flight: &InFlight, rate_status: RateStatus) -> Refusal {
-    let limit = in_flight.max().unwrap_or(u32::MAX);
+fn busy(scope: &str, in_flight: &InFlightLimit, rate_status: RateStatus) -> Refusal {
+    let limit = in_flight.max.unwrap_or(u32::MAX);
     Refusal::Busy { scope: scope.to_owned(), limit, rate_status }
 }
 

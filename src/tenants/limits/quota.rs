@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_pace_is_never_too_early() {
+    fn a_caller_at_the_exact_rate_is_never_too_early() {
         for rate in ["3/s", "7/min", "999999/s"] {
             let rate: Rate = rate.parse().unwrap();
             let interval = Quota::new(rate, None).interval;
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_what_is_owed() {
+    fn the_remaining_calls_follow_from_the_debt() {
         let quota = quota("10/s", Some(4));
         let ms = Duration::from_millis;
         assert_eq!(quota.remaining(Duration::ZERO), Remaining { calls: 4, reset: ms(0) });
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_quota_are_the_whole_together() {
+    fn the_shares_of_a_quota_add_up_to_it() {
         let part = quota("10/s", Some(5)).divided(2);
         assert_eq!((part.interval, part.burst.get()), (Duration::from_millis(200), 2));
         assert_eq!(quota("10/s", Some(1)).divided(3).burst.get(), 1);

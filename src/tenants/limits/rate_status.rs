@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::bucket::Bucket;
 use super::quota::{Quota, Remaining};
 
-/// What remains of each rate that covers a call, the narrowest first.
+/// The remaining calls of each rate that covers a call, the narrowest first.
 #[derive(Clone, Debug, Default)]
 pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_says_how_many_may_come_and_when_they_may_again() {
+    fn the_policy_header_has_burst_and_period() {
         let text =
             |name, rate: &str, burst| policy_text(name, Quota::new(rate.parse().unwrap(), burst)).0;
         assert_eq!(text("tenant", "100/s", Some(200)), r#""tenant";q=200;w=2"#);

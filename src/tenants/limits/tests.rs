@@ -89,7 +89,7 @@ fn a_thousand_tenants_get_exactly_what_they_may() {
 }
 
 #[test]
-fn the_wait_that_is_told_is_exact() {
+fn the_reported_wait_is_exact() {
     for (rate_text, interval) in
         [("1000000/s", Duration::from_micros(1)), ("1/h", Duration::from_secs(3600))]
     {
@@ -106,14 +106,14 @@ fn the_wait_that_is_told_is_exact() {
 }
 
 #[test]
-fn who_was_away_for_long_has_one_burst_and_not_more() {
+fn a_long_pause_earns_one_burst_and_not_more() {
     let (limits, clock) = limits(&policy(rate("10/s", Some(5)), &[]));
     clock.advance(Duration::from_secs(3600));
     assert_eq!(drain(&limits), 5);
 }
 
 #[test]
-fn headers_say_where_the_tenant_stands() {
+fn headers_show_the_rate_status() {
     let scoped = [("search/query", rate("5/s", Some(10))), ("search", in_flight(9))];
     let (limits, clock) = limits(&policy(rate("100/s", Some(200)), &scoped));
     let (_, rate_status) = call(&limits).unwrap();
@@ -142,7 +142,7 @@ fn the_moment_of_the_next_call_is_exact_however_slow_the_rate() {
 }
 
 #[test]
-fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothing_for_it() {
+fn a_call_refused_for_calls_in_flight_learns_the_rate_status_and_takes_nothing() {
     let scoped = [("search", in_flight(1)), ("search/query", rate("5/s", Some(10)))];
     let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
     let (limits, clock) = limits(&policy(all, &scoped));
@@ -171,7 +171,7 @@ fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothin
 }
 
 #[test]
-fn no_limit_is_nothing_to_say() {
+fn without_limits_the_rate_status_is_empty() {
     let (limits, _) = limits(&Policy::unlimited());
     let (_, rate_status) = call(&limits).unwrap();
     assert!(

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_check_a_signature_is_left_out() {
+    fn keys_that_cannot_verify_a_signature_are_skipped() {
         for key in [
             "",
             r#""kty":"oct","k":"AQAB""#,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_set_is_refused() {
+    fn documents_that_are_no_key_set_are_refused() {
         let error = |json: &str| {
             let set = KeySet::parse(json.as_bytes(), &Requirements::new("i", "a"));
             set.err().unwrap().to_string()

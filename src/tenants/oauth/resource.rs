@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_not_let_in_are_told_where_to_read_on() {
+    fn unauthenticated_callers_are_told_where_the_metadata_is() {
         let resource = resource("https://gateway.example/mcp");
         let url = "https://gateway.example/.well-known/oauth-protected-resource/mcp";
         let challenge = format!("Bearer resource_metadata=\"{url}\"");

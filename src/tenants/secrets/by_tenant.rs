@@ -158,7 +158,8 @@ pub fn views(
         of_server.map(|record| SecretView::of(record, wanted.contains(&record.name))).collect();
     for name in wanted {
         if !views.iter().any(|view| view.name == name) {
-            views.push(SecretView::missing(id, name));
+            let server = id.to_string();
+            views.push(SecretView { server, name, needed: true, set: false, updated_at: None });
         }
     }
     views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -174,10 +175,6 @@ impl SecretView {
             set: true,
             updated_at: Timestamp::from_millisecond(record.updated).ok(),
         }
-    }
-
-    fn missing(server: &ServerId, name: String) -> Self {
-        Self { server: server.to_string(), name, needed: true, set: false, updated_at: None }
     }
 }
 

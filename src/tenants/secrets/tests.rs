@@ -70,7 +70,7 @@ fn only_what_an_older_key_has_sealed_is_sealed_again() {
 }
 
 #[test]
-fn what_cannot_be_a_secret_is_refused_without_showing_it() {
+fn invalid_secrets_are_refused_without_showing_them() {
     let keyring = keyring(&["a"]);
     let (acme, one) = (tenant("acme"), server("one"));
     let seal = |name: &str, value: &str| {

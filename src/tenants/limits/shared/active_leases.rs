@@ -94,7 +94,7 @@ mod tests {
     use crate::telemetry::metrics::Metrics;
 
     #[test]
-    fn what_is_not_in_use_and_who_is_gone_is_forgotten() {
+    fn unused_and_dropped_leases_are_forgotten() {
         let url = Secret::new("redis://127.0.0.1:1".to_owned());
         let shared = SharedLimits::connect(&url, ANSWER_TIMEOUT, &Metrics::new()).unwrap();
         let kept = || shared.active_leases.all().len();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_good_for_the_connection_that_it_came_over() {
+    fn a_lease_is_valid_for_the_link_it_was_granted_over() {
         let lease = lease();
         let connected = |number| lease.shared.link_number.store(number, Ordering::SeqCst);
         connected(1);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_about_another_limit_is_good_for_nothing() {
+    fn a_grant_under_another_limit_is_ignored() {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
         lease.set_limit(Some(100));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_held_is_all_that_can_be_used() {
+    fn only_reported_permits_can_be_used() {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
         lease.apply_grant(

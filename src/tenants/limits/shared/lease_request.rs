@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_limits_have_room_and_small_ones_have_none() {
+    fn large_limits_have_headroom_and_small_ones_have_none() {
         assert_eq!([1, 10, 15, 16, 64, 256].map(|limit| headroom(limit, 2)), [0, 0, 0, 1, 4, 16]);
         assert_eq!(headroom(256, 1), headroom(256, 2));
         for replicas in 2..100 {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_wishes_for_more_and_who_only_tells_does_not() {
+    fn more_is_wanted_only_while_callers_wait() {
         let counts = PermitCounts { in_use: 5, leased: 9 };
         let asks = LeaseRequest::new(counts, 7, 2, 64, 4);
         let expected =
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_nothing_is_wished_for_and_no_free_place_is_enough() {
+    fn without_headroom_nothing_more_is_wanted_and_no_spare_is_enough() {
         let counts = PermitCounts { in_use: 5, leased: 5 };
         let asks = LeaseRequest::new(counts, 7, 1, 10, 0);
         assert_eq!((asks.needed, asks.wanted, asks.spare), (6, 6, u32::MAX));

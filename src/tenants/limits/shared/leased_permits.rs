@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_are_taken_than_are_leased() {
+    fn no_more_permits_are_taken_than_leased() {
         let permits = LeasedPermits::default();
         assert_eq!(
             permits.take(|counts| counts.leased),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_kept_and_what_is_over_that_is_not() {
+    fn permits_in_use_are_kept_and_others_are_not() {
         let permits = LeasedPermits::default();
         permits.lease(9);
         (0..3).for_each(|_| permits.take(|_| 3).unwrap());

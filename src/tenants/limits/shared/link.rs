@@ -63,10 +63,10 @@ impl Link {
         buckets: &[&Arc<Bucket>],
         replicas: u32,
     ) -> Result<Result<RateStatus, Refusal>, RedisError> {
-        let told: Vec<_> = buckets.iter().map(|bucket| bucket.unreported.take()).collect();
+        let reported: Vec<_> = buckets.iter().map(|bucket| bucket.unreported.take()).collect();
         let mut call = TAKE.prepare_invoke();
-        for (bucket, told) in buckets.iter().zip(&told) {
-            let (calls, since) = told.unwrap_or_else(|| (0, bucket.now()));
+        for (bucket, reported) in buckets.iter().zip(&reported) {
+            let (calls, since) = reported.unwrap_or_else(|| (0, bucket.now()));
             let unreported = bucket.quota.interval * calls;
             // All replicas earn together: each earned its share.
             let earned = Duration::from(bucket.now().saturating_sub(since)) / replicas;
@@ -79,8 +79,8 @@ impl Link {
         let mut connection = self.connection.clone();
         let answer = self.with_timeout(call.invoke_async(&mut connection)).await;
         if answer.is_err() {
-            for (bucket, told) in buckets.iter().zip(told) {
-                told.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
+            for (bucket, reported) in buckets.iter().zip(reported) {
+                reported.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
             }
         }
         let answer: Vec<u64> = answer?;
@@ -96,16 +96,16 @@ impl Link {
     pub async fn lease(
         &self,
         lease: &LimitLease,
-        said: &LeaseRequest,
+        request: &LeaseRequest,
     ) -> Result<LeaseGrant, RedisError> {
         let mut call = LEASE.key(&lease.key);
         call.arg(lease.id.to_string())
-            .arg(said.number)
-            .arg(said.held)
-            .arg(said.needed)
-            .arg(said.wanted)
-            .arg(said.limit)
-            .arg(said.spare)
+            .arg(request.number)
+            .arg(request.held)
+            .arg(request.needed)
+            .arg(request.wanted)
+            .arg(request.limit)
+            .arg(request.spare)
             .arg(GONE_SECS)
             .arg(RECALL_CHANNEL);
         let answer = self.with_timeout(call.invoke_async(&mut self.connection.clone())).await;
