@@ -13,6 +13,7 @@ use trunkline::backend::connection::in_flight::Answer;
 use trunkline::backend::connection::request_ids::RequestIds;
 use trunkline::backend::connection::{Connection, Options};
 use trunkline::common::ids::{CallId, ServerId, TenantId};
+use trunkline::common::offload::Offload;
 use trunkline::protocol::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
 use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
@@ -35,6 +36,7 @@ fn connect() -> Arc<Connection> {
         audience: Audience::new(ServerId::parse("bench").expect("a name"), None),
         exit: None,
         metrics: Metrics::new().server("bench"),
+        offload: Offload::new(),
     };
     Connection::open(input, output, options)
 }

@@ -17,6 +17,7 @@ use super::instance::pins::Pins;
 use super::queue::Gate;
 use super::supervise::restart_policy::Budget;
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::common::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
@@ -50,6 +51,8 @@ pub struct Environment {
     pub metrics: Metrics,
     /// Which tools are held back.
     pub pins: Arc<Pins>,
+    /// Runs long computations.
+    pub offload: Offload,
 }
 
 impl Environment {
@@ -60,7 +63,18 @@ impl Environment {
         let processors = available_parallelism().map_or(1, NonZero::get);
         let starts = Semaphore::new((processors / 2).clamp(*STARTS.start(), *STARTS.end()));
         let (starts, gates) = (Arc::new(starts), Arc::default());
-        Self { own_program, max_response, cancel_grace, ids, budget, starts, gates, metrics, pins }
+        Self {
+            own_program,
+            max_response,
+            cancel_grace,
+            ids,
+            budget,
+            starts,
+            gates,
+            metrics,
+            pins,
+            offload: Offload::new(),
+        }
     }
 
     /// What keeps a server's rate, if it has one: the same for all backends of that name and rate that there are, be they

@@ -50,6 +50,7 @@ pub use self::state::{About, NotReady, Ready, State};
 use self::supervise::service::Service;
 use self::visits::{Visit, Visits};
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::config::{self, Secrets, Transport};
 use crate::protocol::mcp::Era;
 use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
@@ -269,6 +270,11 @@ impl Backend {
     /// Whether it has started or failed once (or need not start before it is used).
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
+    }
+
+    /// Runs long computations.
+    pub fn offload(&self) -> &Offload {
+        &self.environment.offload
     }
 
     /// What is counted.

@@ -20,6 +20,7 @@ use super::connection::request_ids::RequestIds;
 use super::connection::{Connection, Options};
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
@@ -59,6 +60,7 @@ pub(super) fn options() -> Options {
         audience: Audience::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
+        offload: Offload::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use tokio::sync::Semaphore;
@@ -13,36 +13,53 @@ use tokio::task::{JoinError, spawn_blocking};
 /// nobody else; handing over a short message costs more than reading it.
 pub const LONG: usize = 256 * 1024;
 
-/// First come, first served. Half as many as processors, so that the runtime's workers keep the
-/// other half.
-static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits()));
-
-fn permits() -> usize {
-    (available_parallelism().map_or(1, NonZero::get) / 2).max(1)
+/// Runs long computations, first come, first served. Clones share the permits.
+#[derive(Clone, Debug)]
+pub struct Offload {
+    permits: Arc<Semaphore>,
 }
 
-/// Runs `work` on a blocking thread, once there is a permit.
-pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let permit = PERMITS.acquire().await.expect("there are always permits");
-    let work = move || {
-        // Held as long as the work runs, even if nobody waits for it any more.
-        let _permit = permit;
-        work()
-    };
-    match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
-        Ok(done) => done,
-        Err(Ok(panic)) => resume_unwind(panic),
-        // The runtime ends, and this task with it.
-        Err(Err(_)) => pending().await,
+impl Offload {
+    /// Allows half as many computations as processors, so that the runtime's workers keep the other
+    /// half.
+    pub fn new() -> Self {
+        Self::with_permits(available_parallelism().map_or(1, NonZero::get) / 2)
+    }
+
+    fn with_permits(permits: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits.max(1))) }
+    }
+
+    /// Runs `work` on a blocking thread, once there is a permit.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let permit = self.permits.clone().acquire_owned().await.expect("it is never closed");
+        let work = move || {
+            // Held as long as the work runs, even if nobody waits for it any more.
+            let _permit = permit;
+            work()
+        };
+        match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => resume_unwind(panic),
+            // The runtime ends, and this task with it.
+            Err(Err(_)) => pending().await,
+        }
+    }
+
+    /// Runs `work` for a message of `len` bytes; offloads it if the message is long.
+    pub async fn run_if_long<T: Send + 'static>(
+        &self,
+        len: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if len <= LONG { work() } else { self.run(work).await }
     }
 }
 
-/// Runs `work` for a message of `len` bytes; offloads it if the message is long.
-pub async fn offload_if_long<T: Send + 'static>(
-    len: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    if len <= LONG { work() } else { offload(work).await }
+impl Default for Offload {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +93,6 @@ pub mod testing {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
@@ -87,14 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_aside_before_its_turn() {
+    fn nothing_is_offloaded_without_a_permit() {
+        let offload = Offload::with_permits(2);
         // One thread runs one job at a time.
         let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
-            let others = PERMITS.acquire_many(permits() as u32).await.unwrap();
+            let others = offload.permits.acquire_many(2).await.unwrap();
             let is_done = Arc::new(AtomicBool::new(false));
             let done = is_done.clone();
-            let mut work = pin!(offload(move || done.store(true, Ordering::Relaxed)));
+            let mut work = pin!(offload.run(move || done.store(true, Ordering::Relaxed)));
             assert!(poll_immediate(&mut work).await.is_none());
             spawn_blocking(|| ()).await.unwrap();
             assert!(!is_done.load(Ordering::Relaxed));
@@ -105,21 +122,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_lasts_as_long_as_its_work_whoever_waits_for_it() {
-        let others = PERMITS.acquire_many(permits() as u32 - 1).await.unwrap();
+    async fn a_permit_is_held_as_long_as_the_work_runs_whoever_waits_for_it() {
+        let offload = Offload::with_permits(1);
         let (release, until) = channel::<()>();
         let (begin, begun) = oneshot::channel();
-        let waiting = tokio::spawn(offload(move || {
-            let _ = begin.send(());
-            until.recv()
-        }));
+        let shared = offload.clone();
+        let work = async move {
+            shared
+                .run(move || {
+                    let _ = begin.send(());
+                    until.recv()
+                })
+                .await
+        };
+        let waiting = tokio::spawn(work);
         begun.await.unwrap();
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
-        assert!(PERMITS.try_acquire().is_err());
+        assert!(offload.permits.try_acquire().is_err());
         drop(release);
-        // Its permit comes back, as do those of the others.
-        drop(others);
-        drop(PERMITS.acquire_many(permits() as u32).await.unwrap());
+        drop(offload.permits.acquire().await.unwrap());
     }
 }

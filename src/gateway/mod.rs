@@ -23,6 +23,7 @@ pub use self::request::{Ask, Call, ToolName};
 use self::retry::{Attempts, Tried};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
+use crate::common::offload::Offload;
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
@@ -110,6 +111,11 @@ impl Gateway {
     /// The servers, whoever may use them.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Runs long computations.
+    pub fn offload(&self) -> &Offload {
+        self.registry.offload()
     }
 
     /// What is counted.
@@ -259,7 +265,10 @@ async fn at_server(
     loop {
         match sending.attempt(in_line, &mut attempts).await {
             Ok(sent) => {
-                return sent.into_reply(call, &mut pass.rate_status, attempts.count()).await;
+                let offload = server.offload();
+                return sent
+                    .into_reply(offload, call, &mut pass.rate_status, attempts.count())
+                    .await;
             }
             Err(error) => match attempts.again(&error) {
                 Some(at) => sleep_until(at).await,

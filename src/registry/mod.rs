@@ -27,6 +27,7 @@ use self::rollover::Changing;
 use crate::backend::changes::Changes;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
+use crate::common::offload::Offload;
 use crate::config;
 use crate::tenants::secrets::Vault;
 
@@ -186,6 +187,11 @@ impl Server {
 }
 
 impl Registry {
+    /// Runs long computations.
+    pub fn offload(&self) -> &Offload {
+        &self.inner.environment.offload
+    }
+
     /// Starts every server that is shared. Each is supervised by a task of `tasks` until `stop`. What servers of tenants
     /// need beyond their configuration is in `vault`.
     pub fn start(

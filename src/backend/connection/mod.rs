@@ -35,6 +35,7 @@ use super::changes::mailbox::Lists;
 use super::queue::Permit;
 use super::stdio::writer;
 use crate::common::ids::{CallId, TenantId};
+use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
@@ -61,6 +62,8 @@ pub struct Options {
     pub exit: Option<watch::Receiver<Option<String>>>,
     /// What is counted.
     pub metrics: ServerMetrics,
+    /// Runs long computations.
+    pub offload: Offload,
 }
 
 /// The shared end that callers hold.
@@ -90,6 +93,7 @@ pub struct Connection {
     /// What it asks of whoever keeps it.
     pub(super) wishes: Wishes,
     metrics: ServerMetrics,
+    pub(super) offload: Offload,
 }
 
 /// What is on its way to the server.
@@ -160,6 +164,7 @@ impl Connection {
             pulse: Pulse::default(),
             wishes: Wishes::default(),
             metrics: options.metrics,
+            offload: options.offload,
         });
         tokio::spawn(connection.clone().sweep());
         (connection, frames)

@@ -16,7 +16,7 @@ use super::{Connection, detach};
 use crate::backend::changes::audience::Question;
 use crate::backend::changes::mailbox::List;
 use crate::backend::stdio::process::exited;
-use crate::common::offload::{LONG, offload};
+use crate::common::offload::LONG;
 use crate::protocol::jsonrpc::id_scan::Whose;
 use crate::protocol::jsonrpc::{Frame, Line, LineSplitter, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
@@ -137,8 +137,8 @@ pub(crate) async fn take_message(
     if line.len() <= LONG {
         return take_now(connection, &line, answers);
     }
-    let connection = connection.clone();
-    offload(move || take_now(&connection, &line, answers)).await
+    let (offload, connection) = (connection.offload.clone(), connection.clone());
+    offload.run(move || take_now(&connection, &line, answers)).await
 }
 
 fn take_now(connection: &Arc<Connection>, line: &Bytes, answers: Answers) -> Taken {

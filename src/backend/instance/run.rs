@@ -93,6 +93,7 @@ impl Run {
             audience,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
+            offload: environment.offload.clone(),
         };
         let deadline = Instant::now() + server.start_timeout;
         let (peer, connection) =

@@ -99,6 +99,7 @@ impl Forward {
                 _ => None,
             },
             state,
+            offload: asking.front.gateway.offload().clone(),
         };
         let ask = match method {
             method::TOOLS_CALL => tool(asking, subject.name)?,

@@ -19,7 +19,7 @@ use super::rpc::RpcError;
 use super::{Asking, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::common::offload::offload_if_long;
+use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
 use crate::http::auth::credential;
@@ -193,7 +193,7 @@ async fn list_one(
         let call = Call::plain(server, kind.method(), others, deadline);
         let page = front.gateway.call(caller, call).await?.result;
         pages.count(page.len()).map_err(endless)?;
-        (list, cursor) = list.with_page(page, kind).await?;
+        (list, cursor) = list.with_page(front.gateway.offload(), page, kind).await?;
         let Some(next) = &cursor else { return Ok(list) };
         pages.follow(next).map_err(endless)?;
     }
@@ -203,15 +203,17 @@ impl List {
     /// With what is on a page of the server's, a long one read aside; and the cursor of the next.
     async fn with_page(
         mut self,
+        offload: &Offload,
         page: Bytes,
         kind: Kind,
     ) -> Result<(Self, Option<String>), RpcError> {
-        offload_if_long(page.len(), move || {
+        let len = page.len();
+        let add_page = move || {
             let page = std::str::from_utf8(&page).expect("looked at by the gateway");
             let cursor = self.add_page(page, kind)?;
             Ok((self, cursor))
-        })
-        .await
+        };
+        offload.run_if_long(len, add_page).await
     }
 
     /// Adds what is on a page of the server's; gives the cursor of the next.
@@ -337,7 +339,9 @@ mod tests {
             let around = "{\"prompts\":[\"\"]}".len();
             let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
             let list = List { items: vec![], caching: Caching::ANY };
-            let Ok((list, None)) = list.with_page(page.into(), Kind::Prompts).await else {
+            let Ok((list, None)) =
+                list.with_page(&Offload::new(), page.into(), Kind::Prompts).await
+            else {
                 panic!("it is a page")
             };
             assert_eq!(list.items.len(), 1);

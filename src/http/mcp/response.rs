@@ -15,7 +15,6 @@ use super::stream::sse;
 use super::translate::Reshape;
 use crate::backend::connection::call_notifications::Events;
 use crate::common::ids::CallId;
-use crate::common::offload::offload_if_long;
 use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
 use crate::http::rest::call::{ATTEMPTS, CALL_ID, call_id_value};
@@ -146,7 +145,8 @@ impl Reshape {
             Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
             Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = offload_if_long(len, move || self.message(outcome)).await;
+        let offload = self.offload.clone();
+        let (status, message) = offload.run_if_long(len, move || self.message(outcome)).await;
         Answered { status, message, rate_status, attempts }
     }
 }
@@ -165,8 +165,8 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::common::offload::LONG;
     use crate::common::offload::testing::is_offloaded;
+    use crate::common::offload::{LONG, Offload};
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
@@ -192,6 +192,7 @@ mod tests {
                 method: method::TOOLS_CALL,
                 uri: None,
                 state: None,
+                offload: Offload::new(),
             };
             let answered = Arc::new(reshape).answer(Ok(reply)).await;
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
 use crate::backend::connection::call_notifications::Event;
+use crate::common::offload::Offload;
 use crate::gateway::{CallError, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::Members;
@@ -28,6 +29,8 @@ pub(super) struct Reshape {
     pub(super) uri: Option<String>,
     /// Seals what the server wants back with the next request.
     pub(super) state: Option<RequestState>,
+    /// Runs long computations.
+    pub(super) offload: Offload,
 }
 
 impl Reshape {
