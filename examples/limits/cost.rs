@@ -1,4 +1,4 @@
-//! How long one look at the limits takes.
+//! The time that one check of the limits takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Limits, Shared};
+use trunkline::tenants::limits::{Limits, SharedLimits};
 
 use crate::load::policy;
 
-/// Looks per measurement in memory.
+/// Checks per measurement in memory.
 const LOOKS: u32 = 1_000_000;
-/// Callers that look at shared limits at the same time, and for how long.
+/// Concurrent callers of shared limits, and how long they call.
 const CALLERS: u32 = 64;
 const SHARED_TIME: Duration = Duration::from_secs(2);
 
-/// Prints the nanoseconds of `enter` and `admit` together and, with shared limits, how many looks
-/// there are in a second.
-pub async fn print(shared: Option<&Arc<Shared>>) {
+/// Prints the nanoseconds of `admit_tenant` and `admit` together. With shared limits, prints the
+/// checks per second, too.
+pub async fn print(shared: Option<&Arc<SharedLimits>>) {
     let scoped = ["std/echo", "std/*", "std"].map(|text| {
         let pattern = Pattern::parse(text).expect("it is a pattern");
         (pattern, Limit { max_in_flight: Some(10), ..with_rate().limit })
@@ -47,11 +47,11 @@ fn in_flight() -> Policy {
     Policy { limit, ..Policy::unlimited() }
 }
 
-fn limits(policy: &Policy, shared: Option<&Arc<Shared>>) -> Limits {
+fn limits(policy: &Policy, shared: Option<&Arc<SharedLimits>>) -> Limits {
     Limits::new(&TenantId::parse("cost").expect("it is a name"), policy, shared.cloned())
 }
 
-async fn look(policy: &Policy, shared: Option<&Arc<Shared>>) -> f64 {
+async fn look(policy: &Policy, shared: Option<&Arc<SharedLimits>>) -> f64 {
     let limits = limits(policy, shared);
     let started = Instant::now();
     for _ in 0..LOOKS {
@@ -62,18 +62,19 @@ async fn look(policy: &Policy, shared: Option<&Arc<Shared>>) -> f64 {
 
 async fn headers(policy: &Policy) -> f64 {
     let limits = limits(policy, None);
-    let mut admission = limits.enter().await.expect("there is a place");
-    let standing = limits.admit(&mut admission, "std", Some("echo")).await.expect("there is one");
+    let mut admission = limits.admit_tenant().await.expect("there is a place");
+    let rate_status =
+        limits.admit(&mut admission, "std", Some("echo")).await.expect("there is one");
     let started = Instant::now();
     for _ in 0..LOOKS {
-        std::hint::black_box((standing.policy(), standing.left()));
+        std::hint::black_box((rate_status.policy(), rate_status.remaining()));
     }
     nanos_each(started)
 }
 
 async fn look_once(limits: &Limits) {
-    let mut admission = limits.enter().await.expect("there is a place");
-    // Whether it is admitted costs about the same.
+    let mut admission = limits.admit_tenant().await.expect("there is a place");
+    // A refusal costs about the same.
     let _ = std::hint::black_box(limits.admit(&mut admission, "std", Some("echo")).await);
 }
 
@@ -81,7 +82,7 @@ fn nanos_each(started: Instant) -> f64 {
     started.elapsed().as_nanos() as f64 / f64::from(LOOKS)
 }
 
-async fn shared_looks(shared: &Arc<Shared>) -> f64 {
+async fn shared_looks(shared: &Arc<SharedLimits>) -> f64 {
     let limits = Arc::new(limits(&with_rate(), Some(shared)));
     let started = Instant::now();
     let mut callers = JoinSet::new();

@@ -7,47 +7,42 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Policy};
-use trunkline::tenants::limits::{Limits, Refusal, Shared};
+use trunkline::tenants::limits::{Limits, Refusal, SharedLimits};
 
-/// The calls that each tenant may make at once: as many as it earns in a second or more, so that a
-/// late wake-up loses nothing.
+/// As many calls as are earned in a second or more, so that waking up late loses nothing.
 const BURST: u32 = 30;
-/// The fewest and the most calls that a tenant earns beside that. Of so many, one in a hundred is
-/// more than one.
+/// The fewest and the most calls that a tenant earns beside the burst. One percent of so many is
+/// more than one call.
 const EARNED_MIN: u32 = 300;
 const EARNED_MAX: u32 = 600;
 /// The time in which all tenants begin.
 const STAGGER: Duration = Duration::from_secs(1);
 
-/// The totals over all tenants.
+/// The results of all tenants.
 #[derive(Default)]
 pub struct Load {
-    /// Calls that might begin.
     pub admitted: u64,
-    /// Calls that might not.
     pub refused: u64,
-    /// By how much the worst tenant was off burst + rate × time, in hundredths.
+    /// The worst tenant's deviation from burst + rate × time, in percent.
     pub deviation_worst: f64,
-    /// The longest that a call was held up.
+    /// The longest time that a call was delayed.
     pub slowest: Duration,
 }
 
-/// Has so many tenants call at all replicas for a while; without shared limits there is one
-/// replica.
-pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, seconds: u32) -> Load {
-    // One run, one set of tenants: what a run before it has used must not count.
+/// Runs so many tenants against all replicas. Without shared limits there is one replica.
+pub async fn run(replicas: &[Option<Arc<SharedLimits>>], tenants: u32, seconds: u32) -> Load {
+    // A set of tenants for each run: earlier usage must not count.
     let run = std::process::id();
     let mut tasks = JoinSet::new();
     for n in 0..tenants {
         let id = TenantId::parse(&format!("load-{run}-{n}")).expect("it is a name");
-        // Each another rate.
         let calls = EARNED_MIN + (EARNED_MAX - EARNED_MIN) * n / tenants;
         let rate = (calls * 60).div_ceil(seconds);
         let policy = policy(&format!("{rate}/min"), BURST);
         let limits = replicas.iter().map(|shared| Limits::new(&id, &policy, shared.clone()));
         let limits: Vec<_> = limits.collect();
         tasks.spawn(async move {
-            // One after the other: what all may do at once is more than one Valkey can.
+            // Staggered: all bursts at once would be too much for one Valkey.
             sleep(STAGGER * n / tenants).await;
             tenant(limits, f64::from(rate) / 60.0, Duration::from_secs(seconds.into())).await
         });
@@ -63,14 +58,13 @@ pub async fn run(replicas: &[Option<Arc<Shared>>], tenants: u32, seconds: u32) -
     all
 }
 
-/// A rate for everything.
 pub fn policy(rate: &str, burst: u32) -> Policy {
     let rate = rate.parse().expect("it is a rate");
     let limit = Limit { rate: Some(rate), burst: Some(burst), max_in_flight: None };
     Policy { limit, ..Policy::unlimited() }
 }
 
-/// One tenant with so many calls a second, at each replica in turn.
+/// Runs one tenant with so many calls per second, at each replica in turn.
 async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let mut load = Load::default();
     let started = Instant::now();
@@ -78,12 +72,12 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let empty_at = loop {
         let limits = turn.next().expect("there is a replica");
         let called = Instant::now();
-        let mut admission = limits.enter().await.expect("calls in flight are not limited");
+        let mut admission = limits.admit_tenant().await.expect("calls in flight are not limited");
         let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
         load.slowest = load.slowest.max(called.elapsed());
         match outcome {
             Ok(_) => load.admitted += 1,
-            // All that was earned until now is used.
+            // Everything earned so far is used.
             Err(_) if started.elapsed() > time => break called,
             Err(Refusal::RateLimited { retry_after, .. }) => {
                 load.refused += 1;

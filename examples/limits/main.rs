@@ -1,16 +1,17 @@
-//! Measures the limits of tenants: whether each tenant gets what it may, no more and no less, and
-//! what a look at the limits costs.
+//! Measures the limits of tenants: whether each tenant gets exactly its limit, and what a check
+//! costs.
 //!
 //! ```text
-//! cargo run --release --example limits                                         in memory
-//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379   two replicas
+//! cargo run --release --example limits                    in memory
 //! cargo run --release --example limits -- --tenants 1000 --seconds 20
+//! cargo run --release --example limits -- --shared redis://127.0.0.1:6379
+//!                                                         two replicas and one Valkey
 //! ```
 //!
-//! Exit code 1 if a tenant was admitted over one in a hundred more or less than its limit.
+//! Exits with 1 if a tenant was admitted over one percent more or less than its limit.
 //!
 //! - `load`: many tenants that call as often as they can
-//! - `cost`: how long one look takes
+//! - `cost`: the time of one check
 
 mod cost;
 mod load;
@@ -26,23 +27,23 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use trunkline::config::Secret;
 use trunkline::telemetry::metrics::Metrics;
-use trunkline::tenants::limits::Shared;
+use trunkline::tenants::limits::SharedLimits;
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
 
-/// The most that a tenant may be off its limit, in hundredths.
+/// In percent.
 const DEVIATION_MAX: f64 = 1.0;
 /// How long the replicas may take to find Valkey and each other.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Parser)]
 struct Options {
-    /// How many tenants call [default: 1000, with shared limits 200]
+    /// Tenants that call [default: 1000, with shared limits 200]
     #[arg(long)]
     tenants: Option<NonZeroU32>,
-    /// For how long. The longer, the lower are the rates: each tenant earns 300 to 600 calls.
+    /// Seconds to run. The longer, the lower are the rates: each tenant earns 300 to 600 calls.
     #[arg(long, default_value = "20")]
     seconds: NonZeroU32,
-    /// A Valkey or Redis: two replicas share the limits in it.
+    /// A Valkey or Redis in which two replicas share the limits.
     #[arg(long, value_name = "URL")]
     shared: Option<String>,
 }
@@ -60,7 +61,7 @@ async fn run(options: &Options) -> Result<ExitCode> {
         Some(url) => replicas(url).await?.map(Some).to_vec(),
         None => vec![None],
     };
-    // What two replicas and a Valkey on the same machine manage without being late.
+    // As many as two replicas and a Valkey on one machine serve in time.
     let tenants_default = if options.shared.is_some() { 200 } else { 1000 };
     let tenants = options.tenants.map_or(tenants_default, NonZeroU32::get);
     let load = load::run(&replicas, tenants, options.seconds.get()).await;
@@ -76,10 +77,10 @@ async fn run(options: &Options) -> Result<ExitCode> {
     Ok(if is_exact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Two that share, and know of each other.
-async fn replicas(url: &str) -> Result<[Arc<Shared>; 2]> {
+/// Returns two replicas that share limits and know of each other.
+async fn replicas(url: &str) -> Result<[Arc<SharedLimits>; 2]> {
     let url = Secret::new(url.to_owned());
-    let replica = || Shared::connect(&url, ANSWER_TIMEOUT, &Metrics::new());
+    let replica = || SharedLimits::connect(&url, ANSWER_TIMEOUT, &Metrics::new());
     let replicas = [replica()?, replica()?];
     for replica in &replicas {
         tokio::spawn(replica.clone().run(CancellationToken::new()));

@@ -1,5 +1,5 @@
-//! All that knows tenants, put together: the store, the directory, shared limits, the identity provider, the books.
-//! And, since it stands in the same store, which tools were approved.
+//! Opens the state that tenants need (store, directory, shared limits, identity provider, pins),
+//! and runs the tasks that keep it up to date beside the calls.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use super::pin_sync;
 use crate::backend::Backend;
 use crate::backend::instance::pins::Pins;
 use crate::config::Config;
@@ -22,110 +24,104 @@ use crate::protocol::mcp::Era;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Directory;
-use crate::tenants::limits::Shared;
+use crate::tenants::limits::SharedLimits;
 use crate::tenants::limits::shared::ANSWER_TIMEOUT;
 use crate::tenants::oauth::Verifier;
-use crate::tenants::usage_writer::Books;
+use crate::tenants::usage_writer::UsageWriter;
 
-/// How long the last words to the store may take, and closing it: together less than an engine waits beyond all else.
-const LAST_WORDS: Duration = Duration::from_secs(4);
-const CLOSING: Duration = Duration::from_secs(1);
+/// Together shorter than what a container engine allows beyond `drain_delay` and `drain_timeout`.
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is open, and not followed yet.
-pub struct Tenancy {
-    /// Who there is.
+/// The opened state. Nothing follows the store yet.
+pub struct TenantServices {
     pub directory: Arc<Directory>,
-    /// Who else may say who calls.
+    /// Verifies tokens of the identity provider, if one is configured.
     pub oauth: Option<Arc<Verifier>>,
-    /// Which tools are held back.
     pub pins: Arc<Pins>,
-    shared_limits: Option<Arc<Shared>>,
+    shared_limits: Option<Arc<SharedLimits>>,
 }
 
-/// What runs beside the calls.
-pub struct Running {
+/// The tasks that run beside the calls.
+pub struct BackgroundTasks {
     stop: CancellationToken,
-    books: JoinHandle<Books>,
-    others: Vec<JoinHandle<()>>,
+    usage_writer: JoinHandle<UsageWriter>,
+    others: TaskTracker,
     store: Store,
 }
 
-impl Tenancy {
-    /// Opens the store and reads who there is.
+impl TenantServices {
+    /// Opens the store and reads tenants, keys and approved tools.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
         let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
-        let shared_limits =
-            config.limits.shared.as_ref().map(|url| Shared::connect(url, ANSWER_TIMEOUT, metrics));
+        let shared_limits = config
+            .limits
+            .shared
+            .as_ref()
+            .map(|url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics));
         let shared_limits = shared_limits.transpose()?;
-        let pins = crate::app::pin_sync::open(config, &store, metrics).await;
+        let pins = pin_sync::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
         if config.auth.oauth.is_none() {
             directory.warn_if_nobody_can_call();
         }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
-        let oauth = oauth.context("cannot check tokens (`auth.oauth`)")?;
+        let oauth = oauth.context("cannot verify tokens (`auth.oauth`)")?;
         Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
     }
 
-    /// Where limits that are shared learn how many replicas there are, while they cannot ask.
+    /// Counts the replicas, for shared limits while Valkey cannot be asked.
     pub fn members(&self) -> Arc<AtomicU32> {
         self.shared_limits.as_ref().map(|shared| shared.members().clone()).unwrap_or_default()
     }
 
-    /// Follows changes, and keeps the books.
-    pub fn start(self, gateway: Arc<Gateway>) -> Running {
+    /// Starts the tasks.
+    pub fn start(self, gateway: Arc<Gateway>) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
-        let mut books = Books::new(store.clone(), self.directory.clone());
-        let keep = stop.clone();
-        let books = tokio::spawn(async move {
-            keep.run_until_cancelled(books.keep()).await;
-            books
+        let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
+        let until = stop.clone();
+        let usage_writer = tokio::spawn(async move {
+            until.run_until_cancelled(usage_writer.run()).await;
+            usage_writer
         });
+        let others = TaskTracker::new();
         let directory = self.directory.clone();
-        let mut others = vec![
-            spawn(&stop, async move { directory.follow().await }),
-            spawn(&stop, async move { warn_of_state(&gateway, &self.directory).await }),
-            // Also if nothing is pinned: a new configuration may.
-            spawn(&stop, crate::app::pin_sync::follow(self.pins, store.clone())),
-        ];
-        others.extend(self.oauth.map(|oauth| tokio::spawn(oauth.run(stop.clone()))));
-        others.extend(self.shared_limits.map(|shared| tokio::spawn(shared.run(stop.clone()))));
-        Running { stop, books, others, store }
+        let run = |task: BoxFuture<'static, ()>| {
+            others.spawn(stop.clone().run_until_cancelled_owned(task));
+        };
+        run(Box::pin(async move { directory.follow().await }));
+        run(Box::pin(async move { warn_of_shared_state(&gateway, &self.directory).await }));
+        // Even if nothing is pinned: a new configuration may pin a server.
+        run(Box::pin(pin_sync::follow(self.pins, store.clone())));
+        self.oauth.map(|oauth| others.spawn(oauth.run(stop.clone())));
+        self.shared_limits.map(|shared| others.spawn(shared.run(stop.clone())));
+        others.close();
+        BackgroundTasks { stop, usage_writer, others, store }
     }
 }
 
-fn spawn(
-    stop: &CancellationToken,
-    work: impl Future<Output = ()> + Send + 'static,
-) -> JoinHandle<()> {
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        stop.run_until_cancelled(work).await;
-    })
-}
-
-impl Running {
-    /// Ends it, when no call is left. `farewell` is what else the store has to hear: all of it at once, since a store that
-    /// hangs lets each wait for as long as it may.
-    pub async fn stop(self, farewell: impl Future<Output = ()>) {
+impl BackgroundTasks {
+    /// Stops the tasks after the last call. All final writes happen at once, `leave_cluster` among
+    /// them: a store that hangs delays each of them until its timeout.
+    pub async fn stop(self, leave_cluster: impl Future<Output = ()>) {
         self.stop.cancel();
         let write = async {
-            if let Ok(mut books) = self.books.await
-                && !matches!(timeout(LAST_WORDS, books.write()).await, Ok(Ok(())))
+            if let Ok(mut usage_writer) = self.usage_writer.await
+                && !matches!(timeout(FINAL_WRITE_TIMEOUT, usage_writer.write()).await, Ok(Ok(())))
             {
-                tracing::error!("the store is away: what was used last is lost");
+                tracing::error!("the store is away: the latest usage is lost");
             }
         };
-        let others = async { tokio::join!(farewell, join_all(self.others)) };
-        let _ = tokio::join!(write, timeout(LAST_WORDS, others));
-        let _ = timeout(CLOSING, self.store.close()).await;
+        let others = async { tokio::join!(leave_cluster, self.others.wait()) };
+        let _ = tokio::join!(write, timeout(FINAL_WRITE_TIMEOUT, others));
+        let _ = timeout(CLOSE_TIMEOUT, self.store.close()).await;
     }
 }
 
-/// A server of the legacy era may keep state for its connection, which is that of all tenants. Whoever knows that it
-/// does not says so.
-async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
+/// Warns of shared servers of the legacy era: they may keep state for the connection that all
+/// tenants share. Setting `sharing` explicitly silences the warning.
+async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
     let mut changed = gateway.registry().changed();
     let mut known: Vec<Weak<Backend>> = vec![];
     let mut warnings = FuturesUnordered::new();
@@ -133,10 +129,10 @@ async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
         changed.borrow_and_update();
         known.retain(|backend| backend.strong_count() > 0);
         for backend in gateway.registry().shared() {
-            let is_said = backend.config().sharing_is_explicit;
+            let is_explicit = backend.config().sharing_is_explicit;
             let backend = Arc::downgrade(&backend);
-            if !is_said && !known.iter().any(|it| it.ptr_eq(&backend)) {
-                warnings.push(warn_of_one(backend.clone(), directory));
+            if !is_explicit && !known.iter().any(|it| it.ptr_eq(&backend)) {
+                warnings.push(warn_if_legacy(backend.clone(), directory));
                 known.push(backend);
             }
         }
@@ -147,7 +143,7 @@ async fn warn_of_state(gateway: &Gateway, directory: &Directory) {
     }
 }
 
-async fn warn_of_one(backend: Weak<Backend>, directory: &Directory) {
+async fn warn_if_legacy(backend: Weak<Backend>, directory: &Directory) {
     let Some(backend) = backend.upgrade() else { return };
     let Some(ready) = backend.first_ready().await else { return };
     if ready.dialect.version().era() != Era::Legacy {
@@ -161,8 +157,8 @@ async fn warn_of_one(backend: Weak<Backend>, directory: &Directory) {
         tracing::warn!(
             %server,
             tenants = sharing.len(),
-            "server `{server}` is shared by {} tenants, and a server of its protocol version may keep state for its \
-             connection: set `sharing = \"tenant\"` or `\"session\"` if it does, `sharing = \"shared\"` if it does not",
+            "server `{server}` is shared by {} tenants, and may keep state for its connection: \
+             set `sharing = \"tenant\"` or `\"session\"` if it does, `\"shared\"` if it does not",
             sharing.len()
         );
     }

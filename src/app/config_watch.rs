@@ -1,7 +1,7 @@
-//! The files of a configuration, looked at again and again.
+//! Watches the files of a configuration for changes.
 //!
-//! What counts is what they say, wherever they are linked to and whenever they were written: editors put a new file in
-//! the place of the old, and Kubernetes swaps a symbolic link far above it.
+//! Only their contents count, not links or timestamps: editors replace files, and Kubernetes swaps
+//! a symbolic link far above them.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,47 +9,46 @@ use std::sync::Arc;
 
 use crate::config::{Config, ConfigError, Sources};
 
-/// The files that a configuration is from.
-pub struct Watch {
+pub struct ConfigWatch {
     sources: Arc<Sources>,
     files: Vec<PathBuf>,
-    /// What they said when they were last read in earnest.
-    taken: Vec<Said>,
-    /// What they said at the last look.
-    seen: Vec<Said>,
+    /// Contents when the configuration was last loaded.
+    loaded: Vec<FileContents>,
+    /// Contents at the last poll.
+    polled: Vec<FileContents>,
 }
 
-/// What a file says, or why it says nothing.
-type Said = Result<Vec<u8>, io::ErrorKind>;
+/// Contents of a file, or why it cannot be read.
+type FileContents = Result<Vec<u8>, io::ErrorKind>;
 
-impl Watch {
-    /// Looks for the first time. To be made before the configuration is read: what changes between is noticed then.
+impl ConfigWatch {
+    /// Reads the files for the first time. Must be called before the configuration is loaded, so
+    /// that no change in between is missed.
     pub fn new(sources: Sources) -> Self {
         let files = sources.files();
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| error.kind());
-        let taken: Vec<_> = files.iter().map(read).collect();
-        Self { sources: Arc::new(sources), files, seen: taken.clone(), taken }
+        let loaded: Vec<_> = files.iter().map(read).collect();
+        Self { sources: Arc::new(sources), files, polled: loaded.clone(), loaded }
     }
 
-    /// Where the configuration comes from.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
 
-    /// Whether the files say something else than when they were last read, and said the same at the last look: one
-    /// that is being written is left alone.
-    pub(crate) async fn look(&mut self) -> bool {
-        let mut seen = Vec::with_capacity(self.files.len());
+    /// Returns whether the contents differ from those loaded and have not changed since the last
+    /// poll: a file that is being written is left alone.
+    pub(crate) async fn poll(&mut self) -> bool {
+        let mut polled = Vec::with_capacity(self.files.len());
         for path in &self.files {
-            seen.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
+            polled.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
         }
-        let before = std::mem::replace(&mut self.seen, seen);
-        self.seen == before && self.seen != self.taken
+        let before = std::mem::replace(&mut self.polled, polled);
+        self.polled == before && self.polled != self.loaded
     }
 
-    /// Reads and checks the configuration. What was seen last is not read again because of the files alone.
+    /// Loads and checks the configuration. The same contents are not reported as changed again.
     pub(crate) async fn read(&mut self) -> Result<Config, ConfigError> {
-        self.taken.clone_from(&self.seen);
+        self.loaded.clone_from(&self.polled);
         let sources = self.sources.clone();
         let reading = tokio::task::spawn_blocking(move || crate::config::load(&sources));
         reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
@@ -62,9 +61,9 @@ mod tests {
 
     use super::*;
 
-    fn watch(dir: &Path) -> Watch {
+    fn watch(dir: &Path) -> ConfigWatch {
         let file = dir.join("trunkline.toml");
-        Watch::new(Sources {
+        ConfigWatch::new(Sources {
             file: Some(file),
             mcp_file: None,
             listen: None,
@@ -75,24 +74,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_counts_when_it_is_seen_twice_and_once_only() {
+    async fn a_change_counts_once_after_two_equal_polls() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, "").unwrap();
         let mut watch = watch(dir.path());
-        assert!(!watch.look().await);
-        // Half of it, and then all.
+        assert!(!watch.poll().await);
+        // Half of it, then all of it.
         std::fs::write(&file, "drain_del").unwrap();
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
-        assert!(!watch.look().await);
-        assert!(watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(watch.poll().await);
         assert_eq!(watch.read().await.unwrap().drain_delay.as_secs(), 1);
-        assert!(!watch.look().await);
-        // Written again, and the same.
+        assert!(!watch.poll().await);
+        // Written again with the same contents.
         std::fs::write(&file, "drain_delay = \"1s\"").unwrap();
-        assert!(!watch.look().await);
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(!watch.poll().await);
     }
 
     #[tokio::test]
@@ -102,15 +101,15 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let mut watch = watch(dir.path());
         std::fs::remove_file(&file).unwrap();
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
         std::fs::write(&file, "").unwrap();
-        assert!(!watch.look().await);
-        assert!(!watch.look().await);
-        // Away for good is a mistake, said once.
+        assert!(!watch.poll().await);
+        assert!(!watch.poll().await);
+        // A file that stays away is a mistake, and is reported once.
         std::fs::remove_file(&file).unwrap();
-        assert!(!watch.look().await);
-        assert!(watch.look().await);
+        assert!(!watch.poll().await);
+        assert!(watch.poll().await);
         assert!(watch.read().await.is_err());
-        assert!(!watch.look().await);
+        assert!(!watch.poll().await);
     }
 }

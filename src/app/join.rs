@@ -1,4 +1,4 @@
-//! A gateway that is one of several.
+//! A gateway as one replica of a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -9,29 +9,29 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Endings, Membership, Replicas};
+use crate::cluster::{Cluster, EndedSessions, Membership};
 use crate::config::Config;
 use crate::http::Front;
 use crate::store::Store;
 
-/// What it has before it runs.
-pub(super) struct Among {
-    /// Where the others reach it.
+/// A replica that has joined its cluster and does not serve yet.
+pub(super) struct JoinedCluster {
+    /// Serves the other replicas.
     pub(super) listener: TcpListener,
     pub(super) membership: Membership,
-    pub(super) endings: Endings,
-    replicas: Arc<Replicas>,
+    pub(super) ended_sessions: EndedSessions,
+    cluster: Arc<Cluster>,
 }
 
-/// What it has while it runs.
-pub(super) struct Joined {
+/// The tasks of a replica that serves.
+pub(super) struct ClusterTasks {
     stop: CancellationToken,
     membership: JoinHandle<()>,
     _following: AbortOnDropHandle<()>,
 }
 
-impl Among {
-    /// Joins the others, and keeps `count` of all of them.
+impl JoinedCluster {
+    /// Joins the cluster. `count` receives the number of replicas.
     pub(super) async fn join(
         listener: TcpListener,
         config: &Config,
@@ -39,34 +39,39 @@ impl Among {
         count: Arc<AtomicU32>,
     ) -> Result<Self> {
         let bound = listener.local_addr()?;
-        let (replicas, membership) = Replicas::join(config, bound, store.clone(), count).await?;
-        Ok(Self { listener, membership, endings: Endings::new(store.clone()), replicas })
+        let (cluster, membership) = Cluster::join(config, bound, store.clone(), count).await?;
+        let ended_sessions = EndedSessions::new(store.clone());
+        Ok(Self { listener, membership, ended_sessions, cluster })
     }
 
-    /// Has a front end know the others, and what they know.
-    pub(super) async fn introduce(&mut self, front: Front) -> Result<Front> {
-        let front = front.among(self.replicas.clone());
+    /// Gives the HTTP state access to the cluster, and ends the sessions that ended elsewhere.
+    pub(super) async fn attach(&mut self, state: Front) -> Result<Front> {
+        let state = state.among(self.cluster.clone());
         loop {
-            let more = self.endings.read().await;
-            let more = more.context("cannot read which sessions have ended")?;
-            if more.is_empty() {
-                return Ok(front);
+            let ended = self.ended_sessions.read().await;
+            let ended = ended.context("cannot read ended sessions")?;
+            if ended.is_empty() {
+                return Ok(state);
             }
-            front.end_all(&more);
+            state.end_all(&ended);
         }
     }
 }
 
-impl Joined {
-    /// Stays with the others, and follows them.
-    pub(super) fn start(membership: Membership, endings: Endings, front: Arc<Front>) -> Self {
+impl ClusterTasks {
+    /// Starts the heartbeat and follows ended sessions.
+    pub(super) fn start(
+        membership: Membership,
+        ended_sessions: EndedSessions,
+        state: Arc<Front>,
+    ) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));
-        let following = tokio::spawn(async move { front.follow(endings).await });
+        let following = tokio::spawn(async move { state.follow(ended_sessions).await });
         Self { stop, membership, _following: AbortOnDropHandle::new(following) }
     }
 
-    /// Leaves the others, when nothing is served any more.
+    /// Leaves the cluster. Called when nothing is served any more.
     pub(super) async fn leave(self) {
         self.stop.cancel();
         let _ = self.membership.await;

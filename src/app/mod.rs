@@ -1,4 +1,4 @@
-//! The gateway put together. `main` and the tests build the same one.
+//! Assembles the gateway. `main` and the tests build the same one.
 
 pub mod background;
 pub mod config_watch;
@@ -20,9 +20,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use self::join::{Among, Joined};
-use crate::app::background::Tenancy;
-use crate::app::config_watch::Watch;
+use self::join::{ClusterTasks, JoinedCluster};
+use crate::app::background::TenantServices;
+use crate::app::config_watch::ConfigWatch;
 use crate::app::reload::Reload;
 use crate::backend::Environment;
 use crate::config::Config;
@@ -31,21 +31,21 @@ use crate::http::{self, Front};
 use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 
-/// From the end of the servers until the answers of their calls are written.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// From the end of the servers until the answers to their calls are written.
+const FINAL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A gateway that listens, and whose servers are being started.
+/// A gateway that listens, and whose servers are starting.
 pub struct App {
-    /// What is in force.
+    /// The configuration in force.
     config: Arc<ArcSwap<Config>>,
-    /// Its files, and who may ask to have them read again.
-    watch: Option<(Watch, Arc<Notify>)>,
+    /// Reloads the configuration when its files change or when notified.
+    watch: Option<(ConfigWatch, Arc<Notify>)>,
     metrics: Metrics,
-    front: Arc<Front>,
-    tenancy: Tenancy,
+    state: Arc<Front>,
+    tenants: TenantServices,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
-    among: Option<Among>,
+    cluster: Option<JoinedCluster>,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -59,64 +59,64 @@ impl App {
             None => None,
         };
         let metrics = Metrics::new();
-        let tenancy = Tenancy::open(&config, &metrics).await?;
-        let mut among = match &config.replicas {
+        let tenants = TenantServices::open(&config, &metrics).await?;
+        let mut cluster = match &config.replicas {
             Some(replicas) => {
                 let listener = bind(replicas.listen, "replicas.listen").await?;
-                let (store, count) = (tenancy.directory.store(), tenancy.members());
-                Some(Among::join(listener, &config, store, count).await?)
+                let (store, count) = (tenants.directory.store(), tenants.members());
+                Some(JoinedCluster::join(listener, &config, store, count).await?)
             }
             None => None,
         };
         let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
-        environment.pins = tenancy.pins.clone();
+        environment.pins = tenants.pins.clone();
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
-        let vault = tenancy.directory.secrets().vault();
+        let vault = tenants.directory.secrets().vault();
         let registry =
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
-        let (directory, oauth) = (tenancy.directory.clone(), tenancy.oauth.clone());
-        let mut front = Front::new(gateway, directory, oauth, &config);
-        if let Some(among) = &mut among {
-            front = among.introduce(front).await.inspect_err(|_| stop_servers.cancel())?;
+        let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
+        let mut state = Front::new(gateway, directory, oauth, &config);
+        if let Some(cluster) = &mut cluster {
+            state = cluster.attach(state).await.inspect_err(|_| stop_servers.cancel())?;
         }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             watch: None,
             metrics,
-            front: Arc::new(front),
-            tenancy,
+            state: Arc::new(state),
+            tenants,
             listener,
             ops_listener,
-            among,
+            cluster,
             servers,
             stop_servers,
         })
     }
 
-    /// Has the configuration read again when its files change, and when `asked` is notified.
-    pub fn watching(self, watch: Watch, asked: Arc<Notify>) -> Self {
+    /// Reloads the configuration when its files change, and when `asked` is notified.
+    pub fn with_config_watch(self, watch: ConfigWatch, asked: Arc<Notify>) -> Self {
         Self { watch: Some((watch, asked)), ..self }
     }
 
-    /// Where callers are served.
+    /// Returns the address for callers.
     pub fn addr(&self) -> Result<SocketAddr> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Where operators are served, if elsewhere.
+    /// Returns the address for operators, if it is a separate one.
     pub fn ops_addr(&self) -> Option<SocketAddr> {
         self.ops_listener.as_ref()?.local_addr().ok()
     }
 
-    /// Where other replicas are served, if there may be any.
+    /// Returns the address for other replicas, if replicas are configured.
     pub fn replicas_addr(&self) -> Option<SocketAddr> {
-        self.among.as_ref()?.listener.local_addr().ok()
+        self.cluster.as_ref()?.listener.local_addr().ok()
     }
 
     /// Serves until `shutdown`, then ends in order: not ready, no new connections, calls in flight
-    /// finished within the limit, servers stopped.
+    /// finished within `drain_timeout`, servers stopped.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
         let drain_replicas = CancellationToken::new();
@@ -125,57 +125,57 @@ impl App {
         let serve = |listener, router, drain: &CancellationToken| {
             http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
         };
-        let router = http::router(self.front.clone(), self.ops_listener.is_none());
+        let router = http::router(self.state.clone(), self.ops_listener.is_none());
         serving.spawn(serve(self.listener, router, &drain));
         if let Some(listener) = self.ops_listener {
-            serving.spawn(serve(listener, http::ops_router(self.front.clone()), &drain));
+            serving.spawn(serve(listener, http::ops_router(self.state.clone()), &drain));
         }
-        let among = self.among.map(|among| {
-            let Among { listener, membership, endings, .. } = among;
-            let router = http::replicas_router(self.front.clone());
+        let cluster = self.cluster.map(|cluster| {
+            let JoinedCluster { listener, membership, ended_sessions, .. } = cluster;
+            let router = http::replicas_router(self.state.clone());
             serving_replicas.spawn(serve(listener, router, &drain_replicas));
-            Joined::start(membership, endings, self.front.clone())
+            ClusterTasks::start(membership, ended_sessions, self.state.clone())
         });
         serving.close();
         serving_replicas.close();
 
-        let front = self.front.clone();
+        let state = self.state.clone();
         let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
-            front.sweep_sessions().await;
+            state.sweep_sessions().await;
         }));
         let reloading = self.watch.map(|(watch, asked)| {
             let reload = Reload {
                 watch,
                 asked,
                 config: self.config.clone(),
-                registry: self.front.gateway().registry().clone(),
-                directory: self.tenancy.directory.clone(),
+                registry: self.state.gateway().registry().clone(),
+                directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
             };
             AbortOnDropHandle::new(tokio::spawn(reload.run()))
         });
-        let tenancy = self.tenancy.start(self.front.gateway().clone());
+        let tenants = self.tenants.start(self.state.gateway().clone());
         shutdown.await;
         drop((sweeping, reloading));
         tracing::info!("shutting down");
-        self.front.start_draining();
+        self.state.start_draining();
         let config = self.config.load_full();
         sleep(config.drain_delay).await;
         drain.cancel();
-        self.front.close_streams();
+        self.state.close_streams();
         let served = async {
             serving.wait().await;
-            // Last: calls that are under way may wait for what comes by way of other replicas.
+            // Last: calls in flight may wait for requests from other replicas.
             drain_replicas.cancel();
             serving_replicas.wait().await;
         };
         tokio::pin!(served);
         if timeout(config.drain_timeout, &mut served).await.is_err() {
             tracing::warn!("calls were still in flight at the end of `drain_timeout`");
-            // Ended by their servers' end, calls are answered: not run, or outcome unknown.
+            // Stopping the servers answers their calls: not executed, or outcome unknown.
             self.stop_servers.cancel();
             drain_replicas.cancel();
-            if timeout(LAST_ANSWERS, &mut served).await.is_err() {
+            if timeout(FINAL_ANSWERS_TIMEOUT, &mut served).await.is_err() {
                 abort.cancel();
                 served.await;
             }
@@ -184,12 +184,12 @@ impl App {
         self.servers.close();
         self.servers.wait().await;
         let leave = async {
-            if let Some(among) = among {
-                among.leave().await;
+            if let Some(cluster) = cluster {
+                cluster.leave().await;
             }
         };
-        // After the last call: what was used of it is written down too.
-        tenancy.stop(leave).await;
+        // After the last call, so that its usage is written too.
+        tenants.stop(leave).await;
         tracing::info!("shut down");
     }
 }

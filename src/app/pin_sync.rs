@@ -1,4 +1,5 @@
-//! Between the store and the gateway: what was approved goes one way, what servers have the other.
+//! Synchronises pins: approvals go from the store to the gateway, observed tools from the gateway
+//! to the store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,56 +12,42 @@ use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Definition, canonical, within_bounds};
-use crate::store::{HELD_MAX, Pinned, Sighting, Store, StoreError};
+use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError};
 use crate::telemetry::metrics::Metrics;
 
-/// How often all is read again, though nothing is said to have changed.
-const CONFIRM_EVERY: Duration = Duration::from_secs(60);
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
-/// A server that changes its tools all the time is not written down all the time.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Limits the writes for a server that keeps changing its tools.
+const WRITE_PAUSE: Duration = Duration::from_millis(300);
 
-/// The pinned servers of a configuration, with what was approved as far as that can be read now.
+/// Returns the pinned servers of a configuration, with their approvals as far as the store can be
+/// read.
 pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> Arc<Pins> {
     let pinned = config.servers.iter().filter(|(_, server)| server.pin);
     let pins = Arc::new(Pins::new(pinned.map(|(id, _)| id), metrics));
     if !pins.servers().is_empty()
         && let Err(error) = reconcile(&pins, store).await
     {
-        tracing::warn!(%error, "what was approved cannot be read: all tools of pinned servers are held back");
+        tracing::warn!(%error, "cannot read approvals: all tools of pinned servers are held back");
     }
     pins
 }
 
-/// Keeps both sides up to date. Never done.
+/// Keeps both sides up to date. Runs for ever.
 pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
-    let mut changes = store.changes();
+    let meanwhile = "the last known approvals stay in force";
+    let mut follower = Follower::new(store.changes(), "approved tools", meanwhile);
     loop {
-        tokio::select! {
-            () = changes.next() => {}
-            () = pins.listed() => {}
-            () = sleep(CONFIRM_EVERY) => {}
+        follower.changed(pins.listed()).await;
+        if !pins.servers().is_empty() {
+            while follower.retry(reconcile(&pins, &store).await).await.is_none() {}
+            sleep(WRITE_PAUSE).await;
         }
-        if pins.servers().is_empty() {
-            continue;
-        }
-        let mut is_away = false;
-        while let Err(error) = reconcile(&pins, &store).await {
-            if !is_away {
-                tracing::warn!(%error, "the store cannot be asked which tools are approved: what was known still holds");
-                is_away = true;
-            }
-            sleep(RETRY_EVERY).await;
-        }
-        sleep(PAUSE).await;
     }
 }
 
-/// Goes on with the other servers where one cannot be dealt with; gives the first problem.
+/// Continues with the other servers if one fails. Returns the first error.
 async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     let mut pinned = store.pinned().await?;
-    let (were_any, mut outcome) = use_first(pins, store, &pinned).await;
+    let (were_any, mut outcome) = approve_first_use(pins, store, &pinned).await;
     if were_any {
         pinned = store.pinned().await?;
     }
@@ -72,15 +59,16 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
         let is_fresh = pins.take_fresh(server);
         let sighting = sighting(known, &pins.tools(server), is_fresh);
         if !sighting.is_empty() {
-            let noted = store.note_sighting(server, &sighting).await;
+            let noted = store.record_sighting(server, &sighting).await;
             outcome = outcome.and(noted.inspect_err(|_| pins.set_fresh(server, is_fresh)));
         }
     }
     outcome
 }
 
-/// Approves what servers have that were never seen before. Says whether there were any, and the first problem.
-async fn use_first(
+/// Approves the tools of servers that are seen for the first time. Returns whether there were any,
+/// and the first error.
+async fn approve_first_use(
     pins: &Pins,
     store: &Store,
     pinned: &BTreeMap<ServerId, Pinned>,
@@ -92,7 +80,7 @@ async fn use_first(
         let used = store.first_use(server, &definitions).await;
         if let Ok(true) = used {
             let tools = definitions.len();
-            tracing::info!(%server, tools, "server `{server}` is seen for the first time: its tools are approved as they are");
+            tracing::info!(%server, tools, "server `{server}` is new: its tools are approved");
         }
         were_any |= used.is_ok();
         outcome = outcome.and(used.map(drop));
@@ -100,8 +88,8 @@ async fn use_first(
     (were_any, outcome)
 }
 
-/// What is to be written down of what a server has. What it no longer has only if it was just asked: another replica may
-/// have another run of it.
+/// Compares the tools of a server's instances with what the store knows. Missing tools count only
+/// after a fresh list: another replica's instance may have others.
 fn sighting(known: &Pinned, runs: &[Arc<ToolSet>], is_fresh: bool) -> Sighting {
     let tools = || runs.iter().flat_map(|tools| tools.all());
     let held: Vec<&Tool> = tools().filter(|tool| tool.is_held()).collect();

@@ -1,7 +1,8 @@
-//! The configuration, read again while the gateway runs: when its files change ([`watch`]) and when somebody asks.
+//! Reloads the configuration while the gateway runs: when its files change ([`ConfigWatch`]) and on
+//! request.
 //!
-//! All of it is read and checked as at the start, with the same environment and command line. Then what can change
-//! does, or, if there is a mistake anywhere, nothing.
+//! The whole configuration is loaded and checked as at the start, with the same environment and
+//! command line. It is applied only if it is free of mistakes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,47 +11,40 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::config_watch::Watch;
+use super::config_watch::ConfigWatch;
 use crate::config::{Config, Difference};
 use crate::registry::Registry;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads the configuration again, and has it applied.
 pub struct Reload {
-    /// Its files.
-    pub watch: Watch,
-    /// Told to read them now.
+    pub watch: ConfigWatch,
+    /// Requests a reload.
     pub asked: Arc<Notify>,
-    /// What is in force.
+    /// The configuration in force.
     pub config: Arc<ArcSwap<Config>>,
-    /// The servers.
     pub registry: Registry,
-    /// The tenants.
     pub directory: Arc<Directory>,
-    /// What is counted.
     pub metrics: ConfigMetrics,
 }
 
 impl Reload {
-    /// Goes on as long as the gateway does. Never done.
+    /// Runs for ever.
     pub async fn run(mut self) {
         loop {
             tokio::select! {
-                // Looks too, so that the next look does not take what is read now for a change.
-                () = self.asked.notified() => drop(self.watch.look().await),
-                () = sleep(LOOK_EVERY) => if !self.watch.look().await { continue },
+                // Polls too, so that the next poll does not report the contents that are loaded
+                // now.
+                () = self.asked.notified() => drop(self.watch.poll().await),
+                () = sleep(POLL_EVERY) => if !self.watch.poll().await { continue },
             }
             match self.read().await {
                 Ok(new) => self.apply(new),
                 Err(problem) => {
                     self.metrics.failed.inc();
-                    tracing::error!(
-                        "the configuration cannot be used, and stays as it was: {problem}"
-                    );
+                    tracing::error!("the configuration is invalid, and stays as it was: {problem}");
                 }
             }
         }
@@ -77,11 +71,12 @@ impl Reload {
         let after = Arc::new(before.renewed(new));
         self.config.store(after.clone());
         self.registry.apply(&after.servers);
-        self.directory.set_file(&after);
+        self.directory.set_config(&after);
         self.metrics.note_loaded();
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         tracing::info!(
-            "configuration read again: servers: {servers}; tenants: {tenants}; other settings changed: {settings}"
+            "configuration read again: servers: {servers}; tenants: {tenants}; \
+             other settings changed: {settings}"
         );
         if !needs_restart.is_empty() {
             tracing::warn!("changed, but needs a restart: {}", needs_restart.join(", "));

@@ -1,18 +1,17 @@
-//! Being told to stop.
+//! Signals that stop the process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a process exits with when it is told twice.
+/// The exit code after a second signal.
 const EXIT_AT_ONCE: i32 = 130;
 
-/// Listens for SIGTERM and SIGINT from the moment it is made.
+/// Listens for SIGTERM and SIGINT from its creation on.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Starts listening.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -20,13 +19,13 @@ impl Signals {
         })
     }
 
-    /// Done at the first signal. A second one ends the process at once; the servers' guards then end the
-    /// servers.
+    /// Waits for the first signal. A second one ends the process at once; the servers' guards then
+    /// end the servers.
     pub async fn first(mut self) {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;
-            tracing::warn!("told to stop twice: ending at once");
+            tracing::warn!("second signal: ending at once");
             std::process::exit(EXIT_AT_ONCE);
         });
     }

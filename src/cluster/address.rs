@@ -1,34 +1,30 @@
-//! Where other replicas reach this one.
+//! The address at which other replicas reach this one.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::lookup_host;
 
-/// Why that is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// The machine's name cannot be looked up.
     #[error(
-        "`replicas.address` is not set, and the name of this machine, `{name}`, cannot be looked up ({cause}): \
-         set `replicas.address` to where other replicas reach this one"
+        "`replicas.address` is not set, and this machine's name, `{name}`, cannot be resolved \
+         ({cause}): set `replicas.address` to where other replicas reach this one"
     )]
     Unknown {
-        /// The name.
         name: String,
-        /// Not a `source`: the text has it already.
+        /// Not a `source`: the message contains it already.
         cause: io::Error,
     },
-    /// It leads nowhere that others could reach.
     #[error(
-        "`replicas.address` is not set, and the name of this machine, `{0}`, has no address that others could reach: \
-         set `replicas.address` to where other replicas reach this one"
+        "`replicas.address` is not set, and this machine's name, `{0}`, has no address that others \
+         could reach: set `replicas.address` to where other replicas reach this one"
     )]
     OnlyLocal(String),
 }
 
-/// The address that others are told: the one that is configured, or where this one listens, or, where that is any address of
-/// this machine, the first that its name has.
+/// Returns the advertised address: the configured one, else the bound one. If that is unspecified,
+/// returns the first reachable address of the machine's name.
 pub(super) async fn own(
     advertised: Option<SocketAddr>,
     bound: SocketAddr,
@@ -48,7 +44,7 @@ pub(super) async fn own(
     }
 }
 
-/// The first that others can reach, of the kind that is listened on.
+/// Returns the first address that other replicas can reach, of the family that is bound.
 fn first(mut found: impl Iterator<Item = SocketAddr>, bound: SocketAddr) -> Option<SocketAddr> {
     let is_served = |address: &SocketAddr| bound.is_ipv6() || address.is_ipv4();
     let is_local = |address: &SocketAddr| {
@@ -67,14 +63,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_configured_counts_and_then_where_it_listens() {
+    async fn the_configured_address_counts_then_the_bound_one() {
         let (told, bound) = (parse("10.0.0.3:82"), parse("10.0.0.4:80"));
         assert_eq!(own(Some(told), bound).await.unwrap(), told);
         assert_eq!(own(None, bound).await.unwrap(), bound);
     }
 
     #[test]
-    fn of_a_machines_addresses_the_first_that_others_reach_counts() {
+    fn the_first_reachable_address_of_a_machine_counts() {
         let found = ["127.0.1.1:80", "[::1]:80", "[fd00::2]:80", "10.0.0.2:80", "10.0.0.3:80"];
         let found = found.map(parse);
         assert_eq!(first(found.into_iter(), parse("0.0.0.0:80")), Some(found[3]));

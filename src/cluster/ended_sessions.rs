@@ -1,45 +1,47 @@
-//! Sessions that end before their tokens do. Each replica writes down those that have ended there, and reads those that have
-//! ended elsewhere: a token that was given back is good nowhere, not even in replicas that are started later.
+//! Sessions that end before their tokens expire. Each replica writes those that ended there to the
+//! store, and reads those that ended elsewhere. So no replica accepts such a token, not even one
+//! that starts later.
 
+use std::future::pending;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::Replicas;
+use super::Cluster;
 use crate::common::ids::SessionId;
-use crate::store::{Changes, EndedRead, EndedSession, Store, StoreError};
+use crate::store::{EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
 
-/// Sessions that have ended and are not written down yet, while the store is away.
-pub(super) const ENDINGS_WAITING_MAX: usize = 4096;
-/// How many of them are written at once.
+/// Ended sessions that may wait for the store.
+pub(super) const UNWRITTEN_MAX: usize = 4096;
 const BATCH: usize = 1000;
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
 
-/// A session that has ended here.
-pub(super) struct Ending {
+/// A session that ended here and is not in the store yet.
+pub(super) struct UnwrittenEnd {
     id: SessionId,
     /// In milliseconds since 1970.
     expires: i64,
-    /// Told when it is written down.
+    /// Fires when the store has it.
     written: oneshot::Sender<()>,
 }
 
-impl Replicas {
-    /// Has it written down that a session has ended here, whose token would be good until `expires` (in milliseconds since
-    /// 1970). Whoever wants to know that it is done waits; it is in any case, unless too many wait for the store.
-    pub fn note_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
+impl Cluster {
+    /// Queues the end of a session for the store. Its token would be valid until `expires`, in
+    /// milliseconds since 1970. The receiver fires when it is written, or fails if the queue is
+    /// full.
+    pub fn record_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
-        if let Err(TrySendError::Full(_)) = self.endings.try_send(Ending { id, expires, written }) {
-            let lost = self.endings_lost.fetch_add(1, Ordering::Relaxed) + 1;
-            // Not for each, when there are many.
+        if let Err(TrySendError::Full(_)) =
+            self.ended_here.try_send(UnwrittenEnd { id, expires, written })
+        {
+            let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
+            // Logged less and less often.
             if lost.is_power_of_two() {
                 tracing::warn!(
                     lost,
-                    "too many sessions have ended while the store is away: some are not written down, and replicas that are started later will take their tokens"
+                    "too many sessions have ended while the store is away: \
+                     replicas that start later will accept the tokens of some"
                 );
             }
         }
@@ -47,90 +49,84 @@ impl Replicas {
     }
 }
 
-/// Writes down what has ended here.
-pub(super) struct Notes {
+/// Writes sessions that ended here to the store.
+pub(super) struct EndedSessionWriter {
     store: Store,
-    ended: mpsc::Receiver<Ending>,
-    /// Taken from there, and not written yet.
-    unwritten: Vec<Ending>,
+    ended: mpsc::Receiver<UnwrittenEnd>,
+    /// Received, and not written yet.
+    unwritten: Vec<UnwrittenEnd>,
 }
 
-impl Notes {
-    pub(super) fn new(store: Store, ended: mpsc::Receiver<Ending>) -> Self {
+impl EndedSessionWriter {
+    pub(super) fn new(store: Store, ended: mpsc::Receiver<UnwrittenEnd>) -> Self {
         Self { store, ended, unwritten: vec![] }
     }
 
-    /// Done when there can be no more. Giving it up loses nothing.
-    pub(super) async fn write_on(&mut self) {
-        let mut is_away = false;
+    /// Returns when no more can come. Cancelling loses nothing.
+    pub(super) async fn run(&mut self) {
+        let mut outage = Outage::new("ended sessions", "they are written later");
         loop {
             if self.unwritten.is_empty()
                 && self.ended.recv_many(&mut self.unwritten, BATCH).await == 0
             {
                 return;
             }
-            match self.write().await {
-                Ok(()) => is_away = false,
-                Err(error) => {
-                    if !is_away {
-                        tracing::warn!(%error, "ended sessions cannot be written down: it is tried again");
-                        is_away = true;
-                    }
-                    sleep(RETRY_EVERY).await;
-                }
+            if outage.note(self.write().await).is_none() {
+                sleep(RETRY_EVERY).await;
             }
         }
     }
 
-    /// Writes what is left, as far as it can be.
-    pub(super) async fn write_last(&mut self) {
-        while let Ok(ending) = self.ended.try_recv() {
-            self.unwritten.push(ending);
+    /// Writes the rest, without retrying.
+    pub(super) async fn flush(&mut self) {
+        while let Ok(end) = self.ended.try_recv() {
+            self.unwritten.push(end);
         }
         if !self.unwritten.is_empty()
             && let Err(error) = self.write().await
         {
             let lost = self.unwritten.len();
-            tracing::warn!(%error, lost, "sessions that have ended here could not be written down");
+            tracing::warn!(%error, lost, "sessions that ended here could not be written");
         }
     }
 
     async fn write(&mut self) -> Result<(), StoreError> {
-        let rows: Vec<_> =
-            self.unwritten.iter().map(|ending| (ending.id.clone(), ending.expires)).collect();
+        let rows: Vec<_> = self.unwritten.iter().map(|end| (end.id.clone(), end.expires)).collect();
         self.store.end_sessions(&rows).await?;
-        for ending in self.unwritten.drain(..) {
-            let _ = ending.written.send(());
+        for end in self.unwritten.drain(..) {
+            let _ = end.written.send(());
         }
         Ok(())
     }
 }
 
-/// Tells of sessions that have ended, wherever that was.
-pub struct Endings {
+/// Reads the sessions that ended on any replica.
+pub struct EndedSessions {
     store: Store,
-    changes: Changes,
-    read: EndedRead,
+    follower: Follower,
+    cursor: EndedCursor,
 }
 
-impl Endings {
-    /// From the first on that the store knows.
+impl EndedSessions {
     pub fn new(store: Store) -> Self {
-        Self { changes: store.session_changes(), store, read: EndedRead::default() }
+        let meanwhile = "sessions that end on other replicas may still be accepted here";
+        let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
+        Self { follower, store, cursor: EndedCursor::default() }
     }
 
-    /// Some that were not given before; none if there are no more.
+    /// Returns some that were not returned before; none if there are no more.
     pub async fn read(&mut self) -> Result<Vec<EndedSession>, StoreError> {
-        self.store.ended_sessions(&mut self.read).await
+        self.store.ended_sessions(&mut self.cursor).await
     }
 
-    /// The same, as soon as there are any.
+    /// Waits until there are some.
     pub async fn next(&mut self) -> Vec<EndedSession> {
         loop {
-            match self.read().await {
-                Ok(ended) if !ended.is_empty() => return ended,
-                Ok(_) => self.changes.next().await,
-                Err(_) => sleep(RETRY_EVERY).await,
+            let read = self.read().await;
+            match self.follower.retry(read).await {
+                Some(ended) if !ended.is_empty() => return ended,
+                Some(_) => self.follower.changed(pending()).await,
+                None => {}
             }
         }
     }
@@ -142,19 +138,19 @@ mod tests {
     use crate::cluster::testing::replica;
 
     #[tokio::test]
-    async fn endings_that_find_no_room_are_counted() {
-        let (endings, mut waiting) = mpsc::channel(1);
-        let replica = Replicas { endings, ..replica("a key") };
-        let noted = [(); 3].map(|()| replica.note_ended(SessionId::new(), 0));
-        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
-        // Whoever waits for one that is lost does not wait for ever.
-        let [first, second, third] = noted;
+    async fn ended_sessions_beyond_the_queue_are_counted() {
+        let (ended_here, mut waiting) = mpsc::channel(1);
+        let replica = Cluster { ended_here, ..replica("a key") };
+        let recorded = [(); 3].map(|()| replica.record_ended(SessionId::generate(), 0));
+        assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
+        // Waiting for a lost one fails at once.
+        let [first, second, third] = recorded;
         assert!(second.await.is_err() && third.await.is_err());
         let _ = waiting.recv().await.unwrap().written.send(());
         assert!(first.await.is_ok());
-        // At the end nobody takes any more, and none counts as lost.
+        // At shutdown the receiver is gone, and none counts as lost.
         drop(waiting);
-        drop(replica.note_ended(SessionId::new(), 0));
-        assert_eq!(replica.endings_lost.load(Ordering::Relaxed), 2);
+        drop(replica.record_ended(SessionId::generate(), 0));
+        assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
     }
 }

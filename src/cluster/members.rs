@@ -1,4 +1,4 @@
-//! Who is there: each replica says so in the store every two seconds, and reads who else does.
+//! Membership: each replica writes a heartbeat to the store, and reads the other replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,84 +8,72 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::ended_sessions::{Ending, Notes};
-use super::{Peer, Replicas};
-use crate::store::{Store, StoreError};
+use super::ended_sessions::{EndedSessionWriter, UnwrittenEnd};
+use super::{Cluster, Peer};
+use crate::store::{Outage, Store, StoreError};
 
-/// How often to say so. Who has not for ten seconds is taken for gone.
-const BEAT_EVERY: Duration = Duration::from_secs(2);
-/// How often to look for what can be deleted.
+/// A replica without a heartbeat for ten seconds counts as gone.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// What keeps a replica among the others, to be run beside the calls.
+/// The tasks that keep a replica in the cluster.
 pub struct Membership {
-    replicas: Arc<Replicas>,
+    cluster: Arc<Cluster>,
     store: Store,
-    notes: Notes,
+    ended_sessions: EndedSessionWriter,
 }
 
 impl Membership {
     pub(super) fn new(
-        replicas: Arc<Replicas>,
+        cluster: Arc<Cluster>,
         store: Store,
-        ended: mpsc::Receiver<Ending>,
+        ended: mpsc::Receiver<UnwrittenEnd>,
     ) -> Self {
-        let notes = Notes::new(store.clone(), ended);
-        Self { replicas, store, notes }
+        let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
+        Self { cluster, store, ended_sessions }
     }
 
-    /// Says that this one is there, and learns who else is.
-    pub(super) async fn beat(&self) -> Result<(), StoreError> {
-        beat(&self.store, &self.replicas).await
-    }
-
-    /// Keeps it until `stop`, and then leaves.
+    /// Runs until `stop`, then leaves the cluster.
     pub async fn run(mut self, stop: CancellationToken) {
-        let Self { replicas, store, notes } = &mut self;
-        let keeping =
-            async { tokio::join!(beat_on(store, replicas), notes.write_on(), sweep_on(store)) };
-        stop.run_until_cancelled(keeping).await;
-        self.notes.write_last().await;
-        // Otherwise the others find out by themselves.
-        if let Err(error) = self.store.leave(&self.replicas.me.id).await {
-            tracing::debug!(%error, "this replica could not say that it leaves");
+        let Self { cluster, store, ended_sessions } = &mut self;
+        let tasks =
+            async { tokio::join!(keep_alive(store, cluster), ended_sessions.run(), sweep(store)) };
+        stop.run_until_cancelled(tasks).await;
+        self.ended_sessions.flush().await;
+        // If this fails, the others notice the missing heartbeat.
+        if let Err(error) = self.store.remove_replica(&self.cluster.me.id).await {
+            tracing::debug!(%error, "this replica could not be removed from the store");
         }
     }
 }
 
-async fn beat(store: &Store, replicas: &Replicas) -> Result<(), StoreError> {
-    let me = &replicas.me;
-    let others = store.beat(&me.id, &me.address.to_string()).await?;
+/// Writes a heartbeat and reads the other replicas.
+pub(super) async fn heartbeat(store: &Store, cluster: &Cluster) -> Result<(), StoreError> {
+    let me = &cluster.me;
+    let others = store.heartbeat(&me.id, &me.address.to_string()).await?;
     let peer = |(id, address): (String, String)| Some(Peer { id, address: address.parse().ok()? });
     let others: Vec<_> = others.into_iter().filter_map(peer).collect();
-    replicas.count.store(others.len() as u32 + 1, Ordering::Relaxed);
-    replicas.others.store(Arc::new(others));
+    cluster.count.store(others.len() as u32 + 1, Ordering::Relaxed);
+    cluster.others.store(Arc::new(others));
     Ok(())
 }
 
-/// Never done. While the store is away, those who were there are taken to be there still.
-async fn beat_on(store: &Store, replicas: &Replicas) {
-    let mut beats = interval(BEAT_EVERY);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_away = false;
+/// Runs for ever. While the store is away, known replicas count as present.
+async fn keep_alive(store: &Store, cluster: &Cluster) {
+    let mut heartbeats = interval(HEARTBEAT_EVERY);
+    heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut outage = Outage::new("the list of replicas", "known ones count as present");
     loop {
-        beats.tick().await;
-        match beat(store, replicas).await {
-            Ok(()) => is_away = false,
-            Err(error) if !is_away => {
-                tracing::warn!(%error, "other replicas are not heard of: those that are known count as there");
-                is_away = true;
-            }
-            Err(_) => {}
-        }
+        heartbeats.tick().await;
+        outage.note(heartbeat(store, cluster).await);
     }
 }
 
-/// Never done. Beside the beats: who has much to delete must not be taken for gone.
-async fn sweep_on(store: &Store) {
+/// Runs for ever, beside the heartbeat: a long deletion must not delay it.
+async fn sweep(store: &Store) {
     loop {
         sleep(SWEEP_EVERY).await;
-        // What is left is deleted the next time.
+        // The rest is deleted the next time.
         let _ = store.delete_gone_replicas().await;
         let _ = store.delete_ended_sessions().await;
     }

@@ -1,13 +1,14 @@
-//! Several gateways that stand for one behind a load balancer: who they are, and how one reaches another.
+//! Several gateways behind one load balancer: their membership, and requests between them.
 //!
-//! Any replica answers nearly everything. What belongs to one of them is sent on to it:
+//! Any replica answers nearly everything. A request that concerns one replica's session is
+//! forwarded to it.
 //!
-//! - `address`: where others reach this one
-//! - `letter`: a request on its way to another replica, `proof`: how that one knows where it comes from, and `seen`: that it has
-//!   not come before
-//! - `turns`: how much is told at once
-//! - `members`: who is there, by the store
-//! - `endings`: which sessions have ended, by the store
+//! - `address`: the address that this replica advertises
+//! - `peer_request`: a request to another replica; `proof` authenticates it, and `used_proofs`
+//!   prevents replays
+//! - `notice_quota`: bounds the notices in flight
+//! - `members`: membership, through the store
+//! - `ended_sessions`: sessions that ended, through the store
 
 mod address;
 mod ended_sessions;
@@ -15,9 +16,9 @@ mod members;
 mod notice_quota;
 mod peer_request;
 mod proof;
-mod seen;
 #[cfg(test)]
 pub(crate) mod testing;
+mod used_proofs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,86 +36,78 @@ use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{ENDINGS_WAITING_MAX, Ending};
-use self::notice_quota::Turns;
-use self::peer_request::Refusals;
-use self::seen::Seen;
+use self::ended_sessions::{UNWRITTEN_MAX, UnwrittenEnd};
+use self::notice_quota::NoticeQuota;
+use self::peer_request::RefusalLog;
+use self::used_proofs::UsedProofs;
 
 pub use self::address::AddressError;
-pub use self::ended_sessions::Endings;
+pub use self::ended_sessions::EndedSessions;
 pub use self::members::Membership;
-pub use self::notice_quota::Turn;
-pub use self::peer_request::{Letter, PROOF, REFUSED_BY, REPLICA, SendError, end_to_end};
-pub use self::proof::{Opened, Refused};
+pub use self::notice_quota::NoticePermit;
+pub use self::peer_request::{PROOF, PeerRequest, REFUSED_BY, REPLICA, SendError, end_to_end};
+pub use self::proof::{OpenedProof, ProofError};
 
-/// Replicas are near each other: one that does not take a connection by then is not there.
+/// Replicas are near each other: one that does not accept a connection by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Less than what a gateway keeps an unused connection open for.
+/// Shorter than a gateway keeps idle connections open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How a replica is found out that has gone without a word.
+/// Detects a replica that vanished silently.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long all others together may take to hear something.
-const TELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Words that may be on their way at once, with nobody waiting for them: for all others, and, apart from these, for those that
-/// keep sessions which are used here.
-const TELLING_MAX: usize = 256;
-/// Of these, one tenant's.
-const TELLING_OF_TENANT_MAX: usize = 16;
+/// For all receivers of a notice together.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Notices in flight that nobody waits for: to all replicas, and separately to the owners of
+/// sessions that are used here.
+const NOTICES_MAX: usize = 256;
+const NOTICES_OF_TENANT_MAX: usize = 16;
 
-/// One of the replicas, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Another one each time that it is started.
+    /// Different after each start.
     pub id: String,
-    /// Where others reach it.
     pub address: SocketAddr,
 }
 
-/// This replica among the others.
-pub struct Replicas {
+/// This replica's view of the cluster.
+pub struct Cluster {
     me: Peer,
     sealer: Sealer,
     http: reqwest::Client,
-    /// The others, as of the last time that the store told.
+    /// The other replicas, as last read from the store.
     others: ArcSwap<Vec<Peer>>,
-    /// How many that are, with this one.
+    /// The number of replicas, this one included.
     count: Arc<AtomicU32>,
-    /// Sessions that have ended here, to be written down.
-    endings: mpsc::Sender<Ending>,
-    /// Those that could not be.
-    endings_lost: AtomicU64,
-    refusals: Refusals,
-    /// The proofs of others.
-    seen: Seen,
-    /// For what all others have to hear.
-    telling: Arc<Turns>,
-    /// For what keeps sessions from ending.
-    telling_use: Arc<Turns>,
+    /// Sessions that ended here, on their way to the store.
+    ended_here: mpsc::Sender<UnwrittenEnd>,
+    /// Ended sessions that did not fit into the queue.
+    unwritten_lost: AtomicU64,
+    refusals: RefusalLog,
+    used_proofs: UsedProofs,
+    /// For notices to all replicas.
+    notices: Arc<NoticeQuota>,
+    /// For notices that keep a session alive.
+    use_notices: Arc<NoticeQuota>,
 }
 
-/// Why this gateway cannot be one of several.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplicasError {
-    /// Others could not reach it.
+pub enum ClusterError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// It cannot reach others.
-    #[error("HTTP cannot be spoken to other replicas: {0}")]
+    #[error("cannot send requests to other replicas: {0}")]
     Http(#[from] reqwest::Error),
-    /// It does not learn of others.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-impl Replicas {
-    /// Joins the others, by the store. `bound` is where this one listens for them, by `config.replicas`; how many there are is
-    /// kept in `count`. What is given besides is to be kept running.
+impl Cluster {
+    /// Joins the cluster. `bound` is the address on which this replica listens for others; `count`
+    /// receives the number of replicas. The membership must be kept running.
     pub async fn join(
         config: &Config,
         bound: SocketAddr,
         store: Store,
         count: Arc<AtomicU32>,
-    ) -> Result<(Arc<Self>, Membership), ReplicasError> {
+    ) -> Result<(Arc<Self>, Membership), ClusterError> {
         let advertised = config.replicas.as_ref().and_then(|replicas| replicas.address);
         let address = address::own(advertised, bound).await?;
         let me = Peer { id: uuid::Uuid::new_v4().simple().to_string(), address };
@@ -126,67 +119,72 @@ impl Replicas {
             .tcp_keepalive(KEEP_ALIVE)
             .tcp_nodelay(true)
             .build()?;
-        let (endings, ended) = mpsc::channel(ENDINGS_WAITING_MAX);
-        let replicas = Arc::new(Self {
+        let (ended_here, ended) = mpsc::channel(UNWRITTEN_MAX);
+        let cluster = Arc::new(Self {
             me,
             sealer: Sealer::new(&config.session_keys),
             http,
             others: ArcSwap::default(),
             count,
-            endings,
-            endings_lost: AtomicU64::new(0),
-            refusals: Refusals::default(),
-            seen: Seen::new(proof::GOOD_FOR),
-            telling: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
-            telling_use: Turns::new(TELLING_MAX, TELLING_OF_TENANT_MAX),
+            ended_here,
+            unwritten_lost: AtomicU64::new(0),
+            refusals: RefusalLog::default(),
+            used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),
+            notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
+            use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
-        let membership = Membership::new(replicas.clone(), store, ended);
-        membership.beat().await?;
-        Ok((replicas, membership))
+        members::heartbeat(&store, &cluster).await?;
+        let membership = Membership::new(cluster.clone(), store, ended);
+        Ok((cluster, membership))
     }
 
-    /// This one, as the others know it.
     pub fn me(&self) -> &Peer {
         &self.me
     }
 
-    /// All others, and `keeper` if it is not known to be one of them.
-    pub fn others_and(&self, keeper: Option<&Peer>) -> Vec<Peer> {
+    /// Returns all other replicas, and `owner` if it is not among them.
+    pub fn others_and(&self, owner: Option<&Peer>) -> Vec<Peer> {
         let others = self.others.load();
-        let unknown = keeper.filter(|keeper| others.iter().all(|other| other.id != keeper.id));
+        let unknown = owner.filter(|owner| others.iter().all(|other| other.id != owner.id));
         others.iter().chain(unknown).cloned().collect()
     }
 
-    /// Tells others something, and waits a little while until they have heard it. Who cannot be reached is left out.
-    pub async fn tell(&self, to: &[Peer], letter: &Letter) {
-        let told = to.iter().map(|peer| async {
-            match self.send(peer, letter).await {
-                // Read to its end, so that the connection can be used again.
-                Ok(heard) => drop(heard.bytes().await),
+    /// Sends a request to several replicas, and waits briefly for their answers. Unreachable ones
+    /// are skipped.
+    pub async fn notify(&self, to: &[Peer], request: &PeerRequest) {
+        let sent = to.iter().map(|peer| async {
+            match self.send(peer, request).await {
+                // Read to the end, so that the connection can be reused.
+                Ok(answer) => drop(answer.bytes().await),
                 Err(error) => {
-                    tracing::debug!(replica = %peer.address, %error, "a replica was not told");
+                    tracing::debug!(replica = %peer.address, %error, "a notice was not received");
                 }
             }
         });
-        let _ = timeout(TELL_TIMEOUT, join_all(told)).await;
+        let _ = timeout(NOTICE_TIMEOUT, join_all(sent)).await;
     }
 
-    /// A turn to tell something that concerns `tenant`. There is none while too much is being told.
-    pub fn turn(&self, tenant: &TenantId) -> Option<Turn> {
-        self.telling.take(tenant)
+    /// Returns a permit for one notice that concerns `tenant`, unless too many are in flight.
+    pub fn notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+        self.notices.take(tenant)
     }
 
-    /// The same to tell that a session of `tenant` is in use.
-    pub fn turn_for_use(&self, tenant: &TenantId) -> Option<Turn> {
-        self.telling_use.take(tenant)
+    /// Returns a permit for one notice that a session of `tenant` is in use.
+    pub fn use_notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+        self.use_notices.take(tenant)
     }
 
-    /// Tells others something without waiting.
-    pub fn tell_later(self: &Arc<Self>, turn: Turn, to: Vec<Peer>, letter: Letter) {
-        let replicas = self.clone();
+    /// Sends a notice without waiting for answers.
+    pub fn notify_in_background(
+        self: &Arc<Self>,
+        permit: NoticePermit,
+        to: Vec<Peer>,
+        request: PeerRequest,
+    ) {
+        let cluster = self.clone();
         tokio::spawn(async move {
-            replicas.tell(&to, &letter).await;
-            drop(turn);
+            cluster.notify(&to, &request).await;
+            drop(permit);
         });
     }
 }

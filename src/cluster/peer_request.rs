@@ -1,7 +1,6 @@
-//! A request on its way to another replica.
+//! Requests to other replicas.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,19 +12,20 @@ use reqwest::header::{
 use reqwest::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::{Peer, Replicas};
+use super::{Cluster, Peer};
+use crate::common::error_chain::error_chain;
 
-/// The header that has the proof.
+/// Carries the proof of a request.
 pub static PROOF: HeaderName = HeaderName::from_static("trunkline-replica-proof");
-/// The header of an answer that shows that the replica has opened the proof.
+/// Shows, in an answer, that the replica has opened the proof.
 pub static REPLICA: HeaderName = HeaderName::from_static("trunkline-replica");
-/// The header of an answer that says which replica has refused the proof.
+/// Names, in an answer, the replica that refused the proof.
 pub static REFUSED_BY: HeaderName = HeaderName::from_static("trunkline-replica-refused");
-/// How often it is said of a replica that it refuses.
-const REFUSAL_SAID_EVERY: Duration = Duration::from_secs(60);
+/// Applies to each replica.
+const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Headers that are about one connection, or are made anew for each.
-static OF_CONNECTION: [HeaderName; 11] = [
+/// Headers that belong to one connection, or are set for each.
+static CONNECTION_HEADERS: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     PROXY_AUTHENTICATE,
@@ -39,75 +39,75 @@ static OF_CONNECTION: [HeaderName; 11] = [
     EXPECT,
 ];
 
-/// A request as it came. Not to be printed: it has what lets a caller in.
+/// A request as received. Has no `Debug`: it contains credentials.
 #[derive(Clone)]
-pub struct Letter {
-    /// Its method.
+pub struct PeerRequest {
     pub method: Method,
-    /// Its path, without a query.
+    /// Without a query.
     pub path: String,
-    /// Those of its headers that are not about the connection.
+    /// Without those that belong to the connection.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Bytes,
 }
 
-/// Why a replica gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It is not there: it has not seen the request.
-    #[error("it is not there: {0}")]
+    /// The replica has not seen the request.
+    #[error("the replica is gone: {0}")]
     Gone(String),
-    /// It is there, and has not taken the request.
+    /// The replica has not accepted the request.
     #[error(
-        "it refuses the proof: `session_keys` must be the same in all replicas, and their clocks be right"
+        "the replica refuses the proof: `session_keys` must be the same in all replicas, and their \
+         clocks be right"
     )]
     Refused,
-    /// It may have seen the request.
-    #[error("it broke off: {0}")]
+    /// The replica may have seen the request.
+    #[error("the replica broke off: {0}")]
     Broken(String),
 }
 
-impl Replicas {
-    /// Sends a request to another replica, and waits for its answer to begin. How long that may take is up to the caller.
-    pub async fn send(&self, to: &Peer, letter: &Letter) -> Result<Response, SendError> {
-        let mut proven = self.prove(to, letter);
+impl Cluster {
+    /// Sends a request to another replica, and waits for the head of its answer. The caller sets
+    /// the timeout.
+    pub async fn send(&self, to: &Peer, request: &PeerRequest) -> Result<Response, SendError> {
+        let mut proven = self.prove(to, request);
         let headers = std::mem::take(&mut proven.headers);
-        let url = format!("http://{}{}", to.address, letter.path);
-        let request = self.http.request(letter.method.clone(), url).headers(headers);
-        let request = request.header(&PROOF, &proven.proof).body(letter.body.clone());
-        let response = request.send().await.map_err(SendError::of)?;
-        let said = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        // Whatever else is at its address now has not opened the proof.
-        if said(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
+        let url = format!("http://{}{}", to.address, request.path);
+        let outgoing = self.http.request(request.method.clone(), url).headers(headers);
+        let outgoing = outgoing.header(&PROOF, &proven.proof).body(request.body.clone());
+        let response = outgoing.send().await.map_err(SendError::of)?;
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        // Anything else at this address cannot have opened the proof.
+        if header(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
             return Ok(response);
         }
         let status = response.status();
-        if status == StatusCode::FORBIDDEN && said(&REFUSED_BY) == Some(&to.id) {
-            self.refusals.note(to);
+        if status == StatusCode::FORBIDDEN && header(&REFUSED_BY) == Some(&to.id) {
+            self.refusals.log(to);
             return Err(SendError::Refused);
         }
-        Err(SendError::Gone(format!("what is at its address answers with {}", status.as_u16())))
+        Err(SendError::Gone(format!("its address answers with {}", status.as_u16())))
     }
 }
 
-/// Which replicas have refused what this one sends, of late.
+/// When each replica was last logged to refuse this one's requests.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<HashMap<String, Instant>>);
+pub(super) struct RefusalLog(Mutex<HashMap<String, Instant>>);
 
-impl Refusals {
-    /// Says so, if it was not said a moment ago. Tells whether it was.
-    fn note(&self, by: &Peer) -> bool {
-        let mut said = self.0.lock();
-        said.retain(|_, at| at.elapsed() < REFUSAL_SAID_EVERY);
-        if said.contains_key(&by.id) {
+impl RefusalLog {
+    /// Logs a refusal, at most once in [`REFUSAL_LOGGED_EVERY`]. Returns whether it did.
+    fn log(&self, by: &Peer) -> bool {
+        let mut logged = self.0.lock();
+        logged.retain(|_, at| at.elapsed() < REFUSAL_LOGGED_EVERY);
+        if logged.contains_key(&by.id) {
             return false;
         }
-        said.insert(by.id.clone(), Instant::now());
-        drop(said);
+        logged.insert(by.id.clone(), Instant::now());
+        drop(logged);
         tracing::warn!(
             replica = %by.address,
-            "a replica refuses what this one sends: `session_keys` must be the same in all, and their clocks be right"
+            "a replica refuses this one's requests: `session_keys` must be the same in all, \
+             and their clocks be right"
         );
         true
     }
@@ -116,22 +116,17 @@ impl Refusals {
 impl SendError {
     fn of(error: reqwest::Error) -> Self {
         let (is_connect, error) = (error.is_connect() || error.is_builder(), error.without_url());
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text += &format!(": {error}");
-            cause = error.source();
-        }
+        let text = error_chain(&error);
         if is_connect { Self::Gone(text) } else { Self::Broken(text) }
     }
 }
 
-/// The headers that are not about the connection, nor between replicas.
+/// Returns the headers that belong neither to the connection nor to the link between replicas.
 pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<_> = named.flat_map(|value| value.split(',').map(str::trim)).collect();
     let is_passed_on = |name: &HeaderName| {
-        !OF_CONNECTION.contains(name)
+        !CONNECTION_HEADERS.contains(name)
             && *name != PROOF
             && *name != REPLICA
             && !named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str()))
@@ -147,18 +142,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_said_of_each_replica_that_it_refuses_but_not_each_time() {
-        let refusals = Refusals::default();
+    async fn a_refusal_is_logged_for_each_replica_but_not_each_time() {
+        let refusals = RefusalLog::default();
         let peer = |id: &str| Peer { id: id.to_owned(), address: ([10, 0, 0, 1], 1).into() };
-        assert!(refusals.note(&peer("one")) && refusals.note(&peer("other")));
-        assert!(!refusals.note(&peer("one")));
-        advance(REFUSAL_SAID_EVERY).await;
-        assert!(refusals.note(&peer("one")) && !refusals.note(&peer("one")));
+        assert!(refusals.log(&peer("one")) && refusals.log(&peer("other")));
+        assert!(!refusals.log(&peer("one")));
+        advance(REFUSAL_LOGGED_EVERY).await;
+        assert!(refusals.log(&peer("one")) && !refusals.log(&peer("one")));
         assert_eq!(refusals.0.lock().len(), 1);
     }
 
     #[test]
-    fn what_is_about_the_connection_is_not_passed_on() {
+    fn headers_of_the_connection_are_not_passed_on() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Hop"),

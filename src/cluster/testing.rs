@@ -1,4 +1,4 @@
-//! Replicas for tests.
+//! A replica for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -6,28 +6,28 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::notice_quota::Turns;
-use super::peer_request::Refusals;
-use super::proof::GOOD_FOR;
-use super::seen::Seen;
-use super::{Peer, Replicas};
+use super::notice_quota::NoticeQuota;
+use super::peer_request::RefusalLog;
+use super::proof::ACCEPTED_FOR;
+use super::used_proofs::UsedProofs;
+use super::{Cluster, Peer};
 use crate::common::seal::Sealer;
 use crate::config::Secret;
 
-/// One that nobody has heard of.
-pub(crate) fn replica(key: &str) -> Replicas {
+/// Returns a replica that no other knows.
+pub(crate) fn replica(key: &str) -> Cluster {
     let id = uuid::Uuid::new_v4().simple().to_string();
-    Replicas {
+    Cluster {
         me: Peer { id, address: ([127, 0, 0, 1], 1).into() },
         sealer: Sealer::new(&[Secret::new(key.to_owned())]),
         http: reqwest::Client::new(),
         others: ArcSwap::default(),
         count: Arc::default(),
-        endings: mpsc::channel(1).0,
-        endings_lost: AtomicU64::new(0),
-        refusals: Refusals::default(),
-        seen: Seen::new(GOOD_FOR),
-        telling: Turns::new(1, 1),
-        telling_use: Turns::new(1, 1),
+        ended_here: mpsc::channel(1).0,
+        unwritten_lost: AtomicU64::new(0),
+        refusals: RefusalLog::default(),
+        used_proofs: UsedProofs::new(ACCEPTED_FOR),
+        notices: NoticeQuota::new(1, 1),
+        use_notices: NoticeQuota::new(1, 1),
     }
 }

@@ -1,4 +1,4 @@
-//! Names and ids, parsed once at the edge and trusted afterwards.
+//! Ids, parsed once at the edge and trusted afterwards.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,20 +6,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::{NoContext, Timestamp, Uuid};
 
-/// The longest server id: short enough that `server__tool` stays within what clients accept.
+/// Short enough that `server__tool` stays within the length that clients accept.
 const SERVER_ID_LEN_MAX: usize = 32;
-/// The longest tenant id.
 const TENANT_ID_LEN_MAX: usize = 64;
 
 /// Names one configured server. Part of URLs and of metric labels.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(Arc<str>);
 
-/// Names whoever a call belongs to.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(Arc<str>);
 
-/// Names one session of an MCP client of the legacy era.
+/// Names one session of a legacy MCP client.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
@@ -27,10 +25,10 @@ pub struct SessionId(Uuid);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(Uuid);
 
-/// Why a text is no id.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`{text}` is not a valid {kind} id: use 1 to {len_max} characters of A-Z, a-z, 0-9, `-` and `_`, starting with a letter or digit{extra}"
+    "`{text}` is not a valid {kind} id: use 1 to {len_max} characters of A-Z, a-z, 0-9, `-` and \
+     `_`, starting with a letter or digit{extra}"
 )]
 pub struct InvalidId {
     kind: &'static str,
@@ -40,97 +38,64 @@ pub struct InvalidId {
 }
 
 impl ServerId {
-    /// Parses a server id. `__` is kept free, also at the seam: it separates server and tool in MCP tool
-    /// names, and the first one must be the one that separates.
+    /// Reserves `__`, which separates server and tool in MCP tool names. The first one must be the
+    /// separator, so an id may not end in `_` either.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
         if is_plain_name(text, SERVER_ID_LEN_MAX) && !text.contains("__") && !text.ends_with('_') {
             return Ok(Self(text.into()));
         }
-        Err(InvalidId {
-            kind: "server",
-            text: text.to_owned(),
-            len_max: SERVER_ID_LEN_MAX,
-            extra: ", without `__`, not ending in `_`",
-        })
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+        let (text, extra) = (text.to_owned(), ", without `__`, not ending in `_`");
+        Err(InvalidId { kind: "server", text, len_max: SERVER_ID_LEN_MAX, extra })
     }
 }
 
 impl TenantId {
-    /// Parses a tenant id.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
         if is_plain_name(text, TENANT_ID_LEN_MAX) {
             return Ok(Self(text.into()));
         }
-        Err(InvalidId {
-            kind: "tenant",
-            text: text.to_owned(),
-            len_max: TENANT_ID_LEN_MAX,
-            extra: "",
-        })
+        let text = text.to_owned();
+        Err(InvalidId { kind: "tenant", text, len_max: TENANT_ID_LEN_MAX, extra: "" })
     }
 
-    /// The gateway itself, for its own requests to a backend (handshake, tool lists). No tenant can
-    /// have this name, since `parse` refuses the leading underscore.
+    /// The gateway, for its own requests to a backend (handshake, tool lists). No tenant can have
+    /// this id: `parse` refuses the leading underscore.
     pub fn gateway() -> Self {
         Self("_gateway".into())
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
 impl CallId {
-    /// A new id, unique over all replicas and sortable by time.
-    pub fn new() -> Self {
+    /// Returns an id that is unique over all replicas and sortable by time.
+    pub fn generate() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Without the counter that orders ids within a millisecond: it is behind a lock that all calls share.
+        // Without the counter that orders ids within a millisecond: its lock is shared by all
+        // calls.
         Self(Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos())))
     }
 }
 
 impl SessionId {
-    /// A new id that cannot be guessed.
-    pub fn new() -> Self {
+    /// Returns an id that cannot be guessed.
+    pub fn generate() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// Enough of the id to tell it from others, too little to guess it by.
+    /// Returns enough of the id for logs, too little to guess the rest.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }
 
-    /// The id in 16 bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// The id that its text names.
     pub fn parse(text: &str) -> Option<Self> {
         Uuid::try_parse(text).ok().map(Self)
     }
 
-    /// The id that [`SessionId::as_bytes`] gave.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
-    }
-}
-
-impl Default for SessionId {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Default for CallId {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -140,45 +105,37 @@ fn is_plain_name(text: &str, len_max: usize) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-macro_rules! text_id {
-    ($type:ident) => {
+macro_rules! formatted {
+    ($type:ident, $id:ident => $text:expr) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                let $id = self;
+                fmt::Display::fmt(&$text, f)
             }
         }
 
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+formatted!(CallId, id => id.0.simple());
+formatted!(SessionId, id => id.0.simple());
+formatted!(ServerId, id => id.0);
+formatted!(TenantId, id => id.0);
+
+macro_rules! text_id {
+    ($type:ident) => {
+        impl $type {
+            pub fn as_str(&self) -> &str {
+                &self.0
             }
         }
 
-        // Lets maps keyed by the id be asked with a plain `&str`, without building an id first.
+        // Allows a lookup by `&str` in maps that are keyed by the id.
         impl std::borrow::Borrow<str> for $type {
             fn borrow(&self) -> &str {
                 &self.0

@@ -1,51 +1,67 @@
-//! What would hold up others is done aside, by threads that have nothing else to do.
+//! Runs long computations on threads of their own, so that they do not delay other tasks.
 
 use std::future::pending;
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// A message that is longer than this is read aside. One of 16 MiB takes milliseconds, in which a worker of the runtime would do
-/// nothing for anybody else; handing over a short one takes longer than reading it.
+/// Longer messages are offloaded. Reading 16 MiB takes milliseconds, in which a worker would serve
+/// nobody else; handing over a short message costs more than reading it.
 pub const LONG: usize = 256 * 1024;
 
-/// Turns to do something aside, first come, first served. There are half as many as processors, which all the process shares and
-/// so do these: the workers keep the other half, and names are looked up and programs started by threads of the same pool.
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(turns()));
-
-fn turns() -> usize {
-    (available_parallelism().map_or(1, NonZero::get) / 2).max(1)
+/// Runs long computations, first come, first served. Clones share the permits.
+#[derive(Clone, Debug)]
+pub struct Offload {
+    permits: Arc<Semaphore>,
 }
 
-/// Does it aside, when it is its turn.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let turn = TURNS.acquire().await.expect("there are always turns");
-    let work = move || {
-        // As long as the work, whether or not anybody still waits for that.
-        let _turn = turn;
-        work()
-    };
-    match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
-        Ok(done) => done,
-        Err(Ok(panic)) => resume_unwind(panic),
-        // The runtime ends, and with it whoever waits here.
-        Err(Err(_)) => pending().await,
+impl Offload {
+    /// Allows half as many computations as processors, so that the runtime's workers keep the other
+    /// half.
+    pub fn new() -> Self {
+        Self::with_permits(available_parallelism().map_or(1, NonZero::get) / 2)
+    }
+
+    fn with_permits(permits: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits.max(1))) }
+    }
+
+    /// Runs `work` on a blocking thread, once there is a permit.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let permit = self.permits.clone().acquire_owned().await.expect("it is never closed");
+        let work = move || {
+            // Held as long as the work runs, even if nobody waits for it any more.
+            let _permit = permit;
+            work()
+        };
+        match spawn_blocking(work).await.map_err(JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => resume_unwind(panic),
+            // The runtime ends, and this task with it.
+            Err(Err(_)) => pending().await,
+        }
+    }
+
+    /// Runs `work` for a message of `len` bytes; offloads it if the message is long.
+    pub async fn run_if_long<T: Send + 'static>(
+        &self,
+        len: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if len <= LONG { work() } else { self.run(work).await }
     }
 }
 
-/// Does what is to be done with a message of `len` bytes; aside, if it is long.
-pub async fn aside_if_long<T: Send + 'static>(
-    len: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    if len <= LONG { work() } else { aside(work).await }
+impl Default for Offload {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
-/// To see that something is done aside.
 #[cfg(test)]
 pub mod testing {
     use std::pin::pin;
@@ -55,8 +71,8 @@ pub mod testing {
     use tokio::runtime::Builder;
     use tokio::task::spawn_blocking;
 
-    /// Whether some of it is done aside: it does not end as long as there is no thread for that.
-    pub fn is_done_aside(work: impl Future) -> bool {
+    /// Returns whether some of the work is offloaded: then it waits for a free thread.
+    pub fn is_offloaded(work: impl Future) -> bool {
         let runtime =
             Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
@@ -77,7 +93,6 @@ pub mod testing {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
@@ -88,14 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_aside_before_its_turn() {
-        // One thread does one after the other.
+    fn nothing_is_offloaded_without_a_permit() {
+        let offload = Offload::with_permits(2);
+        // One thread runs one job at a time.
         let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
-            let others = TURNS.acquire_many(turns() as u32).await.unwrap();
+            let others = offload.permits.acquire_many(2).await.unwrap();
             let is_done = Arc::new(AtomicBool::new(false));
             let done = is_done.clone();
-            let mut work = pin!(aside(move || done.store(true, Ordering::Relaxed)));
+            let mut work = pin!(offload.run(move || done.store(true, Ordering::Relaxed)));
             assert!(poll_immediate(&mut work).await.is_none());
             spawn_blocking(|| ()).await.unwrap();
             assert!(!is_done.load(Ordering::Relaxed));
@@ -106,21 +122,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_lasts_as_long_as_its_work_whoever_waits_for_it() {
-        let others = TURNS.acquire_many(turns() as u32 - 1).await.unwrap();
+    async fn a_permit_is_held_as_long_as_the_work_runs_whoever_waits_for_it() {
+        let offload = Offload::with_permits(1);
         let (release, until) = channel::<()>();
         let (begin, begun) = oneshot::channel();
-        let waiting = tokio::spawn(aside(move || {
-            let _ = begin.send(());
-            until.recv()
-        }));
+        let shared = offload.clone();
+        let work = async move {
+            shared
+                .run(move || {
+                    let _ = begin.send(());
+                    until.recv()
+                })
+                .await
+        };
+        let waiting = tokio::spawn(work);
         begun.await.unwrap();
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
-        assert!(TURNS.try_acquire().is_err());
+        assert!(offload.permits.try_acquire().is_err());
         drop(release);
-        // It comes back, and so do those of the others.
-        drop(others);
-        drop(TURNS.acquire_many(turns() as u32).await.unwrap());
+        drop(offload.permits.acquire().await.unwrap());
     }
 }

@@ -1,8 +1,8 @@
-//! Small texts that go out to clients and come back, such as session tokens: sealed, so that a client can
-//! neither read nor change them, nor use one for what it was not made for. Tenants' secrets are sealed in the same
-//! way, by other keys, before they go to the store.
+//! Seals small texts that go out to clients and come back, such as session tokens. A client can
+//! neither read nor alter them, nor use them for another purpose. Tenants' secrets are sealed in
+//! the same way, with other keys, before they go to the store.
 //!
-//! XChaCha20-Poly1305, whose nonces are long enough to be drawn at random. A sealed text is base64url of
+//! XChaCha20-Poly1305, whose nonces are long enough to be random. A sealed text is base64url of
 //! nonce, ciphertext and tag.
 
 use std::fmt;
@@ -15,44 +15,42 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Secret;
 
-/// The longest sealed text that is opened. Headers are shorter anyway; this bounds those in bodies.
+/// Bounds sealed texts in bodies; headers are shorter anyway.
 const SEALED_LEN_MAX: usize = 64 << 10;
 const NONCE_LEN: usize = 24;
 const TAG_LEN: usize = 16;
-/// The longest text to seal: a longer one could not be opened again.
+/// A longer text could not be opened again.
 pub const PLAIN_LEN_MAX: usize = SEALED_LEN_MAX / 4 * 3 - NONCE_LEN - TAG_LEN;
-/// Keeps these keys apart from any others that the same secret may serve for.
+/// Separates these keys from other uses of the same secret.
 const KEY_LABEL: &[u8] = b"trunkline seal 1\0";
 
-/// Seals with its first key and opens with each, so that keys can be replaced while texts sealed by the old
-/// one are still about.
+/// Seals with the first key and opens with any, so that keys can be replaced while texts sealed by
+/// an old one are in use.
 pub struct Sealer {
     ciphers: Vec<XChaCha20Poly1305>,
 }
 
-/// What a text is sealed for. For anything else it cannot be opened.
+/// A text sealed for one purpose cannot be opened for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The token that names an MCP session.
     Session,
-    /// What a server wants back with a client's next request.
+    /// State that a server wants back with the client's next request.
     RequestState,
-    /// What a tenant has given a server of its own, in the store.
     TenantSecret,
-    /// The proof that a request comes from another replica.
+    /// The proof that a request comes from a replica.
     Replica,
-    /// The proof that an answer does.
+    /// The proof that an answer comes from a replica.
     ReplicaAnswer,
 }
 
 impl Sealer {
-    /// A sealer with these keys. Without any it has a random one, and nothing it seals outlives it.
+    /// Without keys, uses a random one: sealed texts are then lost with the process.
     pub fn new(keys: &[Secret]) -> Self {
         if keys.is_empty() { Self::random() } else { Self::labelled(KEY_LABEL, keys) }
     }
 
-    /// A sealer for what outlives this process, with at least one key. With another label, the same texts are other
-    /// keys.
+    /// For texts that outlive the process; needs at least one key. The label separates uses of the
+    /// same secret.
     pub fn labelled(label: &[u8], keys: &[Secret]) -> Self {
         assert!(!keys.is_empty(), "what is kept must be sealed with a key that is kept too");
         let cipher = |key: &Secret| {
@@ -62,14 +60,13 @@ impl Sealer {
         Self { ciphers: keys.iter().map(cipher).collect() }
     }
 
-    /// A sealer with a key that nobody knows.
     pub fn random() -> Self {
         let key: [u8; 32] = rand::random();
         Self { ciphers: vec![XChaCha20Poly1305::new(&key.into())] }
     }
 
-    /// Seals at most [`PLAIN_LEN_MAX`] bytes into letters, digits, `-` and `_`. Whoever opens it must give
-    /// the same context, such as whose it is.
+    /// Seals at most [`PLAIN_LEN_MAX`] bytes into letters, digits, `-` and `_`. Opening needs the
+    /// same context, such as the tenant.
     pub fn seal(&self, purpose: Purpose, context: &[u8], plain: &[u8]) -> String {
         debug_assert!(plain.len() <= PLAIN_LEN_MAX, "{} bytes cannot be opened again", plain.len());
         let nonce: [u8; NONCE_LEN] = rand::random();
@@ -79,13 +76,12 @@ impl Sealer {
         URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
     }
 
-    /// What was sealed; nothing if it was not sealed here by one of the keys, for this purpose and in this
-    /// context.
+    /// Returns `None` unless the text was sealed by one of the keys, for this purpose and context.
     pub fn open(&self, purpose: Purpose, context: &[u8], sealed: &str) -> Option<Vec<u8>> {
         Some(self.open_by(purpose, context, sealed)?.1)
     }
 
-    /// The same, and which key has sealed it: 0 is the one that seals now.
+    /// Returns the index of the key as well: 0 is the key that seals now.
     pub fn open_by(
         &self,
         purpose: Purpose,
@@ -111,7 +107,7 @@ impl fmt::Debug for Sealer {
     }
 }
 
-/// What a sealed text is bound to. The purpose is always one byte, so no two pairs look the same.
+/// The purpose is always one byte, so that no two pairs are alike.
 fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
     let purpose = match purpose {
         Purpose::Session => 1,
@@ -136,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_can_be_opened() {
+    fn sealed_texts_can_be_opened() {
         let sealer = Sealer::random();
         for plain in [&b""[..], b"x", &[0xff; PLAIN_LEN_MAX]] {
             let sealed = sealer.seal(Session, b"acme", plain);
@@ -171,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_which_key_has_sealed() {
+    fn the_key_that_sealed_is_known() {
         let (old, both) = (sealer(&["old"]), sealer(&["new", "old"]));
         let by = |sealed: &str| both.open_by(Session, b"", sealed).map(|(key, _)| key);
         assert_eq!(by(&both.seal(Session, b"", b"x")), Some(0));
@@ -201,7 +197,7 @@ mod tests {
         for len in 0..sealed.len() {
             assert_eq!(sealer.open(Session, b"acme", &sealed[..len]), None, "{len} characters");
         }
-        // The text itself has one spelling, too: some decoders ignore its last bits.
+        // The text has one spelling only: some decoders ignore its last bits.
         for at in 0..sealed.len() {
             for other in "A_z09".chars().filter(|other| !sealed[at..].starts_with(*other)) {
                 let changed = format!("{}{other}{}", &sealed[..at], &sealed[at + 1..]);
@@ -214,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_not_even_decoded() {
+    fn too_long_texts_are_not_decoded() {
         let sealer = Sealer::random();
         assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX + 1)), None);
         assert_eq!(sealer.open(Session, b"", &"A".repeat(SEALED_LEN_MAX)), None);

@@ -1,68 +1,58 @@
-//! Who changed what.
+//! The audit log.
 
 use serde_json::Value;
-use sqlx::{Any, Transaction};
+
 use uuid::Uuid;
 
-use super::{Store, StoreError, in_time, now};
+use super::{Result, Store, StoreError, Tx, now, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::KeyId;
 
-/// Whoever makes a change.
+/// Names who makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor(String);
 
-/// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// Its id. Later ones are greater.
+    /// Later ones are greater.
     pub id: String,
-    /// When, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub at: i64,
-    /// Who, such as `cli:root`.
+    /// Such as `cli:root`.
     pub actor: String,
-    /// What was done, such as `key.create`.
+    /// Such as `key.create`.
     pub action: String,
-    /// To whom, such as `tenant:acme` or `key:0123456789AB`.
+    /// Such as `tenant:acme` or `key:0123456789AB`.
     pub target: String,
-    /// How it is now.
+    /// The state after the change.
     pub detail: Value,
 }
 
 impl Actor {
-    /// Somebody at the command line.
     pub fn cli(user: &str) -> Self {
         Self(format!("cli:{user}"))
     }
 
-    /// The gateway itself.
     pub(super) fn gateway() -> Self {
         Self("gateway".to_owned())
     }
 
-    /// Whoever calls for a tenant.
     pub fn tenant(id: &TenantId) -> Self {
         Self(format!("tenant:{id}"))
     }
 
-    /// The holder of a key.
     pub fn key(id: KeyId) -> Self {
         Self(format!("key:{id}"))
     }
 
-    /// As it is written down.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Store {
-    /// The last changes, the latest first: at most `limit`, and only those before an id, if one is given.
-    pub async fn audit(
-        &self,
-        limit: u32,
-        before: Option<&str>,
-    ) -> Result<Vec<AuditEntry>, StoreError> {
+    /// Returns the latest changes first: at most `limit`, and only those before the id `before`.
+    pub async fn audit(&self, limit: u32, before: Option<&str>) -> Result<Vec<AuditEntry>> {
         let entries = sqlx::query_as(
             "SELECT id, at, actor, action, target, detail FROM audit \
              WHERE $1 IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
@@ -70,7 +60,7 @@ impl Store {
         .bind(before)
         .bind(i64::from(limit));
         let rows: Vec<(String, i64, String, String, String, String)> =
-            in_time(entries.fetch_all(self.pool())).await?;
+            with_timeout(entries.fetch_all(self.pool())).await?;
         let entry = |(id, at, actor, action, target, detail): (_, _, _, _, _, String)| {
             let detail = serde_json::from_str(&detail)
                 .map_err(|error| StoreError::Corrupt(format!("audit entry {id}: {error}")))?;
@@ -80,14 +70,14 @@ impl Store {
     }
 }
 
-/// Notes a change in the transaction that makes it.
+/// Writes an entry in the transaction that makes the change.
 pub(super) async fn note(
-    transaction: &mut Transaction<'static, Any>,
+    transaction: &mut Tx,
     actor: &Actor,
     action: &str,
     target: String,
     detail: Value,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     sqlx::query(
         "INSERT INTO audit (id, at, actor, action, target, detail) VALUES ($1, $2, $3, $4, $5, $6)",
     )

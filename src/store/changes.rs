@@ -1,39 +1,35 @@
-//! Hearing of changes: every change of tenants, keys or pins increases a number, every change of secrets another, every
-//! end of sessions a third, and everybody compares it with the one they have seen. PostgreSQL says when to look; with SQLite, and now and then in
-//! any case, one looks unasked.
+//! Notices changes, whoever makes them. Each kind of data has a revision that every change
+//! increases, and readers compare it with the last one they saw. PostgreSQL notifies them; with
+//! SQLite, and from time to time in any case, they poll.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{Any, Transaction};
+
 use tokio::time::{sleep, timeout};
 
 use super::open::Kind;
-use super::{PATIENCE, Store, StoreError, in_time};
+use super::{QUERY_TIMEOUT, Result, Store, Tx, with_timeout};
 
 const CHANNEL: &str = "trunkline_changes";
-/// How often to look when nobody says when. Reading one row of a file is cheap.
+/// Reading one row of a file is cheap.
 const SQLITE_INTERVAL: Duration = Duration::from_millis(500);
-/// How often to look at PostgreSQL while it is silent: a connection may be dead without showing it, or lead to a pooler
-/// that passes on no notifications.
+/// For a connection that is dead without showing it, or a pooler that passes on no notifications.
 const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait before looking again for a database that is away.
-const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// The pause between attempts while the database is away.
+pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
 
-/// What is counted.
+/// The kinds of data that have a revision.
 #[derive(Clone, Copy)]
 pub(super) enum Subject {
-    /// Tenants, keys and pins.
     Policy,
-    /// Tenants' secrets.
     Secrets,
-    /// Sessions that have ended.
     Sessions,
 }
 
 impl Subject {
-    /// As its number is called in the table.
+    /// Returns the name in the table `revisions`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Policy => "policy",
@@ -43,7 +39,7 @@ impl Subject {
     }
 }
 
-/// Tells of changes of tenants, keys and pins, of secrets, or of ended sessions, whoever made them.
+/// Waits for changes of one kind of data.
 pub struct Changes {
     store: Store,
     subject: Subject,
@@ -52,17 +48,17 @@ pub struct Changes {
 }
 
 impl Store {
-    /// Changes of tenants and keys from now on.
+    /// Watches tenants, keys and pins.
     pub fn changes(&self) -> Changes {
         self.changes_of(Subject::Policy)
     }
 
-    /// Changes of secrets from now on.
+    /// Watches tenants' secrets.
     pub fn secret_changes(&self) -> Changes {
         self.changes_of(Subject::Secrets)
     }
 
-    /// Ends of sessions from now on.
+    /// Watches ended sessions.
     pub fn session_changes(&self) -> Changes {
         self.changes_of(Subject::Sessions)
     }
@@ -71,34 +67,35 @@ impl Store {
         Changes { store: self.clone(), subject, seen: None, listener: None }
     }
 
-    async fn revision(&self, subject: Subject) -> Result<i64, StoreError> {
+    async fn revision(&self, subject: Subject) -> Result<i64> {
         let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
-        in_time(revision.bind(subject.name()).fetch_one(self.pool())).await
+        with_timeout(revision.bind(subject.name()).fetch_one(self.pool())).await
     }
 }
 
 impl Changes {
-    /// Waits until something has changed since it was last asked; the first time it does not wait. Whoever loads what is
-    /// in the store after each answer misses nothing. Goes on waiting while the database is away.
-    /// May be dropped and asked again.
+    /// Waits for a change since the last call; the first call does not wait. A caller that reads
+    /// the store after each return misses nothing. Keeps waiting while the database is away. May be
+    /// dropped and called again.
     pub async fn next(&mut self) {
-        let mut told = true;
+        let mut is_notified = true;
         loop {
             if self.has_changed().await {
-                if !told {
-                    // A change without a word: whatever the listener listens to, it is not the database any more.
+                if !is_notified {
+                    // A change without a notification: the listener is no longer connected to this
+                    // database.
                     self.listener = None;
                 }
                 return;
             }
-            told = self.hint().await;
+            is_notified = self.wait_for_hint().await;
         }
     }
 
     async fn has_changed(&mut self) -> bool {
-        // Before the number is read: what changes after it is read is announced.
+        // Before the revision is read: later changes are notified.
         if self.store.0.kind == Kind::Postgres && self.listener.is_none() {
-            self.listener = in_time(listen(self.store.0.url.expose())).await.ok();
+            self.listener = with_timeout(listen(self.store.0.url.expose())).await.ok();
         }
         match self.store.revision(self.subject).await {
             Ok(revision) => self.seen.replace(revision) != Some(revision),
@@ -106,8 +103,8 @@ impl Changes {
         }
     }
 
-    /// Waits until it is worth while to look. Says whether the database has said so.
-    async fn hint(&mut self) -> bool {
+    /// Waits for a notification or the next poll. Returns whether the database sent one.
+    async fn wait_for_hint(&mut self) -> bool {
         let Some(listener) = &mut self.listener else {
             sleep(self.interval()).await;
             return false;
@@ -115,7 +112,8 @@ impl Changes {
         match timeout(POSTGRES_INTERVAL, listener.try_recv()).await {
             Ok(Ok(Some(_))) => true,
             Err(_) => false,
-            // The connection is lost, and with it what was announced meanwhile: the next look finds it.
+            // The connection is lost, and notifications with it: reading the revision finds the
+            // change.
             Ok(Ok(None) | Err(_)) => {
                 self.listener = None;
                 true
@@ -126,7 +124,7 @@ impl Changes {
     fn interval(&self) -> Duration {
         match self.store.0.kind {
             Kind::Sqlite => SQLITE_INTERVAL,
-            Kind::Postgres => RETRY_INTERVAL,
+            Kind::Postgres => RETRY_EVERY,
         }
     }
 }
@@ -136,7 +134,7 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
         .max_connections(1)
         .max_lifetime(None)
         .idle_timeout(None)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(QUERY_TIMEOUT)
         .connect_lazy_with(PgConnectOptions::from_str(url)?);
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
@@ -144,13 +142,13 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
     Ok(listener)
 }
 
-/// Increases the number, and so waits for whoever else does; tells those who listen when the transaction is done. Gives
-/// the number.
-pub(super) async fn announce(
+/// Increases the revision, which serialises changes of this kind. Listeners are notified when the
+/// transaction commits. Returns the revision.
+pub(super) async fn bump_revision(
     kind: Kind,
-    transaction: &mut Transaction<'static, Any>,
+    transaction: &mut Tx,
     subject: Subject,
-) -> Result<i64, StoreError> {
+) -> Result<i64> {
     let revision = sqlx::query_scalar(
         "UPDATE revisions SET value = value + 1 WHERE name = $1 RETURNING value",
     )
@@ -167,14 +165,14 @@ pub(super) async fn announce(
 mod tests {
     use super::*;
 
-    /// What is promised to whoever makes a change, the loading of what has changed included.
+    /// The promised delay until all replicas have read a change.
     const PROMISED: Duration = Duration::from_secs(2);
 
-    /// A change comes just after a look, nobody says so, and the next look, or the reading, fails once.
+    /// A change comes just after a poll, is not notified, and the next poll or read fails once.
     #[test]
-    fn looks_are_close_enough_to_keep_what_is_promised() {
+    fn polls_are_frequent_enough_for_the_promised_delay() {
         for interval in [SQLITE_INTERVAL, POSTGRES_INTERVAL] {
-            assert!(interval + RETRY_INTERVAL < PROMISED, "{interval:?}");
+            assert!(interval + RETRY_EVERY < PROMISED, "{interval:?}");
         }
     }
 }

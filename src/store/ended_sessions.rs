@@ -1,50 +1,45 @@
-//! MCP sessions that ended before their tokens did.
+//! MCP sessions that ended before their tokens expired.
 
 use sqlx::AssertSqlSafe;
 
-use super::changes::{Subject, announce};
-use super::{Store, StoreError, in_time, now, places};
+use super::changes::{Subject, bump_revision};
+use super::{Result, Store, StoreError, now, placeholders, with_timeout};
 use crate::common::ids::SessionId;
 
-/// Rows that are read at once.
-const PAGE: i64 = 5_000;
-/// Rows that are written by one statement.
+const ROWS_PER_READ: i64 = 5_000;
 const ROWS_PER_STATEMENT: usize = 200;
-/// Rows that are deleted by one statement.
 const DELETED_PER_STATEMENT: i64 = 1_000;
 
-/// Id, expiry and revision, as they stand there.
+/// Id, expiry and revision.
 type Row = (String, i64, i64);
 
-/// A session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSession {
-    /// Which.
     pub id: SessionId,
-    /// Until when its token would be good, in milliseconds since 1970.
+    /// The expiry of the session's token, in milliseconds since 1970.
     pub expires: i64,
 }
 
-/// How far they have been read. At first, not at all.
+/// How far ended sessions have been read.
 #[derive(Debug, Default)]
-pub struct EndedRead {
-    /// Which change has noted the last one. Later ones have greater numbers.
+pub struct EndedCursor {
+    /// The change that wrote the last one read.
     revision: i64,
-    /// The last one, as it stands in the store.
+    /// The last one read.
     id: String,
 }
 
 impl Store {
-    /// Notes that sessions have ended, each with the time when its token does. All replicas hear of it.
-    pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<(), StoreError> {
-        in_time(async {
+    /// Writes ended sessions, each with the expiry of its token. All replicas are notified.
+    pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<()> {
+        with_timeout(async {
             let mut write = self.write().await?;
-            let revision = announce(self.0.kind, &mut write, Subject::Sessions).await?;
+            let revision = bump_revision(self.0.kind, &mut write, Subject::Sessions).await?;
             for rows in ended.chunks(ROWS_PER_STATEMENT) {
                 let text = format!(
                     "INSERT INTO ended_sessions (id, expires, revision) VALUES {} \
                      ON CONFLICT (id) DO NOTHING",
-                    places(rows.len(), 3)
+                    placeholders(rows.len(), 3)
                 );
                 let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(false);
                 for (id, expires) in rows {
@@ -57,17 +52,14 @@ impl Store {
         .await
     }
 
-    /// Sessions that were not `read` before, in the order in which they were noted, and are still of interest: some of them,
-    /// none if there are no more. Changes are made one after the other, so that none comes later before one that was read.
-    /// A row that is none must not hide those after it, and is left out.
-    pub async fn ended_sessions(
-        &self,
-        read: &mut EndedRead,
-    ) -> Result<Vec<EndedSession>, StoreError> {
+    /// Returns some sessions after the cursor whose tokens have not expired, and advances it; none
+    /// if there are no more. Changes are serialised, so that no row appears behind the cursor.
+    /// Corrupt rows are skipped.
+    pub async fn ended_sessions(&self, read: &mut EndedCursor) -> Result<Vec<EndedSession>> {
         loop {
             let rows = self.ended_rows(read).await?;
             let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
-            *read = EndedRead { revision: *revision, id: last.clone() };
+            *read = EndedCursor { revision: *revision, id: last.clone() };
             let ended: Vec<_> = rows.iter().filter_map(ended).collect();
             if !ended.is_empty() {
                 return Ok(ended);
@@ -75,7 +67,7 @@ impl Store {
         }
     }
 
-    async fn ended_rows(&self, after: &EndedRead) -> Result<Vec<Row>, StoreError> {
+    async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>> {
         let rows = sqlx::query_as(
             "SELECT id, expires, revision FROM ended_sessions \
              WHERE (revision, id) > ($1, $2) AND expires > $3 ORDER BY revision, id LIMIT $4",
@@ -83,30 +75,29 @@ impl Store {
         .bind(after.revision)
         .bind(after.id.clone())
         .bind(now())
-        .bind(PAGE);
-        in_time(rows.fetch_all(self.pool())).await
+        .bind(ROWS_PER_READ);
+        with_timeout(rows.fetch_all(self.pool())).await
     }
 
-    /// Deletes those whose tokens have ended too.
-    pub async fn delete_ended_sessions(&self) -> Result<(), StoreError> {
+    /// Deletes those whose tokens have expired.
+    pub async fn delete_ended_sessions(&self) -> Result<()> {
         loop {
             let some = sqlx::query(
                 "DELETE FROM ended_sessions WHERE id IN \
                  (SELECT id FROM ended_sessions WHERE expires < $1 LIMIT $2)",
             );
             let some = some.bind(now()).bind(DELETED_PER_STATEMENT).execute(self.pool());
-            if in_time(some).await?.rows_affected() < DELETED_PER_STATEMENT.unsigned_abs() {
+            if with_timeout(some).await?.rows_affected() < DELETED_PER_STATEMENT.unsigned_abs() {
                 return Ok(());
             }
         }
     }
 }
 
-/// The session that a row is of.
 fn ended((id, expires, _): &Row) -> Option<EndedSession> {
     let session = SessionId::parse(id);
     if session.is_none() {
-        tracing::warn!(%id, "a row of `ended_sessions` is of no session, and is left out");
+        tracing::warn!(%id, "a row of `ended_sessions` has an invalid id, and is skipped");
     }
     Some(EndedSession { id: session?, expires: *expires })
 }

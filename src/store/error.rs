@@ -1,4 +1,4 @@
-//! What can go wrong with the store.
+//! Errors of the store.
 
 use sqlx::migrate::MigrateError;
 
@@ -6,40 +6,30 @@ use super::KeyOwner;
 use crate::common::ids::ServerId;
 use crate::pins::Hash;
 
-/// Why the store did not do what was asked. No text contains a password or a key.
+/// No message contains a password or a key.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The address is none.
     #[error("the store's URL cannot be used: {0}")]
     InvalidUrl(String),
-    /// The database cannot be reached, is too slow, or is not in a state to work. It may be later.
+    /// Temporary: the database cannot be reached, is too slow or overloaded.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// There is one already.
     #[error("there is a {0} already")]
     AlreadyExists(String),
-    /// There is none.
     #[error("there is no {0} in the store")]
     NotFound(String),
-    /// Its owner has as many active keys as are allowed.
     #[error("{0} has {max} active keys already; revoke one first", max = .0.active_keys_max())]
     TooManyKeys(KeyOwner),
-    /// The server has no such definition, or no longer, or it is approved already.
+    /// The definition has changed, is gone, or is approved already.
     #[error(
         "server `{server}` has no definition {hash} that is held back: it may have changed again; \
          `trunkline pin list {server}` shows what it has now"
     )]
-    NotHeld {
-        /// Which server.
-        server: ServerId,
-        /// What was to be approved.
-        hash: Hash,
-    },
-    /// More was asked for than is given at once.
+    NotHeld { server: ServerId, hash: Hash },
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),
-    /// The database has something in it that this version does not understand, or refused a statement.
-    #[error("the store has a fault: {0}")]
+    /// The database contains data that this version cannot read, or refused a statement.
+    #[error("the store has an error: {0}")]
     Corrupt(String),
 }
 
@@ -50,11 +40,11 @@ impl From<sqlx::Error> for StoreError {
             Io(_) | Tls(_) | Protocol(_) | PoolClosed | WorkerCrashed => {
                 Self::Unavailable(error.to_string())
             }
-            PoolTimedOut => Self::Unavailable("it gives no connection in time".to_owned()),
+            PoolTimedOut => Self::Unavailable("no connection in time".to_owned()),
             sqlx::Error::Database(cause) => {
                 let text = cause.to_string();
-                let passes = cause.code().is_some_and(|code| passes(&code));
-                if passes { Self::Unavailable(text) } else { Self::Corrupt(text) }
+                let is_temporary = cause.code().is_some_and(|code| is_temporary(&code));
+                if is_temporary { Self::Unavailable(text) } else { Self::Corrupt(text) }
             }
             _ => Self::Corrupt(error.to_string()),
         }
@@ -70,23 +60,24 @@ impl From<MigrateError> for StoreError {
                 other => other,
             },
             MigrateError::VersionMismatch(version) => Self::Corrupt(format!(
-                "migration {version} was not the one that this version has: is it a database of something else?"
+                "migration {version} differs from this version's: is it another program's database?"
             )),
             other => Self::Corrupt(other.to_string()),
         }
     }
 }
 
-/// Whether an error of a database speaks of its state and not of the statement.
-fn passes(code: &str) -> bool {
-    // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources (53), operator
-    // intervention (57), system (58), no such database, a standby.
+/// Returns whether a database error is about its state, not about the statement.
+fn is_temporary(code: &str) -> bool {
+    // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources
+    // (53), operator intervention (57), system (58), no such database, a standby.
     let classes = ["08", "28", "40", "53", "57", "58"];
     if code.len() == 5 {
         return classes.iter().any(|class| code.starts_with(class))
             || ["3D000", "25006"].contains(&code);
     }
-    // SQLite, the kind of error in the low byte: permission, busy, locked, read-only, input or output, full, cannot open.
+    // SQLite has the kind of error in the low byte: permission, busy, locked, read-only, input or
+    // output, full, cannot open.
     code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 3 | 5 | 6 | 8 | 10 | 13 | 14))
 }
 
@@ -95,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_told_from_what_does_not() {
+    fn temporary_errors_are_recognised() {
         for code in
             ["08006", "57P01", "57014", "53300", "40P01", "28P01", "5", "261", "10", "778", "14"]
         {
-            assert!(passes(code), "{code}");
+            assert!(is_temporary(code), "{code}");
         }
         for code in ["42601", "23505", "22001", "1", "11", "19", "2067", "", "HY000"] {
-            assert!(!passes(code), "{code}");
+            assert!(!is_temporary(code), "{code}");
         }
     }
 }

@@ -1,65 +1,48 @@
-//! API keys: whose they are, and until when. Of the keys themselves there are hashes only.
+//! API keys. The store has only their hashes.
 
 use std::fmt;
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+use sqlx::{AnyConnection, AssertSqlSafe};
 
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now, places};
+use super::tenants::skip_corrupt;
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
-/// Uses that one statement notes.
 const USES_PER_STATEMENT: usize = 200;
 
-/// Whose a key is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOwner {
-    /// A tenant's, for calls.
     Tenant(TenantId),
-    /// An administrator's.
     Admin,
 }
 
-/// What is kept of a key. Times are milliseconds since 1970.
+/// Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// Which.
     pub id: KeyId,
-    /// Whose.
     pub owner: KeyOwner,
-    /// What to compare with.
     pub hash: KeyHash,
-    /// What it is called, if it is.
     pub name: Option<String>,
-    /// When it was made.
     pub created: i64,
-    /// From when on it is not valid.
     pub expires: Option<i64>,
-    /// When it was revoked.
     pub revoked: Option<i64>,
-    /// When it was last used, as far as it has been noted.
+    /// As far as it has been written.
     pub last_used: Option<i64>,
 }
 
-/// Whether a key is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// It is.
     Active,
-    /// Not any more.
     Expired,
-    /// Somebody has taken it back.
     Revoked,
 }
 
-/// A key that was just made. It cannot be shown again.
+/// A new key. It cannot be shown again.
 #[derive(Debug)]
 pub struct NewKey {
-    /// The key.
     pub key: ApiKey,
-    /// What is kept of it.
     pub record: KeyRecord,
 }
 
@@ -67,7 +50,6 @@ type KeyRow =
     (String, Option<String>, String, Option<String>, i64, Option<i64>, Option<i64>, Option<i64>);
 
 impl KeyRecord {
-    /// Whether it is valid at a time.
     pub fn state(&self, now: i64) -> KeyState {
         match (self.revoked, self.expires) {
             (Some(_), _) => KeyState::Revoked,
@@ -78,7 +60,6 @@ impl KeyRecord {
 }
 
 impl KeyState {
-    /// In one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -89,8 +70,8 @@ impl KeyState {
 }
 
 impl KeyOwner {
-    /// How many keys may be active. Of a tenant's: the one in use, and the one that replaces it. Administrators are
-    /// several people, and each has a key.
+    /// Two for a tenant, so that one can replace the other. Administrators are several people, each
+    /// with a key.
     pub fn active_keys_max(&self) -> usize {
         match self {
             Self::Tenant(_) => 2,
@@ -98,7 +79,7 @@ impl KeyOwner {
         }
     }
 
-    /// As it stands in the table.
+    /// Returns the value of the column `tenant`.
     fn tenant(&self) -> Option<&str> {
         match self {
             Self::Tenant(id) => Some(id.as_str()),
@@ -108,33 +89,34 @@ impl KeyOwner {
 }
 
 impl Store {
-    /// One key, also if it is revoked or has expired.
-    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+    /// Returns a key, even if it is revoked or has expired.
+    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>> {
         let row = sqlx::query_as(
-            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys WHERE id = $1",
+            "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
+             WHERE id = $1",
         )
         .bind(id.as_str());
-        in_time(row.fetch_optional(self.pool())).await?.map(record).transpose()
+        with_timeout(row.fetch_optional(self.pool())).await?.map(record).transpose()
     }
 
-    /// All keys of one owner, the oldest first, also those that are not valid any more.
-    pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>, StoreError> {
+    /// Returns all keys of an owner, the oldest first, including revoked and expired ones.
+    pub async fn list_keys(&self, owner: &KeyOwner) -> Result<Vec<KeyRecord>> {
         let rows = sqlx::query_as(
             "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
              WHERE tenant = $1 OR ($1 IS NULL AND tenant IS NULL) ORDER BY created, id",
         )
         .bind(owner.tenant());
-        in_time(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
+        with_timeout(rows.fetch_all(self.pool())).await?.into_iter().map(record).collect()
     }
 
-    /// Makes a key. Whether there is such a tenant, the caller knows: it may stand in a configuration file.
+    /// Creates a key. The caller checks that the tenant exists: it may be in a configuration file.
     pub async fn create_key(
         &self,
         actor: &Actor,
         owner: &KeyOwner,
         name: Option<&str>,
         expires: Option<i64>,
-    ) -> Result<NewKey, StoreError> {
+    ) -> Result<NewKey> {
         let key = ApiKey::generate();
         let record = KeyRecord {
             id: key.id(),
@@ -146,7 +128,7 @@ impl Store {
             revoked: None,
             last_used: None,
         };
-        in_time(async {
+        with_timeout(async {
             let mut change = self.change().await?;
             if active(&mut change, owner).await? >= owner.active_keys_max() {
                 return Err(StoreError::TooManyKeys(owner.clone()));
@@ -160,9 +142,9 @@ impl Store {
         Ok(NewKey { key, record })
     }
 
-    /// Takes a key back. It may have been taken back before.
-    pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<(), StoreError> {
-        in_time(async {
+    /// Revokes a key. It may have been revoked before.
+    pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<()> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let owner: Option<(Option<String>,)> = sqlx::query_as(
                 "UPDATE keys SET revoked = COALESCE(revoked, $2) WHERE id = $1 RETURNING tenant",
@@ -181,23 +163,23 @@ impl Store {
         .await
     }
 
-    /// Notes when keys were last used. Earlier times than those noted are passed over, and so are unknown keys.
-    pub async fn note_uses(&self, uses: &[(KeyId, i64)]) -> Result<(), StoreError> {
+    /// Writes when keys were last used. Ignores unknown keys, and times before the stored ones.
+    pub async fn record_key_uses(&self, uses: &[(KeyId, i64)]) -> Result<()> {
         let mut uses = uses.to_vec();
-        // In one order, so that replicas wait for each other and not in a circle; one use of each key, the last.
+        // Sorted, so that replicas cannot deadlock; only the last use of each key.
         uses.sort_unstable_by(|(a, a_at), (b, b_at)| a.cmp(b).then(b_at.cmp(a_at)));
         uses.dedup_by_key(|(id, _)| *id);
         for uses in uses.chunks(USES_PER_STATEMENT) {
             let text = format!(
                 "WITH uses (id, at) AS (VALUES {}) UPDATE keys SET last_used = uses.at FROM uses \
                  WHERE keys.id = uses.id AND (keys.last_used IS NULL OR keys.last_used < uses.at)",
-                places(uses.len(), 2)
+                placeholders(uses.len(), 2)
             );
             let mut update = sqlx::query(AssertSqlSafe(text)).persistent(false);
             for (id, at) in uses {
                 update = update.bind(id.as_str()).bind(*at);
             }
-            in_time(update.execute(self.pool())).await?;
+            with_timeout(update.execute(self.pool())).await?;
         }
         Ok(())
     }
@@ -207,10 +189,7 @@ fn target(id: &KeyId) -> String {
     format!("key:{id}")
 }
 
-async fn active(
-    change: &mut Transaction<'static, Any>,
-    owner: &KeyOwner,
-) -> Result<usize, StoreError> {
+async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
     let active: i64 = sqlx::query_scalar(
         "SELECT COUNT(*) FROM keys WHERE (tenant = $1 OR ($1 IS NULL AND tenant IS NULL)) \
          AND revoked IS NULL AND (expires IS NULL OR expires > $2)",
@@ -222,12 +201,10 @@ async fn active(
     Ok(usize::try_from(active).unwrap_or(usize::MAX))
 }
 
-async fn write(
-    change: &mut Transaction<'static, Any>,
-    record: &KeyRecord,
-) -> Result<(), StoreError> {
+async fn write(change: &mut Tx, record: &KeyRecord) -> Result<()> {
     sqlx::query(
-        "INSERT INTO keys (id, tenant, hash, name, created, expires) VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO keys (id, tenant, hash, name, created, expires) \
+         VALUES ($1, $2, $3, $4, $5, $6)",
     )
     .bind(record.id.as_str())
     .bind(record.owner.tenant())
@@ -240,11 +217,8 @@ async fn write(
     Ok(())
 }
 
-/// Takes back what keys a tenant has; gives how many.
-pub(super) async fn revoke_all(
-    change: &mut Transaction<'static, Any>,
-    tenant: &TenantId,
-) -> Result<u64, StoreError> {
+/// Revokes all keys of a tenant. Returns how many.
+pub(super) async fn revoke_all(change: &mut Tx, tenant: &TenantId) -> Result<u64> {
     let revoked = sqlx::query("UPDATE keys SET revoked = $2 WHERE tenant = $1 AND revoked IS NULL")
         .bind(tenant.as_str())
         .bind(now())
@@ -253,21 +227,19 @@ pub(super) async fn revoke_all(
     Ok(revoked.rows_affected())
 }
 
-/// All keys that are not revoked.
-pub(super) async fn read_valid(
-    connection: &mut AnyConnection,
-) -> Result<Vec<KeyRecord>, StoreError> {
+/// Returns all keys that are not revoked.
+pub(super) async fn read_valid(connection: &mut AnyConnection) -> Result<Vec<KeyRecord>> {
     let rows = sqlx::query_as(
         "SELECT id, tenant, hash, name, created, expires, revoked, last_used FROM keys \
          WHERE revoked IS NULL",
     );
     let rows = rows.fetch_all(connection).await?.into_iter();
-    Ok(rows.map(record).filter_map(readable).collect())
+    Ok(rows.map(record).filter_map(skip_corrupt).collect())
 }
 
 fn record(
     (id, tenant, hash, name, created, expires, revoked, last_used): KeyRow,
-) -> Result<KeyRecord, StoreError> {
+) -> Result<KeyRecord> {
     let corrupt =
         |what: &str| StoreError::Corrupt(format!("the {what} of key `{id}` cannot be read"));
     Ok(KeyRecord {
@@ -282,7 +254,7 @@ fn record(
     })
 }
 
-fn owner(tenant: Option<String>) -> Result<KeyOwner, StoreError> {
+fn owner(tenant: Option<String>) -> Result<KeyOwner> {
     let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
     let id = TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
     Ok(KeyOwner::Tenant(id))

@@ -1,20 +1,22 @@
-//! Tenants, their keys and secrets, what they have used, which tools were approved, who changed what, and what replicas
-//! tell each other, in SQLite or PostgreSQL. The only place with SQL.
+//! Tenants, keys, secrets, usage, approved tools, the audit log and the cluster's state, in SQLite
+//! or PostgreSQL. The only place with SQL.
 //!
-//! One text serves both databases: `$1` parameters, TEXT and BIGINT. Where they differ, `open` says how.
+//! One statement serves both databases: `$1` parameters, TEXT and BIGINT. `open` has the
+//! differences.
 //!
-//! - `open`: connections
-//! - `migrations`: the list of migrations
-//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file per kind of row
-//! - `changes`: hearing of what others have changed
-//! - `error`: what can go wrong
+//! - `open`: connections; `migrations`: the list of migrations
+//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
+//!   per kind of row
+//! - `changes`: notices what others have changed; `follow` keeps copies in memory up to date
+//! - `error`: errors
 //!
-//! Every method ends within [`PATIENCE`], whatever the database does.
+//! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
 
 mod audit;
 mod changes;
 mod ended_sessions;
 mod error;
+mod follow;
 mod keys;
 mod migrations;
 mod open;
@@ -37,18 +39,23 @@ use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::changes::Changes;
-pub use self::ended_sessions::{EndedRead, EndedSession};
+pub(crate) use self::changes::RETRY_EVERY;
+pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
+pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
 pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
 
-/// How long anything may take. Callers wait for some of it.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Callers wait for some of the queries.
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An open store. Clones share it.
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+type Tx = Transaction<'static, Any>;
+
+/// A cheap handle.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -60,72 +67,73 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the store at `sqlite://path` or `postgres://…`; makes it if it is not there, and brings it up to date.
-    /// Without a key to hash with, it has one of its own.
-    pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self, StoreError> {
+    /// Opens the store at `sqlite://path` or `postgres://…`, creates it if it is missing, and
+    /// migrates it. Without `hash_key`, the store uses a key of its own.
+    pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
         let (kind, pool) = open::open(url).await?;
         let hasher = match hash_key {
             Some(key) => Hasher::new(key),
-            None => Hasher::new(&in_time(open::own_hash_key(&pool)).await?),
+            None => Hasher::new(&with_timeout(open::own_hash_key(&pool)).await?),
         };
         Ok(Self(Arc::new(Inner { kind, url: url.clone(), pool, hasher })))
     }
 
-    /// What hashes keys as those of the store are hashed.
+    /// Returns the hasher of the stored keys.
     pub fn hasher(&self) -> &Hasher {
         &self.0.hasher
     }
 
-    /// Closes all connections. SQLite then tidies up its files.
+    /// Closes all connections. SQLite then removes its temporary files.
     pub async fn close(&self) {
-        let _ = timeout(PATIENCE, self.0.pool.close()).await;
+        let _ = timeout(QUERY_TIMEOUT, self.0.pool.close()).await;
     }
 
     fn pool(&self) -> &AnyPool {
         &self.0.pool
     }
 
-    /// Sees the store as it is now, whatever others do meanwhile.
-    async fn snapshot(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    /// Begins a transaction that reads one consistent state, and ends when it is dropped.
+    async fn snapshot(&self) -> Result<Tx> {
         Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
     }
 
-    /// A transaction that writes.
-    async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    async fn write(&self) -> Result<Tx> {
         Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
     }
 
-    /// A transaction that changes tenants, keys or pins: there is one at a time, and all replicas hear of it.
-    async fn change(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
+    /// notified.
+    async fn change(&self) -> Result<Tx> {
         let mut transaction = self.write().await?;
-        changes::announce(self.0.kind, &mut transaction, Subject::Policy).await?;
+        changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
         Ok(transaction)
     }
 
-    /// A transaction that changes secrets, and the number of the change.
-    async fn change_secrets(&self) -> Result<(Transaction<'static, Any>, i64), StoreError> {
+    /// Begins a change of secrets. Returns its revision as well.
+    async fn change_secrets(&self) -> Result<(Tx, i64)> {
         let mut transaction = self.write().await?;
-        let revision = changes::announce(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        let revision =
+            changes::bump_revision(self.0.kind, &mut transaction, Subject::Secrets).await?;
         Ok((transaction, revision))
     }
 }
 
-/// Gives up after [`PATIENCE`]: a database that has stopped answers nothing, not even an error.
-async fn in_time<T, E: Into<StoreError>>(
+/// Gives up after [`QUERY_TIMEOUT`]: a database that hangs returns not even an error.
+async fn with_timeout<T, E: Into<StoreError>>(
     work: impl Future<Output = Result<T, E>>,
-) -> Result<T, StoreError> {
-    match timeout(PATIENCE, work).await {
+) -> Result<T> {
+    match timeout(QUERY_TIMEOUT, work).await {
         Ok(outcome) => outcome.map_err(Into::into),
-        Err(_) => Err(StoreError::Unavailable(format!("it gives no answer in {PATIENCE:?}"))),
+        Err(_) => Err(StoreError::Unavailable(format!("no answer in {QUERY_TIMEOUT:?}"))),
     }
 }
 
-/// `($1, $2), ($3, $4)`: places for the values of so many rows.
-fn places(rows: usize, columns: usize) -> String {
+/// Returns `($1, $2), ($3, $4)` for two rows of two columns.
+fn placeholders(rows: usize, columns: usize) -> String {
     let row = |row: usize| {
-        let places: Vec<String> =
+        let placeholders: Vec<String> =
             (1..=columns).map(|at| format!("${}", row * columns + at)).collect();
-        format!("({})", places.join(", "))
+        format!("({})", placeholders.join(", "))
     };
     (0..rows).map(row).collect::<Vec<_>>().join(", ")
 }
@@ -140,8 +148,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_has_its_place() {
-        assert_eq!(places(1, 1), "($1)");
-        assert_eq!(places(2, 3), "($1, $2, $3), ($4, $5, $6)");
+    fn every_value_has_a_placeholder() {
+        assert_eq!(placeholders(1, 1), "($1)");
+        assert_eq!(placeholders(2, 3), "($1, $2, $3), ($4, $5, $6)");
     }
 }

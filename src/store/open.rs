@@ -1,5 +1,5 @@
-//! Connections: where the database is, how it is opened and brought up to date. What the two databases do not have in
-//! common is here and in `changes`.
+//! Connects to the database and migrates it. The differences between the databases are here and in
+//! `changes`.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -16,36 +16,33 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
-use super::migrations::migrator;
-use super::{StoreError, in_time};
+use super::{Result, StoreError, with_timeout};
+use crate::common::keys::SECRET_LEN;
 use crate::config::Secret;
 
-/// PostgreSQL has 100 by default, for all replicas together.
+/// PostgreSQL allows 100 by default, for all replicas together.
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 /// One writes at a time; the others read.
 const SQLITE_CONNECTIONS_MAX: u32 = 5;
-/// Less than [`super::PATIENCE`], so that what waits for a connection says so.
+/// Less than [`super::QUERY_TIMEOUT`], so that the error names the reason.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it waits when it is opened: whoever is before may have migrations to run, or much to write.
+/// Another process may be migrating, or writing much.
 const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long SQLite waits for another process that writes: less than [`super::PATIENCE`].
+/// How long SQLite waits for another writer: less than [`super::QUERY_TIMEOUT`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
-const ELSEWHERE: &str = "`[store] url` says where else";
-/// A connection that gives no sign of life in this time after use is not used again.
+const URL_HINT: &str = "`[store] url` says where else";
+/// A connection that does not answer a ping within this time after use is closed.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Long enough for the migrations of another replica that was first.
+/// Long enough for the migrations of another replica.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// 62^43 is a little more than 2^256.
-const OWN_HASH_KEY_LEN: usize = 43;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// PostgreSQL must not go on with what nobody waits for any more, nor let a gateway that has stopped in the middle of a
-/// change hold up the others.
+/// PostgreSQL must not continue statements that nobody waits for, nor let a gateway that hangs in a
+/// transaction block the others.
 const POSTGRES_SETTINGS: &str =
     "SET statement_timeout = '3s'; SET idle_in_transaction_session_timeout = '5s'";
 
-/// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Sqlite,
@@ -53,7 +50,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Begins a transaction that writes. SQLite takes the lock at once: it gives none to whoever has read before.
+    /// Returns the statement that begins a writing transaction. SQLite takes the lock at once,
+    /// since it refuses a lock after a read.
     pub(super) fn begin_write(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN IMMEDIATE",
@@ -61,7 +59,8 @@ impl Kind {
         }
     }
 
-    /// Asks for the database's own time, in milliseconds since 1970: the clocks of those who use it may differ.
+    /// Returns the query for the database's time, in milliseconds since 1970: the clocks of
+    /// replicas may differ.
     pub(super) fn clock(self) -> &'static str {
         match self {
             Self::Sqlite => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
@@ -69,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// Begins a transaction in which all is read as of one moment.
+    /// Returns the statement that begins a transaction which reads one consistent state.
     pub(super) fn begin_snapshot(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN",
@@ -78,8 +77,7 @@ impl Kind {
     }
 }
 
-/// Opens a database and brings it up to date.
-pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
+pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool)> {
     sqlx::any::install_default_drivers();
     if url.expose().starts_with("sqlite:") {
         return Ok((Kind::Sqlite, open_sqlite(url).await?));
@@ -87,44 +85,43 @@ pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool), StoreError> {
     Ok((Kind::Postgres, open_postgres(url).await?))
 }
 
-async fn open_sqlite(url: &Secret) -> Result<AnyPool, StoreError> {
+async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
     let options = file(url.expose())?;
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
     create_private(&path).map_err(|error| {
         let cause = format!("cannot create the file {}: {error}", path.display());
-        StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
+        StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
     })?;
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
-        .map_err(|error| elsewhere(error.into()))
-        .map_err(|error| at(&format!("cannot use the file {}", path.display()), error))?;
+        .map_err(|error| with_hint(error.into()))
+        .map_err(|error| with_place(&format!("cannot use the file {}", path.display()), error))?;
     let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
         Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
     });
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
 }
 
-/// The file that a URL names, by its full path. A relative one is of the working directory.
-fn file(url: &str) -> Result<SqliteConnectOptions, StoreError> {
+/// Returns the file of a URL by its full path. Relative paths start at the working directory.
+fn file(url: &str) -> Result<SqliteConnectOptions> {
     let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
     if path.is_empty() || path == ":memory:" || path.contains('?') {
         return Err(StoreError::InvalidUrl(
-            "write `sqlite://` and the path of a file, such as `sqlite://trunkline.db`, and nothing else"
-                .to_owned(),
+            "write `sqlite://` and the path of a file, such as `sqlite://trunkline.db`".to_owned(),
         ));
     }
     let options = SqliteConnectOptions::from_str(url).map_err(invalid_url)?;
     let path = std::path::absolute(options.get_filename());
     let path = path.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    // By way of its URL, since that is how the pool gets it.
+    // Through its URL, since the pool gets it so.
     let url = SqliteConnectOptions::new().filename(path).to_url_lossy();
     SqliteConnectOptions::from_url(&url).map_err(invalid_url)
 }
 
-/// Makes the file, if it is not there, so that only its owner can read it.
+/// Creates the file, if it is missing, readable by its owner only.
 fn create_private(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -132,9 +129,9 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// sqlx has no lock for SQLite: whoever comes first has the file, and the others wait in this transaction.
+/// sqlx has no migration lock for SQLite, so this transaction serialises migrations.
 async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateError> {
-    // The change to a write-ahead log does not wait for others that open the file at the same time.
+    // Switching to the write-ahead log does not wait for others that open the file.
     let mut connection = loop {
         match options.connect().await {
             Err(error) if is_busy(&error) => sleep(RETRY_DELAY).await,
@@ -142,7 +139,7 @@ async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateErr
         }
     };
     let mut transaction = connection.begin_with(Kind::Sqlite.begin_write()).await?;
-    // Not `run`: the compiler would not let it be moved between threads.
+    // Not `run`: its future is not `Send`.
     migrator().run_direct(None, &mut *transaction, false).await?;
     transaction.commit().await?;
     Ok(connection.close().await?)
@@ -153,7 +150,7 @@ fn is_busy(error: &sqlx::Error) -> bool {
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == SQLITE_BUSY)
 }
 
-async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
+async fn open_postgres(url: &Secret) -> Result<AnyPool> {
     let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
     let place = match options.get_socket() {
         Some(socket) => socket.display().to_string(),
@@ -161,13 +158,13 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
     };
     migrate_postgres(&options)
         .await
-        .map_err(|error| at(&format!("cannot use the database at {place}"), error))?;
+        .map_err(|error| with_place(&format!("cannot use the database at {place}"), error))?;
     let pool = pool(POSTGRES_CONNECTIONS_MAX)
         .after_connect(|connection, _| {
             Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
         })
         .after_release(|connection, _| {
-            // sqlx itself asks without a limit, and a database that has gone silent would keep all connections.
+            // sqlx pings without a timeout: a silent database would hold all connections.
             Box::pin(async move {
                 let alive = timeout(ALIVE_TIMEOUT, connection.ping()).await;
                 alive.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
@@ -176,9 +173,9 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool, StoreError> {
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
 }
 
-async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> {
-    let mut connection = in_time(options.connect()).await?;
-    // A connection of its own: its end gives back the lock, whatever happens.
+async fn migrate_postgres(options: &PgConnectOptions) -> Result<()> {
+    let mut connection = with_timeout(options.connect()).await?;
+    // A connection of its own, which releases the migration lock when it closes.
     match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
         Ok(outcome) => outcome?,
         Err(_) => {
@@ -186,16 +183,16 @@ async fn migrate_postgres(options: &PgConnectOptions) -> Result<(), StoreError> 
             return Err(StoreError::Unavailable(text));
         }
     }
-    in_time(connection.close()).await
+    with_timeout(connection.close()).await
 }
 
 fn pool(connections_max: u32) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// The key that the store hashes with when nobody has given it one. All who ask get the same.
-pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
-    let made = Alphanumeric.sample_string(&mut rand::rng(), OWN_HASH_KEY_LEN);
+/// Returns the store's own hash key, which is created once.
+pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
+    let made = Alphanumeric.sample_string(&mut rand::rng(), SECRET_LEN);
     sqlx::query(
         "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",
     )
@@ -206,8 +203,7 @@ pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret, StoreError> {
     Ok(Secret::new(key.fetch_one(pool).await?))
 }
 
-/// Says where the trouble is.
-fn at(place: &str, error: StoreError) -> StoreError {
+fn with_place(place: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause) => StoreError::Unavailable(format!("{place}: {cause}")),
         StoreError::Corrupt(cause) => StoreError::Corrupt(format!("{place}: {cause}")),
@@ -215,19 +211,19 @@ fn at(place: &str, error: StoreError) -> StoreError {
     }
 }
 
-/// Says what to do about a file that cannot be written.
-fn elsewhere(error: StoreError) -> StoreError {
+/// Adds what to do about a file that cannot be written.
+fn with_hint(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(cause)
             if cause.contains("readonly") || cause.contains("unable to open") =>
         {
-            StoreError::Unavailable(format!("{cause}; {ELSEWHERE}"))
+            StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
         }
         other => other,
     }
 }
 
-/// What the parsers say repeats nothing of the URL.
+/// The parsers' messages repeat nothing of the URL.
 fn invalid_url(error: sqlx::Error) -> StoreError {
     let hint = "in a password, write `%40` for `@`, `%3A` for `:`, `%2F` for `/`, `%23` for `#`";
     StoreError::InvalidUrl(format!("{error}; {hint}"))
@@ -238,10 +234,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_else_is_said_of_files_that_cannot_be_written_and_not_of_busy_ones() {
-        let said = |cause: &str| elsewhere(StoreError::Unavailable(cause.to_owned())).to_string();
-        assert!(said("attempt to write a readonly database").ends_with(ELSEWHERE));
-        assert!(said("unable to open database file").ends_with(ELSEWHERE));
+    fn the_hint_is_for_files_that_cannot_be_written_not_for_busy_ones() {
+        let said = |cause: &str| with_hint(StoreError::Unavailable(cause.to_owned())).to_string();
+        assert!(said("attempt to write a readonly database").ends_with(URL_HINT));
+        assert!(said("unable to open database file").ends_with(URL_HINT));
         assert!(said("database is locked").ends_with("locked"));
     }
 

@@ -1,41 +1,39 @@
-//! Definitions of tools: which were approved, and which wait to be.
+//! Definitions of tools: approved ones, and those held back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::json;
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Row, Transaction};
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row};
 
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now, places};
+use super::tenants::skip_corrupt;
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
 use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
-/// Definitions that are held back, of one server: what is beyond them waits to be written down.
+/// Definitions held back for one server. Further ones wait until there is room.
 pub const HELD_MAX: usize = 500;
-/// Rows that are written at once: few enough that one statement, once prepared, serves for many.
+/// Few enough that one prepared statement serves most writes.
 const ROWS_MAX: usize = 50;
-/// Who has approved what a server had when it was first seen.
+/// The approver of tools that a server had when it was first seen.
 const FIRST_USE: &str = "first use";
 
-/// What is known of one server's definitions, without their texts.
+/// One server's definitions, without their texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// The tools that were approved.
     pub approved: HashMap<String, Hash>,
-    /// Those of them that the server no longer has.
+    /// Approved tools that the server no longer has.
     pub gone: HashSet<String>,
-    /// What is held back.
     pub held: HashSet<(String, Hash)>,
 }
 
-/// What a gateway has found to be another in what a server has.
+/// Differences between a server's tools and the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// Definitions that are held back from now on.
+    /// Definitions to hold back.
     pub held: Vec<Definition>,
-    /// Those that the server no longer has.
+    /// Held definitions that the server no longer has.
     pub released: Vec<(String, Hash)>,
     /// Approved tools that the server no longer has.
     pub gone: Vec<String>,
@@ -44,7 +42,6 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// Whether there is nothing to write down.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -54,24 +51,19 @@ type PinRow = (String, String, String, String, i64, String, Option<i64>);
 type HeldRow = (String, String, String, String, i64);
 
 impl Store {
-    /// All servers whose tools are pinned, as of one moment.
-    pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
-        in_time(async {
+    /// Returns all pinned servers, consistently.
+    pub async fn pinned(&self) -> Result<BTreeMap<ServerId, Pinned>> {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
-            let pinned = read_pinned(&mut snapshot).await?;
-            snapshot.rollback().await?;
-            Ok::<_, StoreError>(pinned)
+            read_pinned(&mut snapshot).await
         })
         .await
     }
 
-    /// What was approved and what is held back, of one server or of all, as of one moment.
-    pub async fn pins(
-        &self,
-        server: Option<&ServerId>,
-    ) -> Result<(Vec<Pin>, Vec<Held>), StoreError> {
+    /// Returns approved and held definitions of one server or of all, consistently.
+    pub async fn pins(&self, server: Option<&ServerId>) -> Result<(Vec<Pin>, Vec<Held>)> {
         let server = server.map(ServerId::as_str);
-        in_time(async {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let pins: Vec<PinRow> = sqlx::query_as(
                 "SELECT server, tool, hash, definition, approved_at, approved_by, gone FROM pins \
@@ -87,24 +79,17 @@ impl Store {
             .bind(server)
             .fetch_all(&mut *snapshot)
             .await?;
-            snapshot.rollback().await?;
-            let pins = pins.into_iter().map(pin).filter_map(readable).collect();
-            Ok::<_, StoreError>((
-                pins,
-                held.into_iter().map(held_back).filter_map(readable).collect(),
-            ))
+            let pins = pins.into_iter().map(pin).filter_map(skip_corrupt).collect();
+            let held = held.into_iter().map(held_back).filter_map(skip_corrupt).collect();
+            Ok::<_, StoreError>((pins, held))
         })
         .await
     }
 
-    /// Approves what a server has when it is seen for the first time. Says whether it was: of several replicas that see
-    /// it at once, one is the first, and what it has seen counts for all.
-    pub async fn first_use(
-        &self,
-        server: &ServerId,
-        definitions: &[Definition],
-    ) -> Result<bool, StoreError> {
-        in_time(async {
+    /// Approves the tools of a server that is seen for the first time. Returns whether it was: of
+    /// several replicas, the first one's tools count for all.
+    pub async fn first_use(&self, server: &ServerId, definitions: &[Definition]) -> Result<bool> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let first = sqlx::query(
                 "INSERT INTO pinned_servers (server, first_use) VALUES ($1, $2) \
@@ -126,13 +111,9 @@ impl Store {
         .await
     }
 
-    /// Writes down what a gateway has seen. Only those who approve read it, so nobody is told.
-    pub async fn note_sighting(
-        &self,
-        server: &ServerId,
-        sighting: &Sighting,
-    ) -> Result<(), StoreError> {
-        in_time(async {
+    /// Writes differences. Only those who approve read them, so nobody is notified.
+    pub async fn record_sighting(&self, server: &ServerId, sighting: &Sighting) -> Result<()> {
+        with_timeout(async {
             let mut write = self.write().await?;
             let released: Vec<Hash> = sighting.released.iter().map(|(_, hash)| *hash).collect();
             for some in released.chunks(ROWS_MAX) {
@@ -152,20 +133,20 @@ impl Store {
         .await
     }
 
-    /// Approves definitions that are held back, all of them or none. A definition is named by its hash, so that what is
-    /// approved is what was looked at. Gives the names of the tools.
+    /// Approves held definitions, all or none. The hash ensures that what was reviewed is approved.
+    /// Returns the names of the tools.
     pub async fn approve(
         &self,
         actor: &Actor,
         server: &ServerId,
         hashes: &[Hash],
-    ) -> Result<Vec<String>, StoreError> {
-        in_time(async {
+    ) -> Result<Vec<String>> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let mut wanted = BTreeMap::new();
             for some in hashes.chunks(ROWS_MAX) {
                 let held = held_definitions(&mut change, server, some).await?;
-                // Of two of one tool, the last.
+                // Of two definitions of one tool, the last.
                 wanted.extend(held.into_iter().map(|held| (held.tool.clone(), held)));
             }
             let approved: BTreeMap<_, _> =
@@ -184,15 +165,15 @@ impl Store {
         .await
     }
 
-    /// Forgets that a tool was approved: it is held back as if it were new. Or all of a server: what it has when it is
-    /// next seen is approved then. Gives how many were forgotten.
+    /// Forgets one approval: the tool is held back as if it were new. Without a tool, forgets the
+    /// whole server: its tools are approved when it is next seen. Returns how many were forgotten.
     pub async fn forget_pins(
         &self,
         actor: &Actor,
         server: &ServerId,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
-        in_time(async {
+    ) -> Result<u64> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let pins =
                 sqlx::query("DELETE FROM pins WHERE server = $1 AND ($2 IS NULL OR tool = $2)");
@@ -222,9 +203,7 @@ impl Store {
     }
 }
 
-async fn read_pinned(
-    connection: &mut AnyConnection,
-) -> Result<BTreeMap<ServerId, Pinned>, StoreError> {
+async fn read_pinned(connection: &mut AnyConnection) -> Result<BTreeMap<ServerId, Pinned>> {
     let servers: Vec<String> =
         sqlx::query_scalar("SELECT server FROM pinned_servers").fetch_all(&mut *connection).await?;
     let approved: Vec<(String, String, String, Option<i64>)> =
@@ -236,10 +215,10 @@ async fn read_pinned(
             .fetch_all(connection)
             .await?;
     let servers = servers.iter().map(|server| Ok((server_id(server)?, Pinned::default())));
-    let mut pinned: BTreeMap<_, _> = servers.filter_map(readable).collect();
+    let mut pinned: BTreeMap<_, _> = servers.filter_map(skip_corrupt).collect();
     for (server, tool, text, gone) in approved {
         let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
-        let Some(hash) = readable(parse_hash(&text)) else { continue };
+        let Some(hash) = skip_corrupt(parse_hash(&text)) else { continue };
         if gone.is_some() {
             pinned.gone.insert(tool.clone());
         }
@@ -247,49 +226,50 @@ async fn read_pinned(
     }
     for (server, tool, text) in held {
         let Some(pinned) = pinned.get_mut(server.as_str()) else { continue };
-        pinned.held.extend(readable(parse_hash(&text)).map(|hash| (tool, hash)));
+        pinned.held.extend(skip_corrupt(parse_hash(&text)).map(|hash| (tool, hash)));
     }
     Ok(pinned)
 }
 
-/// Definitions that are held back. All of them must be.
+/// Returns held definitions. Fails if one is not held.
 async fn held_definitions(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     server: &ServerId,
     hashes: &[Hash],
-) -> Result<Vec<Definition>, StoreError> {
+) -> Result<Vec<Definition>> {
     let text = "SELECT tool, hash, definition FROM held_definitions WHERE server = $1 AND hash IN";
     let rows = by_hash(text, server, hashes).fetch_all(&mut **change).await?;
     let definition = |row: &AnyRow| {
         let hash = parse_hash(row.try_get("hash")?)?;
         Ok(Definition { tool: row.try_get("tool")?, hash, text: row.try_get("definition")? })
     };
-    let held: Vec<Definition> = rows.iter().map(definition).collect::<Result<_, StoreError>>()?;
+    let held: Vec<Definition> = rows.iter().map(definition).collect::<Result<_>>()?;
     match hashes.iter().find(|hash| !held.iter().any(|held| held.hash == **hash)) {
         Some(hash) => Err(StoreError::NotHeld { server: server.clone(), hash: *hash }),
         None => Ok(held),
     }
 }
 
-/// A statement about definitions of a server.
+/// Builds a statement about definitions of a server.
 fn by_hash<'a>(text: &str, server: &'a ServerId, hashes: &[Hash]) -> Query<'a, Any, AnyArguments> {
-    let text = format!("{text} ({})", places_from(2, hashes.len()));
+    let text = format!("{text} ({})", placeholders_from(2, hashes.len()));
     let is_usual = matches!(hashes.len(), 1 | ROWS_MAX);
     let query = sqlx::query(AssertSqlSafe(text)).persistent(is_usual).bind(server.as_str());
     hashes.iter().fold(query, |query, hash| query.bind(hash.to_string()))
 }
 
-/// In place of what was approved of the same tools before.
+/// Replaces earlier approvals of the same tools.
 async fn write_pins(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     server: &ServerId,
     definitions: &[Definition],
     by: &str,
-) -> Result<(), StoreError> {
-    let places = places(definitions.len(), 6);
+) -> Result<()> {
+    let placeholders = placeholders(definitions.len(), 6);
     let text = format!(
-        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) VALUES {places} \
-         ON CONFLICT (server, tool) DO UPDATE SET hash = excluded.hash, definition = excluded.definition, \
+        "INSERT INTO pins (server, tool, hash, definition, approved_at, approved_by) \
+         VALUES {placeholders} ON CONFLICT (server, tool) DO UPDATE \
+         SET hash = excluded.hash, definition = excluded.definition, \
          approved_at = excluded.approved_at, approved_by = excluded.approved_by, gone = NULL"
     );
     let mut rows =
@@ -303,12 +283,12 @@ async fn write_pins(
     Ok(())
 }
 
-/// Not if there are as many as there may be.
+/// Does nothing if the server has [`HELD_MAX`] already.
 async fn insert_held(
-    write: &mut Transaction<'static, Any>,
+    write: &mut Tx,
     server: &ServerId,
     Definition { tool, hash, text }: &Definition,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     sqlx::query(
         "INSERT INTO held_definitions (server, tool, hash, definition, first_seen) \
          SELECT $1, $2, $3, $4, $5 \
@@ -326,26 +306,21 @@ async fn insert_held(
     Ok(())
 }
 
-/// Definitions that are not held back any more.
-async fn delete_held(
-    write: &mut Transaction<'static, Any>,
-    server: &ServerId,
-    hashes: &[Hash],
-) -> Result<(), StoreError> {
+async fn delete_held(write: &mut Tx, server: &ServerId, hashes: &[Hash]) -> Result<()> {
     let text = "DELETE FROM held_definitions WHERE server = $1 AND hash IN";
     by_hash(text, server, hashes).execute(&mut **write).await?;
     Ok(())
 }
 
-/// Since when a server no longer has these tools; it has them, if never.
+/// Sets since when the server no longer has these tools; `None` if it has them.
 async fn set_gone(
-    write: &mut Transaction<'static, Any>,
+    write: &mut Tx,
     server: &ServerId,
     tools: &[String],
     since: Option<i64>,
-) -> Result<(), StoreError> {
-    let places = places_from(3, tools.len());
-    let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({places})");
+) -> Result<()> {
+    let placeholders = placeholders_from(3, tools.len());
+    let text = format!("UPDATE pins SET gone = $2 WHERE server = $1 AND tool IN ({placeholders})");
     let update = sqlx::query(AssertSqlSafe(text)).persistent(matches!(tools.len(), 1 | ROWS_MAX));
     let update = update.bind(server.as_str()).bind(since);
     let update = tools.iter().fold(update, |update, tool| update.bind(tool));
@@ -353,26 +328,26 @@ async fn set_gone(
     Ok(())
 }
 
-/// `$3, $4`: places for so many values.
-fn places_from(first: usize, len: usize) -> String {
+/// Returns `$3, $4` for two values from 3 on.
+fn placeholders_from(first: usize, len: usize) -> String {
     (first..first + len).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ")
 }
 
-fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin, StoreError> {
+fn pin((server, tool, hash, text, at, by, gone): PinRow) -> Result<Pin> {
     let definition = Definition { tool, hash: parse_hash(&hash)?, text };
     Ok(Pin { server: server_id(&server)?, definition, at, by, gone })
 }
 
-fn held_back((server, tool, hash, text, since): HeldRow) -> Result<Held, StoreError> {
+fn held_back((server, tool, hash, text, since): HeldRow) -> Result<Held> {
     let definition = Definition { tool, hash: parse_hash(&hash)?, text };
     Ok(Held { server: server_id(&server)?, definition, since })
 }
 
-fn server_id(text: &str) -> Result<ServerId, StoreError> {
+fn server_id(text: &str) -> Result<ServerId> {
     ServerId::parse(text).map_err(|error| StoreError::Corrupt(format!("pins: {error}")))
 }
 
-fn parse_hash(text: &str) -> Result<Hash, StoreError> {
+fn parse_hash(text: &str) -> Result<Hash> {
     text.parse().map_err(|error| StoreError::Corrupt(format!("pins: `{text}`: {error}")))
 }
 

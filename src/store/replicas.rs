@@ -1,16 +1,16 @@
-//! The gateways that use the store and can be reached by each other.
+//! The replicas that use this store.
 
-use super::{Store, StoreError, in_time};
+use super::{Result, Store, StoreError, with_timeout};
 
-/// A replica that has not been heard of for so long is taken for gone, in milliseconds.
-const STALE_AFTER: i64 = 10_000;
-/// How long the rows of those that are gone are kept: nobody reads them.
-const KEPT_FOR: i64 = 60_000;
+/// A replica without a heartbeat for so long counts as gone.
+const GONE_AFTER_MS: i64 = 10_000;
+/// Rows of replicas that are gone are not read any more.
+const KEPT_MS: i64 = 60_000;
 
 impl Store {
-    /// Notes that a replica is there; gives the ids and addresses of all others that are.
-    pub async fn beat(&self, id: &str, address: &str) -> Result<Vec<(String, String)>, StoreError> {
-        in_time(async {
+    /// Writes a heartbeat. Returns the ids and addresses of all other live replicas.
+    pub async fn heartbeat(&self, id: &str, address: &str) -> Result<Vec<(String, String)>> {
+        with_timeout(async {
             let mut write = self.write().await?;
             let now: i64 = sqlx::query_scalar(self.0.kind.clock()).fetch_one(&mut *write).await?;
             sqlx::query(
@@ -26,7 +26,7 @@ impl Store {
                 "SELECT id, address FROM replicas WHERE id <> $1 AND seen > $2 ORDER BY id",
             )
             .bind(id)
-            .bind(now - STALE_AFTER)
+            .bind(now - GONE_AFTER_MS)
             .fetch_all(&mut *write)
             .await?;
             write.commit().await?;
@@ -35,17 +35,16 @@ impl Store {
         .await
     }
 
-    /// Takes a replica off the list.
-    pub async fn leave(&self, id: &str) -> Result<(), StoreError> {
+    pub async fn remove_replica(&self, id: &str) -> Result<()> {
         let left = sqlx::query("DELETE FROM replicas WHERE id = $1").bind(id);
-        in_time(left.execute(self.pool())).await.map(drop)
+        with_timeout(left.execute(self.pool())).await.map(drop)
     }
 
     /// Deletes the rows of replicas that are long gone.
-    pub async fn delete_gone_replicas(&self) -> Result<(), StoreError> {
+    pub async fn delete_gone_replicas(&self) -> Result<()> {
         let now: i64 =
-            in_time(sqlx::query_scalar(self.0.kind.clock()).fetch_one(self.pool())).await?;
-        let gone = sqlx::query("DELETE FROM replicas WHERE seen < $1").bind(now - KEPT_FOR);
-        in_time(gone.execute(self.pool())).await.map(drop)
+            with_timeout(sqlx::query_scalar(self.0.kind.clock()).fetch_one(self.pool())).await?;
+        let gone = sqlx::query("DELETE FROM replicas WHERE seen < $1").bind(now - KEPT_MS);
+        with_timeout(gone.execute(self.pool())).await.map(drop)
     }
 }

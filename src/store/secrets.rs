@@ -1,58 +1,49 @@
-//! Tenants' secrets, sealed. What they are nobody here can tell.
+//! Tenants' secrets, sealed. The store cannot open them.
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, Transaction};
+use sqlx::AnyConnection;
 
-use super::changes::{Subject, announce};
+use super::changes::{Subject, bump_revision};
 use super::open::Kind;
-use super::tenants::readable;
-use super::{Actor, Store, StoreError, audit, in_time, now};
+use super::tenants::skip_corrupt;
+use super::{Actor, Result, Store, StoreError, Tx, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
-/// Secrets that are sealed anew in one transaction.
-const ROTATED_AT_ONCE: i64 = 100;
+const ROWS_PER_ROTATION: i64 = 100;
 
-/// A secret as it is stored. Not to be printed: sealed values need not be in logs either.
+/// Has no `Debug`: sealed values must not be logged either.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedSecret {
-    /// Whose it is.
     pub tenant: TenantId,
-    /// Who gets it.
     pub server: ServerId,
-    /// What it is called.
     pub name: String,
-    /// Its value.
     pub sealed: String,
-    /// Which change has set it.
+    /// The revision that set it.
     pub version: i64,
 }
 
-/// That a secret is set, and when it was.
+/// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRecord {
-    /// Who gets it.
     pub server: ServerId,
-    /// What it is called.
     pub name: String,
     /// In milliseconds since 1970.
     pub updated: i64,
 }
 
-/// What became of all secrets when they should be sealed anew.
+/// The result of a rotation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rotated {
-    /// Those that were looked at.
     pub seen: u64,
-    /// Those that were sealed anew.
     pub resealed: u64,
 }
 
 type SecretRow = (String, String, String, String, i64);
 
 impl Store {
-    /// All secrets as of one moment, and the number of the last change.
-    pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>), StoreError> {
-        in_time(async {
+    /// Returns all secrets and their revision, consistently.
+    pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>)> {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1")
                 .bind(Subject::Secrets.name())
@@ -62,34 +53,33 @@ impl Store {
                 sqlx::query_as("SELECT tenant, server, name, sealed, version FROM tenant_secrets")
                     .fetch_all(&mut *snapshot)
                     .await?;
-            snapshot.rollback().await?;
-            let secrets = rows.into_iter().map(sealed).filter_map(readable).collect();
+            let secrets = rows.into_iter().map(sealed).filter_map(skip_corrupt).collect();
             Ok::<_, StoreError>((revision, secrets))
         })
         .await
     }
 
-    /// Which secrets a tenant has set, for one server or for all. Never what they are.
+    /// Lists the secrets of a tenant, for one server or for all, without values.
     pub async fn list_secrets(
         &self,
         tenant: &TenantId,
         server: Option<&ServerId>,
-    ) -> Result<Vec<SecretRecord>, StoreError> {
+    ) -> Result<Vec<SecretRecord>> {
         let rows = sqlx::query_as(
             "SELECT server, name, updated FROM tenant_secrets \
              WHERE tenant = $1 AND ($2 IS NULL OR server = $2) ORDER BY server, name",
         )
         .bind(tenant.as_str())
         .bind(server.map(ServerId::as_str));
-        let rows: Vec<(String, String, i64)> = in_time(rows.fetch_all(self.pool())).await?;
+        let rows: Vec<(String, String, i64)> = with_timeout(rows.fetch_all(self.pool())).await?;
         let record = |(server, name, updated): (String, String, i64)| {
             Ok(SecretRecord { server: server_id(&server)?, name, updated })
         };
-        Ok(rows.into_iter().map(record).filter_map(readable).collect())
+        Ok(rows.into_iter().map(record).filter_map(skip_corrupt).collect())
     }
 
-    /// Sets a secret to what was sealed for this place; gives when. Whether there is such a tenant, and whether its
-    /// server wants that secret, the caller knows.
+    /// Sets a secret to a sealed value. Returns when. The caller checks that the tenant exists and
+    /// that the server has such a secret.
     pub async fn set_secret(
         &self,
         actor: &Actor,
@@ -97,14 +87,15 @@ impl Store {
         server: &ServerId,
         name: &str,
         sealed: &str,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let updated = now();
-        in_time(async {
+        with_timeout(async {
             let (mut change, version) = self.change_secrets().await?;
             sqlx::query(
                 "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
-                 SET sealed = excluded.sealed, version = excluded.version, updated = excluded.updated",
+                 SET sealed = excluded.sealed, version = excluded.version, \
+                 updated = excluded.updated",
             )
             .bind(tenant.as_str())
             .bind(server.as_str())
@@ -121,20 +112,19 @@ impl Store {
         .await
     }
 
-    /// Removes a secret.
     pub async fn remove_secret(
         &self,
         actor: &Actor,
         tenant: &TenantId,
         server: &ServerId,
         name: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let unknown = || {
             let what = format!("secret `{name}` of tenant `{tenant}` for server `{server}`");
             StoreError::NotFound(what)
         };
-        in_time(async {
-            // Looked for first: whoever names what is not there must not hold up those who change something.
+        with_timeout(async {
+            // Looked up first: a request for a missing secret must not delay real changes.
             let known = sqlx::query(
                 "SELECT name FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
             )
@@ -160,17 +150,18 @@ impl Store {
         .await
     }
 
-    /// Goes through all secrets, a few at a time, and replaces what `reseal` gives another sealed value for. Their values
-    /// stay the same.
+    /// Passes all secrets to `reseal`, in batches, and stores the sealed values it returns. The
+    /// plain values stay the same.
     pub async fn rotate_secrets(
         &self,
         actor: &Actor,
         mut reseal: impl FnMut(&SealedSecret) -> Option<String>,
-    ) -> Result<Rotated, StoreError> {
+    ) -> Result<Rotated> {
         let mut rotated = Rotated::default();
         let mut last = (String::new(), String::new(), String::new());
         loop {
-            let rows = in_time(self.rotate_some(actor, &last, &mut reseal, &mut rotated)).await?;
+            let rows =
+                with_timeout(self.rotate_some(actor, &last, &mut reseal, &mut rotated)).await?;
             match rows {
                 Some(row) => last = row,
                 None => return Ok(rotated),
@@ -178,14 +169,14 @@ impl Store {
         }
     }
 
-    /// Those after `last`; gives the last of them.
+    /// Rotates the batch after `last`. Returns its last row.
     async fn rotate_some(
         &self,
         actor: &Actor,
         last: &(String, String, String),
         reseal: &mut impl FnMut(&SealedSecret) -> Option<String>,
         rotated: &mut Rotated,
-    ) -> Result<Option<(String, String, String)>, StoreError> {
+    ) -> Result<Option<(String, String, String)>> {
         let (mut change, _) = self.change_secrets().await?;
         let rows = read_after(&mut change, last).await?;
         let last = rows
@@ -193,10 +184,11 @@ impl Store {
             .map(|(tenant, server, name, ..)| (tenant.clone(), server.clone(), name.clone()));
         rotated.seen += rows.len() as u64;
         let mut resealed = 0;
-        for secret in rows.into_iter().map(sealed).filter_map(readable) {
+        for secret in rows.into_iter().map(sealed).filter_map(skip_corrupt) {
             let Some(anew) = reseal(&secret) else { continue };
             sqlx::query(
-                "UPDATE tenant_secrets SET sealed = $4 WHERE tenant = $1 AND server = $2 AND name = $3",
+                "UPDATE tenant_secrets SET sealed = $4 \
+                 WHERE tenant = $1 AND server = $2 AND name = $3",
             )
             .bind(secret.tenant.as_str())
             .bind(secret.server.as_str())
@@ -221,7 +213,7 @@ impl Store {
 async fn read_after(
     connection: &mut AnyConnection,
     (tenant, server, name): &(String, String, String),
-) -> Result<Vec<SecretRow>, StoreError> {
+) -> Result<Vec<SecretRow>> {
     let rows = sqlx::query_as(
         "SELECT tenant, server, name, sealed, version FROM tenant_secrets \
          WHERE tenant > $1 OR (tenant = $1 AND (server > $2 OR (server = $2 AND name > $3))) \
@@ -230,41 +222,38 @@ async fn read_after(
     .bind(tenant)
     .bind(server)
     .bind(name)
-    .bind(ROTATED_AT_ONCE);
+    .bind(ROWS_PER_ROTATION);
     Ok(rows.fetch_all(connection).await?)
 }
 
-/// Deletes what a tenant has left. Announced first: whoever sets a secret does it in that order too.
-pub(super) async fn delete_all(
-    kind: Kind,
-    change: &mut Transaction<'static, Any>,
-    tenant: &TenantId,
-) -> Result<(), StoreError> {
-    announce(kind, change, Subject::Secrets).await?;
+/// Deletes all secrets of a tenant. The revision is increased first, in the same order as when a
+/// secret is set.
+pub(super) async fn delete_all(kind: Kind, change: &mut Tx, tenant: &TenantId) -> Result<()> {
+    bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
     deleted.execute(&mut **change).await?;
     Ok(())
 }
 
-/// Notes what was done to a secret, and never what it is.
+/// Writes an audit entry without the value.
 async fn note(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     actor: &Actor,
     action: &str,
     tenant: &TenantId,
     server: &ServerId,
     name: &str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let detail = json!({"server": server.as_str(), "name": name});
     audit::note(change, actor, action, format!("tenant:{tenant}"), detail).await
 }
 
-fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret, StoreError> {
+fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret> {
     let tenant =
         TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
     Ok(SealedSecret { tenant, server: server_id(&server)?, name, sealed, version })
 }
 
-fn server_id(text: &str) -> Result<ServerId, StoreError> {
+fn server_id(text: &str) -> Result<ServerId> {
     ServerId::parse(text).map_err(|error| StoreError::Corrupt(error.to_string()))
 }

@@ -1,20 +1,23 @@
-//! Tenants and what they may do.
+//! Tenants and their policies.
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Transaction};
+use sqlx::{Any, AnyConnection, AssertSqlSafe};
 
-use super::{Actor, KeyRecord, Store, StoreError, audit, in_time, keys, now, places, secrets};
+use super::{
+    Actor, KeyRecord, Result, Store, StoreError, Tx, audit, keys, now, placeholders, secrets,
+    with_timeout,
+};
 use crate::common::ids::TenantId;
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
-/// All that decides who may call.
+/// Everything that decides who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The tenants.
     pub tenants: BTreeMap<TenantId, Policy>,
-    /// The keys that are not revoked; some may have expired, some may be of tenants that stand elsewhere.
+    /// Keys that are not revoked. They may have expired, or belong to tenants of a configuration
+    /// file.
     pub keys: Vec<KeyRecord>,
 }
 
@@ -22,45 +25,37 @@ type TenantRow = (String, Option<String>, Option<i64>, Option<i64>, i64);
 type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
 impl Store {
-    /// All tenants and all keys that are not revoked, as of one moment.
-    pub async fn load(&self) -> Result<Contents, StoreError> {
-        in_time(async {
+    /// Returns all tenants and all keys that are not revoked, consistently.
+    pub async fn load(&self) -> Result<Contents> {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
             let keys = keys::read_valid(&mut snapshot).await?;
-            snapshot.rollback().await?;
             Ok::<_, StoreError>(Contents { tenants, keys })
         })
         .await
     }
 
-    /// All tenants.
-    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
-        in_time(async {
+    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>> {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             read_tenants(&mut snapshot, None).await
         })
         .await
     }
 
-    /// One tenant.
-    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>, StoreError> {
-        in_time(async {
+    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>> {
+        with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             Ok::<_, StoreError>(read_tenants(&mut snapshot, Some(id)).await?.remove(id))
         })
         .await
     }
 
-    /// Adds a tenant. Keys and secrets that an earlier one of that name has left are not for it: they are revoked and
-    /// deleted; gives how many keys.
-    pub async fn add_tenant(
-        &self,
-        actor: &Actor,
-        id: &TenantId,
-        policy: &Policy,
-    ) -> Result<u64, StoreError> {
-        in_time(async {
+    /// Adds a tenant. Keys and secrets of an earlier tenant of this name are revoked and deleted.
+    /// Returns the number of revoked keys.
+    pub async fn add_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<u64> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let row = sqlx::query(
                 "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed) \
@@ -81,24 +76,18 @@ impl Store {
         .await
     }
 
-    /// Gives a tenant another policy.
-    pub async fn set_tenant(
-        &self,
-        actor: &Actor,
-        id: &TenantId,
-        policy: &Policy,
-    ) -> Result<(), StoreError> {
+    pub async fn set_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<()> {
         self.change_tenant(actor, id, |_| Ok(policy.clone())).await.map(drop)
     }
 
-    /// Changes a tenant's policy to what `change` makes of it, and gives that. Nobody else changes it meanwhile.
+    /// Replaces a tenant's policy by the result of `change`, atomically, and returns it.
     pub async fn change_tenant<E: From<StoreError>>(
         &self,
         actor: &Actor,
         id: &TenantId,
         change: impl FnOnce(Policy) -> Result<Policy, E>,
     ) -> Result<Policy, E> {
-        in_time(async {
+        with_timeout(async {
             let mut transaction = self.change().await?;
             let before = read_tenants(&mut transaction, Some(id)).await?.remove(id);
             let policy = match change(before.ok_or_else(|| not_found(id))?) {
@@ -113,9 +102,9 @@ impl Store {
         .await?
     }
 
-    /// Removes a tenant and its secrets, and revokes its keys; gives how many.
-    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64, StoreError> {
-        in_time(async {
+    /// Removes a tenant and its secrets, and revokes its keys. Returns how many.
+    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64> {
+        with_timeout(async {
             let mut change = self.change().await?;
             let removed = sqlx::query("DELETE FROM tenants WHERE id = $1").bind(id.as_str());
             if removed.execute(&mut *change).await?.rows_affected() == 0 {
@@ -141,11 +130,11 @@ fn not_found(id: &TenantId) -> StoreError {
 }
 
 async fn write_tenant(
-    change: &mut Transaction<'static, Any>,
+    change: &mut Tx,
     row: sqlx::query::Query<'_, Any, sqlx::any::AnyArguments>,
     id: &TenantId,
     policy: &Policy,
-) -> Result<u64, StoreError> {
+) -> Result<u64> {
     let Limit { rate, burst, max_in_flight } = &policy.limit;
     let row = row
         .bind(id.as_str())
@@ -157,12 +146,7 @@ async fn write_tenant(
     Ok(row.execute(&mut **change).await?.rows_affected())
 }
 
-/// Replaces all of a policy.
-async fn overwrite(
-    change: &mut Transaction<'static, Any>,
-    id: &TenantId,
-    policy: &Policy,
-) -> Result<(), StoreError> {
+async fn overwrite(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
     let row = sqlx::query(
         "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
          WHERE id = $1",
@@ -174,16 +158,12 @@ async fn overwrite(
     write_parts(change, id, policy).await
 }
 
-/// The rows of a policy in other tables.
-async fn write_parts(
-    change: &mut Transaction<'static, Any>,
-    id: &TenantId,
-    policy: &Policy,
-) -> Result<(), StoreError> {
+/// Writes the rows of a policy in other tables.
+async fn write_parts(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
     let patterns = policy.servers.patterns();
     if !patterns.is_empty() {
-        let places = places(patterns.len(), 3);
-        let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {places}");
+        let placeholders = placeholders(patterns.len(), 3);
+        let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {placeholders}");
         let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
         for (position, pattern) in (0_i64..).zip(patterns) {
             rows = rows.bind(id.as_str()).bind(position).bind(pattern.to_string());
@@ -191,9 +171,9 @@ async fn write_parts(
         rows.execute(&mut **change).await?;
     }
     if !policy.limits.is_empty() {
-        let places = places(policy.limits.len(), 5);
+        let placeholders = placeholders(policy.limits.len(), 5);
         let text = format!(
-            "INSERT INTO limits (tenant, pattern, rate, burst, max_in_flight) VALUES {places}"
+            "INSERT INTO limits (tenant, pattern, rate, burst, max_in_flight) VALUES {placeholders}"
         );
         let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
         for (pattern, Limit { rate, burst, max_in_flight }) in &policy.limits {
@@ -209,11 +189,11 @@ async fn write_parts(
     Ok(())
 }
 
-/// All tenants, or one.
+/// Reads all tenants, or one.
 async fn read_tenants(
     connection: &mut AnyConnection,
     only: Option<&TenantId>,
-) -> Result<BTreeMap<TenantId, Policy>, StoreError> {
+) -> Result<BTreeMap<TenantId, Policy>> {
     let only = only.map(TenantId::as_str);
     let rows: Vec<TenantRow> = sqlx::query_as(
         "SELECT id, rate, burst, max_in_flight, weight FROM tenants WHERE $1 IS NULL OR id = $1",
@@ -229,20 +209,20 @@ async fn read_tenants(
     });
     match only {
         Some(_) => tenants.collect(),
-        None => Ok(tenants.filter_map(readable).collect()),
+        None => Ok(tenants.filter_map(skip_corrupt).collect()),
     }
 }
 
-/// One row that cannot be read, of a newer version or made by hand, takes away the rights of its tenant alone.
-pub(super) fn readable<T>(row: Result<T, StoreError>) -> Option<T> {
-    row.inspect_err(|error| tracing::error!(%error, "a row is passed over")).ok()
+/// A row that cannot be read, of a newer version or made by hand, affects its tenant alone.
+pub(super) fn skip_corrupt<T>(row: Result<T>) -> Option<T> {
+    row.inspect_err(|error| tracing::error!(%error, "a row cannot be read, and is skipped")).ok()
 }
 
 fn tenant(
     (id, rate, burst, max_in_flight, weight): TenantRow,
     grants: Vec<String>,
     limits: Vec<LimitRow>,
-) -> Result<(TenantId, Policy), StoreError> {
+) -> Result<(TenantId, Policy)> {
     let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
     let scoped = limits.into_iter().map(|(_, text, rate, burst, max_in_flight)| {
         Ok((pattern(&text)?, limit(&id, rate, burst, max_in_flight)?))
@@ -251,7 +231,7 @@ fn tenant(
         limit: limit(&id, rate, burst, max_in_flight)?,
         weight: number(&id, weight)?,
         servers: Grants::new(grants.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?),
-        limits: scoped.collect::<Result<_, StoreError>>()?,
+        limits: scoped.collect::<Result<_>>()?,
     };
     Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
 }
@@ -259,9 +239,10 @@ fn tenant(
 async fn read_grants(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<String>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<String>>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
-        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 ORDER BY tenant, position",
+        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 \
+         ORDER BY tenant, position",
     )
     .bind(only)
     .fetch_all(connection)
@@ -276,9 +257,10 @@ async fn read_grants(
 async fn read_limits(
     connection: &mut AnyConnection,
     only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<LimitRow>>, StoreError> {
+) -> Result<BTreeMap<String, Vec<LimitRow>>> {
     let rows: Vec<LimitRow> = sqlx::query_as(
-        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits WHERE $1 IS NULL OR tenant = $1",
+        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits \
+         WHERE $1 IS NULL OR tenant = $1",
     )
     .bind(only)
     .fetch_all(connection)
@@ -295,7 +277,7 @@ fn limit(
     rate: Option<String>,
     burst: Option<i64>,
     max_in_flight: Option<i64>,
-) -> Result<Limit, StoreError> {
+) -> Result<Limit> {
     let rate = rate.map(|rate| rate.parse().map_err(|error| corrupt(tenant, error)));
     Ok(Limit {
         rate: rate.transpose()?,
@@ -304,7 +286,7 @@ fn limit(
     })
 }
 
-fn number(tenant: &str, value: i64) -> Result<u32, StoreError> {
+fn number(tenant: &str, value: i64) -> Result<u32> {
     u32::try_from(value).map_err(|error| corrupt(tenant, error))
 }
 

@@ -1,51 +1,44 @@
-//! What tenants have used, by the minute.
+//! Usage of tenants, by the minute.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use sqlx::{Any, AssertSqlSafe, Transaction};
+use sqlx::AssertSqlSafe;
 
-use super::{Store, StoreError, in_time, now, places};
+use super::{Result, Store, StoreError, Tx, now, placeholders, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
-/// The most rows that are given at once.
 pub const USAGE_ROWS_MAX: usize = 10_000;
-/// Rows that one statement adds. SQLite looks for each place among all others, so that more at once are slower.
+/// With more, SQLite gets slower: it searches the parameters one by one.
 const ROWS_PER_STATEMENT: usize = 50;
 const COLUMNS: usize = 11;
-/// Rows that one statement deletes, so that it ends in time.
+/// Few enough that the statement ends in time.
 const DELETED_PER_STATEMENT: i64 = 10_000;
-/// Nobody sends a batch again after such a time, in milliseconds.
-const BATCH_MEMORY: i64 = 24 * 60 * 60 * 1000;
+/// No replica sends a batch again after this time.
+const BATCH_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// What was used of one tool in one minute.
+/// Usage of one tool in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRow {
     /// The beginning of the minute, in milliseconds since 1970.
     pub minute: i64,
-    /// By whom.
     pub tenant: TenantId,
-    /// Of which server.
     pub server: ServerId,
-    /// Which tool.
     pub tool: Arc<str>,
-    /// How much.
     pub counts: Counts,
 }
 
-/// How much was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls, however they ended.
+    /// All calls, however they ended.
     pub calls: u64,
-    /// Those that failed.
     pub errors: u64,
-    /// Those whose tool said that it failed.
+    /// Calls whose tool reported an error.
     pub tool_errors: u64,
-    /// How long they waited in line.
+    /// Time in the queue.
     pub queue_us: u64,
-    /// How long servers worked on them.
+    /// Time at the server.
     pub backend_us: u64,
     /// Bytes of arguments.
     pub bytes_in: u64,
@@ -53,31 +46,25 @@ pub struct Counts {
     pub bytes_out: u64,
 }
 
-/// What to look up.
 #[derive(Clone, Debug)]
 pub struct UsageQuery {
-    /// From this time on, in milliseconds since 1970.
+    /// In milliseconds since 1970, inclusive.
     pub from: i64,
-    /// Before this time.
+    /// Exclusive.
     pub to: i64,
-    /// Of one tenant only.
+    /// All tenants, if `None`.
     pub tenant: Option<TenantId>,
-    /// Each minute for itself, or all together.
+    /// Returns a total for each minute, instead of one.
     pub by_minute: bool,
 }
 
-/// What was used of one tool, in one minute or in all the time that was asked for.
+/// Usage of one tool, in one minute or in the whole period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageTotal {
-    /// The beginning of the minute, if each was asked for.
     pub minute: Option<i64>,
-    /// By whom.
     pub tenant: TenantId,
-    /// Of which server.
     pub server: ServerId,
-    /// Which tool.
     pub tool: String,
-    /// How much.
     pub counts: Counts,
 }
 
@@ -85,23 +72,18 @@ type TotalRow = (i64, String, String, String, i64, i64, i64, i64, i64, i64, i64)
 type RowKey<'a> = (i64, &'a str, &'a str, &'a str);
 
 impl Store {
-    /// Adds what a replica has counted. A batch that was added before is not added again: whoever does not know whether
-    /// it was may send it again, the same under the same number.
-    pub async fn add_usage(
-        &self,
-        replica: &str,
-        batch: u64,
-        rows: &[UsageRow],
-    ) -> Result<(), StoreError> {
-        // Each row once, since one statement cannot change a row twice; in one order, so that replicas do not wait for
-        // each other in a circle.
+    /// Adds usage of a replica. A batch with a known number is ignored, so that a replica may send
+    /// it again if it does not know the outcome.
+    pub async fn add_usage(&self, replica: &str, batch: u64, rows: &[UsageRow]) -> Result<()> {
+        // Merged, since one statement cannot change a row twice; sorted, so that replicas cannot
+        // deadlock.
         let mut merged: BTreeMap<RowKey<'_>, Counts> = BTreeMap::new();
         for row in rows {
             let key = (row.minute, row.tenant.as_str(), row.server.as_str(), &*row.tool);
             *merged.entry(key).or_default() += row.counts;
         }
         let merged: Vec<_> = merged.into_iter().collect();
-        in_time(async {
+        with_timeout(async {
             let mut write = self.write().await?;
             if !is_new(&mut write, replica, batch).await? {
                 return Ok(());
@@ -114,9 +96,9 @@ impl Store {
         .await
     }
 
-    /// What was used, by tenant, server and tool.
-    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>, StoreError> {
-        // One tenant's rows are found by an index, which an `OR` would not let the database use.
+    /// Returns usage by tenant, server and tool.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageTotal>> {
+        // An `OR` would prevent the use of the index on tenants.
         let whose = if query.tenant.is_some() { "tenant = $4" } else { "$4 IS NULL" };
         // Multiplied by 0, all minutes are the same.
         let text = format!(
@@ -133,33 +115,29 @@ impl Store {
             .bind(query.to)
             .bind(query.tenant.as_ref().map(TenantId::as_str))
             .bind(i64::try_from(USAGE_ROWS_MAX + 1).unwrap_or(i64::MAX));
-        let rows: Vec<TotalRow> = in_time(rows.fetch_all(self.pool())).await?;
+        let rows: Vec<TotalRow> = with_timeout(rows.fetch_all(self.pool())).await?;
         if rows.len() > USAGE_ROWS_MAX {
             return Err(StoreError::TooManyRows(USAGE_ROWS_MAX));
         }
         rows.into_iter().map(|row| total(row, query.by_minute)).collect()
     }
 
-    /// Deletes usage and audit entries from before these times; gives how many.
-    pub async fn delete_old(
-        &self,
-        usage_before: i64,
-        audit_before: i64,
-    ) -> Result<u64, StoreError> {
+    /// Deletes usage and audit entries from before these times. Returns how many.
+    pub async fn delete_old(&self, usage_before: i64, audit_before: i64) -> Result<u64> {
         let usage = "DELETE FROM usage WHERE (minute, tenant, server, tool) IN \
              (SELECT minute, tenant, server, tool FROM usage WHERE minute < $1 LIMIT $2)";
         let audit = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 LIMIT $2)";
         let batches = "DELETE FROM usage_batches WHERE (replica, batch) IN \
              (SELECT replica, batch FROM usage_batches WHERE added < $1 LIMIT $2)";
-        self.delete(batches, now() - BATCH_MEMORY).await?;
+        self.delete(batches, now() - BATCH_KEPT_MS).await?;
         Ok(self.delete(usage, usage_before).await? + self.delete(audit, audit_before).await?)
     }
 
-    async fn delete(&self, text: &'static str, before: i64) -> Result<u64, StoreError> {
+    async fn delete(&self, text: &'static str, before: i64) -> Result<u64> {
         let mut deleted = 0;
         loop {
             let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
-            let some = in_time(some.execute(self.pool())).await?.rows_affected();
+            let some = with_timeout(some.execute(self.pool())).await?.rows_affected();
             deleted += some;
             if some < DELETED_PER_STATEMENT.unsigned_abs() {
                 return Ok(deleted);
@@ -168,12 +146,9 @@ impl Store {
     }
 }
 
-/// Notes that a batch is being added. Whoever does the same waits until it is.
-async fn is_new(
-    write: &mut Transaction<'static, Any>,
-    replica: &str,
-    batch: u64,
-) -> Result<bool, StoreError> {
+/// Inserts the number of a batch. A replica that inserts the same one waits until the transaction
+/// ends.
+async fn is_new(write: &mut Tx, replica: &str, batch: u64) -> Result<bool> {
     let noted = sqlx::query(
         "INSERT INTO usage_batches (replica, batch, added) VALUES ($1, $2, $3) \
          ON CONFLICT (replica, batch) DO NOTHING",
@@ -186,19 +161,18 @@ async fn is_new(
     Ok(noted.rows_affected() == 1)
 }
 
-async fn add(
-    write: &mut Transaction<'static, Any>,
-    rows: &[(RowKey<'_>, Counts)],
-) -> Result<(), StoreError> {
+async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
     let text = format!(
-        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, backend_us, \
-         bytes_in, bytes_out) VALUES {} ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
+        "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, \
+         backend_us, bytes_in, bytes_out) VALUES {} \
+         ON CONFLICT (minute, tenant, server, tool) DO UPDATE SET \
          calls = usage.calls + excluded.calls, errors = usage.errors + excluded.errors, \
          tool_errors = usage.tool_errors + excluded.tool_errors, \
          queue_us = usage.queue_us + excluded.queue_us, \
          backend_us = usage.backend_us + excluded.backend_us, \
-         bytes_in = usage.bytes_in + excluded.bytes_in, bytes_out = usage.bytes_out + excluded.bytes_out",
-        places(rows.len(), COLUMNS)
+         bytes_in = usage.bytes_in + excluded.bytes_in, \
+         bytes_out = usage.bytes_out + excluded.bytes_out",
+        placeholders(rows.len(), COLUMNS)
     );
     let is_full = rows.len() == ROWS_PER_STATEMENT;
     let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(is_full);
@@ -212,43 +186,35 @@ async fn add(
     Ok(())
 }
 
-fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal, StoreError> {
+fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal> {
     let (minute, tenant, server, tool, ..) = &row;
     let corrupt = |error| StoreError::Corrupt(format!("usage: {error}"));
-    let count = |value: i64| value.unsigned_abs();
+    let counts = [row.4, row.5, row.6, row.7, row.8, row.9, row.10].map(i64::unsigned_abs);
     Ok(UsageTotal {
         minute: by_minute.then_some(*minute),
         tenant: TenantId::parse(tenant).map_err(corrupt)?,
         server: ServerId::parse(server).map_err(corrupt)?,
         tool: tool.clone(),
-        counts: Counts {
-            calls: count(row.4),
-            errors: count(row.5),
-            tool_errors: count(row.6),
-            queue_us: count(row.7),
-            backend_us: count(row.8),
-            bytes_in: count(row.9),
-            bytes_out: count(row.10),
-        },
+        counts: Counts::from_array(counts),
     })
 }
 
 impl Counts {
-    /// In the order of the columns.
+    /// Returns the counts in the order of the columns.
     fn to_array(self) -> [u64; 7] {
         let Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } = self;
         [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out]
+    }
+
+    fn from_array(counts: [u64; 7]) -> Self {
+        let [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out] = counts;
+        Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out }
     }
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.calls += other.calls;
-        self.errors += other.errors;
-        self.tool_errors += other.tool_errors;
-        self.queue_us += other.queue_us;
-        self.backend_us += other.backend_us;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
+        let (sum, more) = (self.to_array(), other.to_array());
+        *self = Self::from_array(std::array::from_fn(|at| sum[at] + more[at]));
     }
 }

@@ -8,7 +8,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 
-/// Starts logging for this process. `RUST_LOG` chooses what is logged; without it, `info` and above.
+/// Starts logging for this process: what `RUST_LOG` says, by default `info` and above.
 pub fn init() {
     let directives = env::var("RUST_LOG").unwrap_or_default();
     let registry = tracing_subscriber::registry().with(filter(&directives));

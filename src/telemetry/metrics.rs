@@ -147,74 +147,48 @@ metrics! {
     config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
 }
 
-/// One server's share of the metrics.
+/// The metrics of one server. [`Metrics`] describes each field.
 #[derive(Clone, Debug)]
 pub struct ServerMetrics {
-    /// See [`Metrics`], as for all fields.
     pub queue_seconds: Histogram,
-    /// Calls now.
     pub in_flight: IntGauge,
-    /// Starts after the first.
     pub restarts: IntCounter,
-    /// Attempts after the first.
     pub retries: IntCounter,
-    /// Calls given up.
     pub cancelled: IntCounter,
-    /// Answers nobody waits for.
     pub late_answers: IntCounter,
-    /// Answers nobody asked for.
     pub unknown_answers: IntCounter,
-    /// Lines that are no message.
     pub garbage_lines: IntCounter,
-    /// Lines over the limit.
     pub too_long_lines: IntCounter,
-    /// The server's own requests.
     pub refused_requests: IntCounter,
-    /// Answers withheld.
     pub identity_alarms: IntCounter,
-    /// What is counted of its tools.
     pub tools: Arc<ToolsMetrics>,
 }
 
-/// How much of one server can be called, where everybody shares it.
+/// The metrics of one shared server's readiness.
 #[derive(Clone, Debug)]
 pub struct UpMetrics {
-    /// 1 when ready.
     pub up: IntGauge,
-    /// Since when it is not.
     pub down_since: IntGauge,
-    /// Copies that are ready.
     pub instances: IntGauge,
-    /// Calls they take at once.
     pub slots: IntGauge,
 }
 
-/// The metrics of limits that replicas share.
 #[derive(Clone, Debug)]
 pub struct SharedLimitsMetrics {
-    /// 1 when they can be reached.
     pub up: IntGauge,
-    /// Calls that went without.
     pub fallbacks: IntCounter,
-    /// Questions for more places, all of which there were.
     pub leases_granted: IntCounter,
-    /// The same where there were not enough.
     pub leases_refused: IntCounter,
 }
 
-/// The metrics of the configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigMetrics {
-    /// Read again, and in force.
     pub ok: IntCounter,
-    /// Read again, and not usable.
     pub failed: IntCounter,
-    /// When the one in force was read.
     pub loaded: IntGauge,
 }
 
 impl ConfigMetrics {
-    /// Counts a configuration that was read again and is in force now.
     pub fn note_loaded(&self) {
         self.ok.inc();
         self.loaded.set(Timestamp::now().as_second());
@@ -222,7 +196,6 @@ impl ConfigMetrics {
 }
 
 impl Metrics {
-    /// The handles for one server.
     pub fn server(&self, server: &str) -> ServerMetrics {
         let dropped = |reason| self.dropped_lines.with_label_values(&[server, reason]);
         ServerMetrics {
@@ -241,7 +214,7 @@ impl Metrics {
         }
     }
 
-    /// The handles for one that everybody shares; it is shown from then on.
+    /// Shows a shared server from now on.
     pub fn up(&self, server: &str) -> UpMetrics {
         UpMetrics {
             up: self.up.with_label_values(&[server]),
@@ -251,20 +224,20 @@ impl Metrics {
         }
     }
 
-    /// From now on that is not shown of one that nobody shares any more, or that is gone: it is not down.
+    /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
         for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
-            // It was not there, unless it was shared once.
+            // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }
     }
 
-    /// Tools that are held back; for pinned servers only, since it is shown from then on.
+    /// Shows a pinned server from now on.
     pub fn held_tools(&self, server: &str) -> IntGauge {
         self.held_tools.with_label_values(&[server])
     }
 
-    /// The handles for limits that replicas share. They are not shown unless somebody asks for them here.
+    /// Shows shared limits from now on.
     pub fn shared_limits(&self) -> SharedLimitsMetrics {
         let leases = |outcome| self.shared_limits_leases.with_label_values(&[outcome]);
         SharedLimitsMetrics {
@@ -275,17 +248,15 @@ impl Metrics {
         }
     }
 
-    /// Requests that were sent on to another replica and ended so.
     pub fn forwarded(&self, outcome: &str) -> IntCounter {
         self.forwarded.with_label_values(&[outcome])
     }
 
-    /// Sessions that have ended, and can be used again.
     pub fn forgotten_sessions(&self) -> IntCounter {
         self.forgotten_sessions.with_label_values::<&str>(&[])
     }
 
-    /// The handles for a configuration that was just read for the first time.
+    /// Shows the configuration that was just loaded for the first time.
     pub fn config(&self) -> ConfigMetrics {
         let loaded = self.config_loaded.with_label_values::<&str>(&[]);
         loaded.set(Timestamp::now().as_second());
@@ -299,18 +270,18 @@ impl Metrics {
         self.tools.lock().entry(server.to_owned()).or_insert_with(|| Arc::new(new())).clone()
     }
 
-    /// From now on the tools of a server that is gone are not shown.
+    /// Hides the tools of a server that is gone.
     pub fn forget_tools(&self, server: &str) {
         self.tools_of(server).forget_unless(|_| false);
     }
 
-    /// Counts a call that failed before its tool was known. The names a caller made up must not become
-    /// labels: anyone could fill the memory with them.
+    /// Counts a call that failed before its tool was known. Names that a caller made up must not
+    /// become labels: they could fill the memory.
     pub fn count_unresolved(&self, server: &str, outcome: &str) {
         self.calls.with_label_values(&[server, NO_NAME, outcome]).inc();
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Renders all metrics in Prometheus' text format.
     pub fn render(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(8 * 1024);
         TextEncoder::new()

@@ -1,5 +1,5 @@
-//! What the gateway tells its operator: [`logging`] for events, [`metrics`] for numbers, those of
-//! [`tools`] included.
+//! Logs and metrics for the operator: [`logging`], [`metrics`], and [`tools`] for the metrics of
+//! each tool.
 
 pub mod logging;
 pub mod metrics;

@@ -1,7 +1,7 @@
-//! What is counted of a server's tools.
+//! Metrics of a server's tools.
 //!
-//! Their names are the server's, and it may have others at any time. So there is nothing to be seen of a tool before its
-//! first call, nor when no list has it any more, and only so many tools of a server are told apart.
+//! Tool names come from the server and may change at any time. So a tool is shown from its first
+//! call until no list has it any more, and only so many tools of a server are told apart.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-/// Tools of one server that are told apart. Calls of all others are counted together, under no name.
+/// Calls of further tools of a server are counted together, under [`NO_NAME`].
 const TOOLS_MAX: usize = 1_000;
-/// That of calls whose tool is not told apart, or not known.
+/// The label for tools that are unknown, or not told apart.
 pub(super) const NO_NAME: &str = "";
 
-/// The tools of one server, in whichever of its processes.
+/// The tools of one server, shared by all of its instances.
 #[derive(Debug)]
 pub struct ToolsMetrics {
     server: String,
@@ -25,14 +25,13 @@ pub struct ToolsMetrics {
     by_name: Mutex<HashMap<String, Arc<ToolMetrics>>>,
 }
 
-/// One tool's share of the metrics.
 #[derive(Debug)]
 pub struct ToolMetrics {
     calls: IntCounterVec,
     labels: [String; 2],
     ok: IntCounter,
     tool_error: IntCounter,
-    /// Calls that ended otherwise, by how.
+    /// By other outcomes.
     others: Mutex<HashMap<&'static str, IntCounter>>,
     backend_seconds: Histogram,
     total_seconds: Histogram,
@@ -54,7 +53,7 @@ impl ToolsMetrics {
         }
     }
 
-    /// The handles for one tool, which is shown from then on. Whoever keeps them keeps it from being forgotten.
+    /// Shows a tool from now on. Holding the handle keeps the tool from being forgotten.
     pub fn of(&self, tool: &str) -> Arc<ToolMetrics> {
         let mut by_name = self.by_name.lock();
         let has_place = by_name.contains_key(tool) || by_name.len() < TOOLS_MAX;
@@ -75,8 +74,8 @@ impl ToolsMetrics {
         }
     }
 
-    /// Forgets the tools that are not listed now. One that another list or a call has still stays until this is asked
-    /// again; one that comes back begins anew.
+    /// Forgets the tools that are not listed. A tool that another list or call still holds stays
+    /// until the next time; one that comes back starts at zero.
     pub fn forget_unless(&self, is_listed: impl Fn(&str) -> bool) {
         self.by_name.lock().retain(|name, tool| {
             let stays = name == NO_NAME || is_listed(name) || Arc::strong_count(tool) > 1;
@@ -100,7 +99,6 @@ impl ToolsMetrics {
 }
 
 impl ToolMetrics {
-    /// Counts a call that ended.
     pub fn record(&self, outcome: &'static str, total: Duration) {
         match outcome {
             "ok" => self.ok.inc(),
@@ -114,7 +112,6 @@ impl ToolMetrics {
         self.total_seconds.observe(total.as_secs_f64());
     }
 
-    /// Notes how long the server took.
     pub fn record_backend(&self, backend: Duration) {
         self.backend_seconds.observe(backend.as_secs_f64());
     }
@@ -127,7 +124,7 @@ mod tests {
 
     const A_SECOND: Duration = Duration::from_secs(1);
 
-    /// The lines of `/metrics` that are about a server's tools.
+    /// Returns the lines of `/metrics` about tools.
     fn lines(metrics: &Metrics) -> Vec<String> {
         let text = String::from_utf8(metrics.render()).unwrap();
         text.lines().filter(|line| line.contains("tool=")).map(str::to_owned).collect()
@@ -153,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_another_process_of_the_server_has_is_not_forgotten() {
+    fn a_tool_that_another_instance_of_the_server_has_is_not_forgotten() {
         let metrics = Metrics::new();
         let others = metrics.server("std").tools.of("echo");
         others.record("ok", A_SECOND);
@@ -189,7 +186,7 @@ mod tests {
         );
         assert_eq!((count("std", "1000"), count("other", "x").as_deref()), (None, Some("1")));
 
-        // There is room again for those that come.
+        // There is room for new ones again.
         tools.forget_unless(|name| name == "0");
         tools.of("1000").record("ok", A_SECOND);
         assert_eq!(count("std", "1000").as_deref(), Some("1"));

@@ -1,7 +1,7 @@
-//! Who there is: all tenants and keys, held in memory and looked up without a lock.
+//! All tenants and keys, held in memory and looked up without a lock.
 //!
-//! The whole of it is read from the store at start and again whenever something has changed there, so that a call
-//! never asks the store. When the store is away, whoever was known stays known for [`STALE_MAX`].
+//! The directory is read from the store at start and after every change, so that a call never
+//! queries the store. While the store is away, known keys are accepted for [`STALE_MAX`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,87 +11,78 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::Tenant;
 use super::known::{Known, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
-use super::unknown_keys::Strangers;
+use super::unknown_keys::UnknownKeys;
 use super::usage::Meter;
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::config::Config;
-use crate::store::{KeyState, Store, StoreError};
-use crate::tenants::limits::Shared;
+use crate::store::{Follower, KeyState, Store, StoreError};
+use crate::tenants::limits::SharedLimits;
 
-/// How long keys and tenants are believed without a word from the store: revoked and removed ones among them would still be
-/// let in.
+/// After an outage this long, keys are no longer accepted: some may have been revoked meanwhile.
 const STALE_MAX: Duration = Duration::from_secs(60 * 60);
-/// How often all is read again, though nothing is said to have changed.
-const CONFIRM_EVERY: Duration = Duration::from_secs(60);
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
-/// How long a caller with a new key waits until the directory has it.
+/// How long a caller with a new key waits for the directory to be read again.
 const RELOAD_WAIT: Duration = Duration::from_secs(2);
 
-/// All tenants and keys.
 pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
-    of_file: ArcSwap<OfFile>,
-    shared_limits: Option<Arc<Shared>>,
+    file: ArcSwap<FileTenants>,
+    shared_limits: Option<Arc<SharedLimits>>,
     snapshot: ArcSwap<Snapshot>,
-    strangers: Strangers,
-    /// Of tenants that are no longer there, but may still have calls in flight.
-    leaving: Mutex<Vec<(TenantId, Arc<Meter>)>>,
-    /// Asks for a reload.
+    unknown_keys: UnknownKeys,
+    /// Meters of removed tenants, which may still have calls in flight.
+    removed: Mutex<Vec<(TenantId, Arc<Meter>)>>,
+    /// Requests a reload.
     reload: Notify,
-    /// When the snapshot was last known to be what the store has.
+    /// When the store was last read.
     confirmed: watch::Sender<Instant>,
 }
 
-/// What the configuration says of tenants.
+/// The tenants of the configuration file.
 #[derive(PartialEq, Eq)]
-struct OfFile {
+struct FileTenants {
     tenants: BTreeMap<TenantId, Policy>,
-    /// That of callers without a key.
+    /// The tenant of callers without a key.
     anonymous: Option<TenantId>,
 }
 
-impl OfFile {
+impl FileTenants {
     fn new(config: &Config) -> Self {
         let anonymous = config.auth.anonymous_tenant.clone();
         Self { tenants: config.tenants.clone(), anonymous }
     }
 
-    /// Which tenants there are, with these in the store.
+    /// Returns all tenants, given those in the store.
     fn known(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
         known(&self.tenants, stored, self.anonymous.as_ref())
     }
 }
 
-/// Whose key it is.
+/// The owner of a key.
 #[derive(Clone)]
 pub enum Holder {
-    /// A tenant's.
     Tenant(Arc<Tenant>),
-    /// An administrator's.
     Admin,
 }
 
-/// Why a key does not let anybody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It is unknown, wrong, revoked or expired.
+    /// Unknown, wrong, revoked or expired.
     Invalid,
-    /// It is not known, and the store cannot be asked.
+    /// Unknown, and the store cannot be queried.
     Unavailable,
 }
 
 impl Holder {
-    /// Whether it is still the very same.
+    /// Returns whether both are the same administrator or the same instance of a tenant.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tenant(one), Self::Tenant(other)) => Arc::ptr_eq(one, other),
@@ -102,20 +93,19 @@ impl Holder {
 }
 
 impl Directory {
-    /// Reads all of it.
     pub async fn open(
         store: Store,
         config: &Config,
-        shared_limits: Option<Arc<Shared>>,
+        shared_limits: Option<Arc<SharedLimits>>,
     ) -> Result<Self, StoreError> {
         let directory = Self {
             secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
-            of_file: ArcSwap::from_pointee(OfFile::new(config)),
+            file: ArcSwap::from_pointee(FileTenants::new(config)),
             shared_limits,
             snapshot: ArcSwap::default(),
-            strangers: Strangers::default(),
-            leaving: Mutex::default(),
+            unknown_keys: UnknownKeys::default(),
+            removed: Mutex::default(),
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
@@ -123,138 +113,123 @@ impl Directory {
         Ok(directory)
     }
 
-    /// From now on the configuration says this of tenants. Done like a change of the store, as soon as that can be read.
-    pub fn set_file(&self, config: &Config) {
-        let of_file = OfFile::new(config);
-        if of_file != **self.of_file.load() {
-            self.of_file.store(Arc::new(of_file));
+    /// Applies the tenants of a new configuration, as soon as the store can be read.
+    pub fn set_config(&self, config: &Config) {
+        let file = FileTenants::new(config);
+        if file != **self.file.load() {
+            self.file.store(Arc::new(file));
             self.reload.notify_one();
         }
     }
 
-    /// Follows the store. Never done.
+    /// Follows the store. Runs for ever.
     pub async fn follow(&self) {
         tokio::join!(self.follow_keys(), self.secrets.follow());
     }
 
     async fn follow_keys(&self) {
-        let mut changes = self.store.changes();
+        let meanwhile = "known keys keep working, others are refused";
+        let mut follower = Follower::new(self.store.changes(), "tenants and keys", meanwhile);
         loop {
-            tokio::select! {
-                () = changes.next() => {}
-                () = self.reload.notified() => {}
-                () = sleep(CONFIRM_EVERY) => {}
-            }
-            let mut is_away = false;
-            while let Err(error) = self.load().await {
-                if !is_away {
-                    tracing::warn!(%error, "the store cannot be read: known keys go on working, others are refused");
-                    is_away = true;
-                }
-                sleep(RETRY_EVERY).await;
-            }
-            if is_away {
-                tracing::info!("the store can be read again");
-            }
+            follower.changed(self.reload.notified()).await;
+            while follower.retry(self.load().await).await.is_none() {}
         }
     }
 
-    /// Reads all of it again. Whoever has not changed is the same as before, limits in use included.
+    /// Reads all tenants and keys. Unchanged tenants keep their usage of limits.
     async fn load(&self) -> Result<(), StoreError> {
         let began = Instant::now();
         let contents = self.store.load().await?;
-        let of_file = self.of_file.load_full();
-        let policies = of_file.known(contents.tenants).into_iter();
+        let file = self.file.load_full();
+        let policies = file.known(contents.tenants).into_iter();
         let policies = policies.map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
-        let (anonymous, limits) = (of_file.anonymous.as_ref(), self.shared_limits.as_ref());
+        let (anonymous, limits) = (file.anonymous.as_ref(), self.shared_limits.as_ref());
         let snapshot = before.next(policies, contents.keys, anonymous, limits);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
-        self.leaving.lock().extend(left);
+        self.removed.lock().extend(left);
         self.snapshot.store(Arc::new(snapshot));
         self.confirmed.send_replace(began);
         Ok(())
     }
 
-    /// Where it is kept.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What tenants have given to servers of their own.
     pub fn secrets(&self) -> &TenantSecrets {
         &self.secrets
     }
 
-    /// Which tenants there are, with these in the store.
+    /// Returns all tenants, given those in the store.
     pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        self.of_file.load().known(stored)
+        self.file.load().known(stored)
     }
 
-    /// Whether a tenant stands in the configuration file.
-    pub fn is_of_file(&self, id: &TenantId) -> bool {
-        self.of_file.load().tenants.contains_key(id)
+    /// Returns whether a tenant is in the configuration file.
+    pub fn is_in_file(&self, id: &TenantId) -> bool {
+        self.file.load().tenants.contains_key(id)
     }
 
-    /// The tenant of callers without a key, if they may call. When they no longer may, they may not at once, whether
-    /// or not the store can be read.
+    /// Returns the tenant of callers without a key, if they may call. Revoking that applies at
+    /// once, even if the store is away.
     pub fn anonymous(&self) -> Option<Arc<Tenant>> {
-        self.of_file.load().anonymous.as_ref()?;
+        self.file.load().anonymous.as_ref()?;
         self.snapshot.load().anonymous.clone()
     }
 
-    /// Says so if no caller has a way in by a key or without one.
+    /// Warns if no caller can authenticate, with a key or without one.
     pub fn warn_if_nobody_can_call(&self) {
-        if self.of_file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
+        if self.file.load().anonymous.is_none() && self.snapshot.load().keys.is_empty() {
             tracing::warn!(
-                "nobody can call: there is no key yet (`trunkline key create TENANT`), and no `auth.anonymous_tenant`"
+                "nobody can call: there is no key (`trunkline key create TENANT`), and no \
+                 `auth.anonymous_tenant`"
             );
         }
     }
 
-    /// A tenant by its name.
     pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.snapshot.load().tenants.get(id).cloned()
     }
 
-    /// All tenants.
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         self.snapshot.load().tenants.values().cloned().collect()
     }
 
-    /// What every tenant uses, of those too that were there a moment ago.
+    /// Returns the meters of all tenants, and of those removed a moment ago.
     pub(super) fn meters(&self) -> Vec<(TenantId, Arc<Meter>)> {
         let tenants = self.tenants();
         let mut meters: Vec<_> =
             tenants.iter().map(|tenant| (tenant.id.clone(), tenant.meter.clone())).collect();
-        let mut leaving = self.leaving.lock();
-        meters.extend(leaving.iter().cloned());
-        // Those that only this list and its copy have get nothing more.
-        leaving.retain(|(_, meter)| Arc::strong_count(meter) > 2);
+        let mut removed = self.removed.lock();
+        meters.extend(removed.iter().cloned());
+        // A meter that only these two lists hold counts nothing more.
+        removed.retain(|(_, meter)| Arc::strong_count(meter) > 2);
         meters
     }
 
-    /// When each key was last used, of those that were.
+    /// Returns when each key was last used, for keys that were.
     pub(super) fn key_uses(&self) -> Vec<(KeyId, i64)> {
         let snapshot = self.snapshot.load();
         let uses = snapshot.keys.values().map(|key| (key.id(), key.used()));
         uses.filter(|(_, used)| *used > 0).collect()
     }
 
-    /// Whose key it is. Unknown, wrong, revoked and expired ones go the same way.
-    pub async fn holder(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
+    /// Returns the key, if it is valid. Unknown, wrong, revoked and expired keys give the same
+    /// error.
+    pub async fn authenticate(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
         let hash = self.store.hasher().hash(key);
         if self.is_stale() {
             return Err(KeyError::Unavailable);
         }
         match self.known(key.id(), &hash) {
             Some(key) => Ok(key),
-            None => self.ask_store(key.id(), hash).await,
+            None => self.look_up(key.id(), hash).await,
         }
     }
 
-    /// Whether nothing was heard from the store for so long that nobody is let in by what is remembered.
+    /// Returns whether the store has been away for longer than [`STALE_MAX`].
     pub fn is_stale(&self) -> bool {
         self.confirmed.borrow().elapsed() > STALE_MAX
     }
@@ -263,19 +238,19 @@ impl Directory {
         let snapshot = self.snapshot.load();
         let key = snapshot.keys.get(&id)?;
         let now = Timestamp::now().as_millisecond();
-        key.lets_in(hash, now).then(|| key.clone())
+        key.accepts(hash, now).then(|| key.clone())
     }
 
-    /// A key that is not in the snapshot may be newer than it.
-    async fn ask_store(&self, id: KeyId, hash: KeyHash) -> Result<Arc<Key>, KeyError> {
-        let _query = self.strangers.may_ask(&hash).await?;
+    /// Looks up a key that may be newer than the snapshot.
+    async fn look_up(&self, id: KeyId, hash: KeyHash) -> Result<Arc<Key>, KeyError> {
+        let _query = self.unknown_keys.query_permit(&hash).await?;
         let asked = Instant::now();
         let record = self.store.key(&id).await.map_err(|_| KeyError::Unavailable)?;
         let now = Timestamp::now().as_millisecond();
         if !record
             .is_some_and(|record| record.hash == hash && record.state(now) == KeyState::Active)
         {
-            self.strangers.remember(hash);
+            self.unknown_keys.remember(hash);
             return Err(KeyError::Invalid);
         }
         let mut confirmed = self.confirmed.subscribe();
@@ -285,8 +260,8 @@ impl Directory {
             return Err(KeyError::Unavailable);
         }
         self.known(id, &hash).ok_or_else(|| {
-            // Of a tenant that the file no longer names, for instance.
-            self.strangers.remember(hash);
+            // For example, its tenant is no longer in the file.
+            self.unknown_keys.remember(hash);
             KeyError::Invalid
         })
     }

@@ -1,4 +1,4 @@
-//! Which tenants there are, and how they and their keys are shown, by the command line and the admin API alike.
+//! All tenants, and how the command line and the admin API show them and their keys.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,19 @@ use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::store::{KeyRecord, NewKey};
 
-/// Where a tenant stands.
+/// The place where a tenant is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// In the configuration file, which alone can change it.
+    /// Only the configuration file can change it.
     File,
-    /// In the store.
     Store,
-    /// Nowhere: it is that of callers without a key, and nobody has limited it.
+    /// Nowhere: the tenant of callers without a key, without limits.
     Anonymous,
 }
 
-/// Tenants, with where they stand and what they may do.
 pub type Known = BTreeMap<TenantId, (Source, Policy)>;
 
-/// A tenant, to be shown.
 #[derive(Serialize)]
 pub struct TenantView<'a> {
     id: &'a str,
@@ -33,7 +30,6 @@ pub struct TenantView<'a> {
     policy: &'a Policy,
 }
 
-/// A key, to be shown.
 #[derive(Serialize)]
 pub struct KeyView<'a> {
     id: &'a str,
@@ -43,20 +39,21 @@ pub struct KeyView<'a> {
     expires: Option<Timestamp>,
     revoked: Option<Timestamp>,
     last_used: Option<Timestamp>,
-    /// All of it, once.
+    /// The whole key, for a new one only.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
 }
 
-/// All tenants. What the file says cannot be said otherwise; callers without a key are one, whoever else is.
+/// Merges tenants of the file and of the store. The file takes precedence. The anonymous tenant
+/// always exists.
 pub fn known(
-    of_file: &BTreeMap<TenantId, Policy>,
+    in_file: &BTreeMap<TenantId, Policy>,
     stored: BTreeMap<TenantId, Policy>,
     anonymous: Option<&TenantId>,
 ) -> Known {
     let stored = stored.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
-    let of_file = of_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
-    let mut known: Known = stored.chain(of_file).collect();
+    let in_file = in_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
+    let mut known: Known = stored.chain(in_file).collect();
     if let Some(id) = anonymous {
         let unlimited = || (Source::Anonymous, Policy::unlimited());
         known.entry(id.clone()).or_insert_with(unlimited);
@@ -65,7 +62,6 @@ pub fn known(
 }
 
 impl Source {
-    /// In one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -76,14 +72,12 @@ impl Source {
 }
 
 impl<'a> TenantView<'a> {
-    /// Of this tenant.
     pub fn of(id: &'a TenantId, source: Source, policy: &'a Policy) -> Self {
         Self { id: id.as_str(), source, policy }
     }
 }
 
 impl<'a> KeyView<'a> {
-    /// Of a key, as it is now.
     pub fn of(record: &'a KeyRecord) -> Self {
         let time = |ms: Option<i64>| ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
         Self {
@@ -98,7 +92,7 @@ impl<'a> KeyView<'a> {
         }
     }
 
-    /// Of a key that was just made, which is shown this once.
+    /// Shows a new key, once.
     pub fn of_new(new: &'a NewKey) -> Self {
         Self { key: Some(new.key.expose()), ..Self::of(&new.record) }
     }
@@ -109,13 +103,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_the_first_word_and_callers_without_a_key_the_last() {
+    fn the_file_takes_precedence_and_the_anonymous_tenant_always_exists() {
         let id = |text: &str| TenantId::parse(text).unwrap();
         let weighing = |weight| Policy { weight, ..Policy::new() };
-        let of_file = BTreeMap::from([(id("a"), weighing(2))]);
+        let in_file = BTreeMap::from([(id("a"), weighing(2))]);
         let stored = BTreeMap::from([(id("a"), weighing(3)), (id("b"), weighing(4))]);
         let sources = |anonymous: &str| {
-            let known = known(&of_file, stored.clone(), Some(&id(anonymous)));
+            let known = known(&in_file, stored.clone(), Some(&id(anonymous)));
             let source = |(id, (source, policy)): (TenantId, (Source, Policy))| {
                 (id.to_string(), source.as_str(), policy.weight)
             };
@@ -125,7 +119,7 @@ mod tests {
         assert_eq!(sources("a"), said);
         assert_eq!(sources("b"), said);
         assert_eq!(sources("local")[2], ("local".to_owned(), "anonymous", 1));
-        assert_eq!(known(&of_file, stored, None).len(), 2);
+        assert_eq!(known(&in_file, stored, None).len(), 2);
     }
 
     #[test]

@@ -12,69 +12,66 @@ use crate::common::ids::TenantId;
 use crate::common::keys::{KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::store::{KeyOwner, KeyRecord, KeyState};
-use crate::tenants::limits::Shared;
+use crate::tenants::limits::SharedLimits;
 
-/// Never changed: what changes makes a new one.
+/// Immutable: a change makes a new one.
 #[derive(Default)]
 pub(super) struct Snapshot {
     pub(super) tenants: HashMap<TenantId, Arc<Tenant>>,
     pub(super) keys: HashMap<KeyId, Arc<Key>>,
-    /// That of callers without a key.
+    /// The tenant of callers without a key.
     pub(super) anonymous: Option<Arc<Tenant>>,
 }
 
 /// A key that is not revoked.
 pub struct Key {
     record: KeyRecord,
-    /// Whose it is.
     pub holder: Holder,
-    /// When it was last used, in milliseconds of the epoch.
+    /// In milliseconds since 1970; 0 if never.
     used: AtomicI64,
-    /// When it is no longer what it was: streams that it opened end then.
+    /// Cancelled when the key is replaced or removed: streams that it opened end then.
     pub gone: CancellationToken,
 }
 
 impl Key {
-    /// Its id.
     pub fn id(&self) -> KeyId {
         self.record.id
     }
 
-    /// When it ends by itself, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         self.record.expires
     }
 
-    /// Whether it is the key with this hash, and notes the use.
-    pub(super) fn lets_in(&self, hash: &KeyHash, now: i64) -> bool {
-        let lets_in = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
-        if lets_in {
+    /// Returns whether the hash matches a valid key, and records the use.
+    pub(super) fn accepts(&self, hash: &KeyHash, now: i64) -> bool {
+        let accepts = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
+        if accepts {
             self.used.store(now, Ordering::Relaxed);
         }
-        lets_in
+        accepts
     }
 
-    /// When it was last used.
     pub(super) fn used(&self) -> i64 {
         self.used.load(Ordering::Relaxed)
     }
 }
 
 impl Snapshot {
-    /// The one after this.
+    /// Returns the next snapshot. Tenants and keys that did not change are the same objects.
     pub(super) fn next(
         &self,
         policies: BTreeMap<TenantId, Policy>,
         keys: Vec<KeyRecord>,
         anonymous: Option<&TenantId>,
-        shared_limits: Option<&Arc<Shared>>,
+        shared_limits: Option<&Arc<SharedLimits>>,
     ) -> Self {
         let tenants: HashMap<_, _> = policies
             .into_iter()
             .map(|(id, policy)| {
                 let tenant = match self.tenants.get(&id) {
                     Some(before) if before.policy == policy => before.clone(),
-                    Some(before) => Arc::new(before.renewed(policy)),
+                    Some(before) => Arc::new(before.with_policy(policy)),
                     None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
                 };
                 (id, tenant)
@@ -103,7 +100,7 @@ impl Snapshot {
         next
     }
 
-    /// The same key as before, if nothing has changed about it.
+    /// Returns the same object as before, if the key has not changed.
     fn key(&self, record: KeyRecord, holder: Holder) -> Arc<Key> {
         let before = self.keys.get(&record.id);
         if let Some(before) = before

@@ -1,4 +1,4 @@
-//! Keys that nobody knows. Anybody can send as many as it likes, so what the store is asked about them is bounded.
+//! Bounds the queries about unknown keys, of which anybody can send any number.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,62 +10,63 @@ use tokio::time::{Instant, timeout};
 use super::directory::KeyError;
 use crate::common::keys::KeyHash;
 
-/// Questions to the store at once.
 const QUERIES_MAX: usize = 4;
-/// How long one may wait for its turn.
 const QUERY_WAIT: Duration = Duration::from_millis(500);
-/// How long an unknown key is remembered as such, and how many are.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 const REMEMBERED_MAX: usize = 10_000;
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of the unknown.
-pub(super) struct Strangers {
+pub(super) struct UnknownKeys {
     queries: Semaphore,
-    seen: Mutex<Seen>,
+    remembered: Mutex<Remembered>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Remembered {
     at: HashMap<KeyHash, Instant>,
     purged: Option<Instant>,
 }
 
-impl Default for Strangers {
+impl Default for UnknownKeys {
     fn default() -> Self {
-        Self { queries: Semaphore::new(QUERIES_MAX), seen: Mutex::default() }
+        Self { queries: Semaphore::new(QUERIES_MAX), remembered: Mutex::default() }
     }
 }
 
-impl Strangers {
-    /// The right to ask the store about a key, unless it was asked a moment ago or too many others ask.
-    pub(super) async fn may_ask(&self, hash: &KeyHash) -> Result<SemaphorePermit<'_>, KeyError> {
-        self.is_new(hash)?;
-        let turn = timeout(QUERY_WAIT, self.queries.acquire()).await;
-        let turn = turn.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
-        // The one before may have been the same key.
-        self.is_new(hash)?;
-        Ok(turn)
+impl UnknownKeys {
+    /// Permits a query about a key, unless it was queried a moment ago or too many others wait.
+    pub(super) async fn query_permit(
+        &self,
+        hash: &KeyHash,
+    ) -> Result<SemaphorePermit<'_>, KeyError> {
+        self.check_new(hash)?;
+        let permit = timeout(QUERY_WAIT, self.queries.acquire()).await;
+        let permit = permit.ok().and_then(Result::ok).ok_or(KeyError::Unavailable)?;
+        // The query before may have been about the same key.
+        self.check_new(hash)?;
+        Ok(permit)
     }
 
-    fn is_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
-        match self.seen.lock().at.get(hash) {
-            Some(seen) if seen.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
+    fn check_new(&self, hash: &KeyHash) -> Result<(), KeyError> {
+        match self.remembered.lock().at.get(hash) {
+            Some(remembered) if remembered.elapsed() < REMEMBERED_FOR => Err(KeyError::Invalid),
             _ => Ok(()),
         }
     }
 
-    /// The store does not know it.
+    /// Remembers that the store does not know the key.
     pub(super) fn remember(&self, hash: KeyHash) {
         let now = Instant::now();
-        let mut seen = self.seen.lock();
-        // Not for each that comes: a flood of them must not make us busy.
-        if seen.at.len() >= REMEMBERED_MAX && seen.purged.is_none_or(|at| now - at > PURGE_EVERY) {
-            seen.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
-            seen.purged = Some(now);
+        let mut remembered = self.remembered.lock();
+        // Not for each key: a flood of them must not cost much time.
+        if remembered.at.len() >= REMEMBERED_MAX
+            && remembered.purged.is_none_or(|at| now - at > PURGE_EVERY)
+        {
+            remembered.at.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
+            remembered.purged = Some(now);
         }
-        if seen.at.len() < REMEMBERED_MAX {
-            seen.at.insert(hash, now);
+        if remembered.at.len() < REMEMBERED_MAX {
+            remembered.at.insert(hash, now);
         }
     }
 }
@@ -80,38 +81,41 @@ mod tests {
     use crate::common::keys::{ApiKey, Hasher};
     use crate::config::Secret;
 
-    fn stranger() -> KeyHash {
+    fn unknown_key() -> KeyHash {
         Hasher::new(&Secret::new("test".to_owned())).hash(&ApiKey::generate())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_asked_about_once_in_a_while() {
-        let (strangers, key) = (Strangers::default(), stranger());
+    async fn an_unknown_key_is_queried_once_in_a_while() {
+        let (unknown_keys, key) = (UnknownKeys::default(), unknown_key());
         for _ in 0..2 {
             let mut questions = 0;
             for _ in 0..100 {
-                match strangers.may_ask(&key).await {
-                    Ok(_turn) => questions += 1,
+                match unknown_keys.query_permit(&key).await {
+                    Ok(_permit) => questions += 1,
                     Err(error) => assert_eq!(error, KeyError::Invalid),
                 }
-                strangers.remember(key);
+                unknown_keys.remember(key);
             }
             assert_eq!(questions, 1);
-            assert!(strangers.may_ask(&stranger()).await.is_ok(), "others are not held up");
+            assert!(
+                unknown_keys.query_permit(&unknown_key()).await.is_ok(),
+                "others are not held up"
+            );
             tokio::time::advance(REMEMBERED_FOR).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_are_asked_about_at_once_and_the_others_do_not_wait_for_long() {
-        let strangers = Arc::new(Strangers::default());
+    async fn queries_at_once_are_bounded_and_others_do_not_wait_for_long() {
+        let unknown_keys = Arc::new(UnknownKeys::default());
         let began = Instant::now();
         let mut asking = JoinSet::new();
         for _ in 0..100 {
-            let strangers = strangers.clone();
+            let unknown_keys = unknown_keys.clone();
             asking.spawn(async move {
-                // The store hangs, and so does whoever may ask it.
-                let _turn = strangers.may_ask(&stranger()).await?;
+                // The store hangs, and so does the query.
+                let _permit = unknown_keys.query_permit(&unknown_key()).await?;
                 std::future::pending::<Result<(), KeyError>>().await
             });
         }
@@ -124,17 +128,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_remembered_has_an_end() {
-        let strangers = Strangers::default();
-        let remembered = || strangers.seen.lock().at.len();
+    async fn remembered_keys_are_bounded() {
+        let unknown_keys = UnknownKeys::default();
+        let remembered = || unknown_keys.remembered.lock().at.len();
         for _ in 0..REMEMBERED_MAX + 1000 {
-            strangers.remember(stranger());
+            unknown_keys.remember(unknown_key());
         }
         assert_eq!(remembered(), REMEMBERED_MAX);
         tokio::time::advance(REMEMBERED_FOR).await;
-        let last = stranger();
-        strangers.remember(last);
+        let last = unknown_key();
+        unknown_keys.remember(last);
         assert_eq!(remembered(), 1, "those that are too old made room");
-        assert_eq!(strangers.may_ask(&last).await.err(), Some(KeyError::Invalid));
+        assert_eq!(unknown_keys.query_permit(&last).await.err(), Some(KeyError::Invalid));
     }
 }

@@ -1,4 +1,4 @@
-//! What a tenant has used, counted in memory. [`super::usage_writer`] writes it down every few seconds.
+//! Counts a tenant's usage in memory. [`super::usage_writer`] writes it to the store.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use crate::common::ids::ServerId;
 use crate::store::Counts;
 
-/// What one tenant has used since it was last looked at. Its lock is held for a few additions, and shared by calls of
-/// this tenant only.
+/// Usage since it was last taken. The lock is held for a few additions, and shared by calls of this
+/// tenant only.
 #[derive(Debug, Default)]
 pub struct Meter {
     used: Mutex<Used>,
@@ -19,7 +19,6 @@ pub struct Meter {
 pub type Used = HashMap<ServerId, HashMap<String, Counts>>;
 
 impl Meter {
-    /// Adds to what was used of a tool.
     pub fn add(&self, server: &ServerId, tool: &str, counts: Counts) {
         let mut used = self.used.lock();
         if let Some(sum) = used.get_mut(server).and_then(|tools| tools.get_mut(tool)) {
@@ -29,7 +28,7 @@ impl Meter {
         }
     }
 
-    /// All since the last time.
+    /// Returns the usage since the last time.
     pub fn take(&self) -> Used {
         take(&mut self.used.lock())
     }
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_counted_once() {
+    fn taken_usage_is_counted_once() {
         let meter = Meter::default();
         let server = ServerId::parse("std").unwrap();
         let once = Counts { calls: 1, bytes_in: 10, ..Counts::default() };

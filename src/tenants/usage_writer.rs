@@ -1,5 +1,5 @@
-//! Writes down what tenants have used, and when keys were last used: every few seconds, and never on a call's way. As
-//! long as the store is away all is kept here.
+//! Writes tenants' usage and the last uses of keys to the store, every few seconds and never during
+//! a call. Keeps them while the store is away.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,92 +14,90 @@ use crate::common::ids::{ServerId, TenantId};
 use crate::common::keys::KeyId;
 use crate::store::{Counts, Store, StoreError, UsageRow};
 
-/// How often. A crash loses what came in since, and what was being written.
-const EVERY: Duration = Duration::from_secs(2);
-/// Rows that are kept while the store is away. When there are more, minutes are no longer told apart.
+/// A crash loses the usage since the last write.
+const WRITE_EVERY: Duration = Duration::from_secs(2);
+/// Rows kept while the store is away. Beyond this, minutes are merged.
 const ROWS_MAX: usize = 200_000;
-/// Rows that are sent at once.
+/// Rows written at once.
 const BATCH_MAX: usize = 1_000;
 const MINUTE_MS: i64 = 60_000;
-/// How long usage and the audit log are kept in the store, and how often what is older is taken out; sooner again if
-/// that failed.
-const KEPT_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
-const CLEAN_EVERY: Duration = Duration::from_secs(60 * 60);
-const CLEAN_AGAIN: Duration = Duration::from_secs(60);
+/// How long usage and the audit log are kept, and how often older rows are deleted.
+const RETENTION_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
+const DELETE_EVERY: Duration = Duration::from_secs(60 * 60);
+const DELETE_RETRY: Duration = Duration::from_secs(60);
 
-/// What is to be written down.
-pub struct Books {
+pub struct UsageWriter {
     store: Store,
     directory: Arc<Directory>,
-    /// With the number of a batch it names the batch, so that none is added twice.
+    /// Identifies a batch together with its number, so that none is added twice.
     replica: String,
     batch: u64,
-    /// Sent under that number, and not known to be written: it is sent again as it was.
-    in_doubt: Vec<UsageRow>,
-    /// How many rows to send at once: fewer after some that the store refused.
+    /// Sent under this number, and possibly written: sent again unchanged.
+    unconfirmed: Vec<UsageRow>,
+    /// Reduced after the store refused a batch.
     batch_len: usize,
     rows: HashMap<Subject, Counts>,
     minute: i64,
-    /// What the store knows of the last uses of keys.
-    noted: HashMap<KeyId, i64>,
+    /// The last uses of keys that the store has.
+    written_uses: HashMap<KeyId, i64>,
 }
 
 type Subject = (i64, TenantId, ServerId, String);
 
-impl Books {
-    /// The books of one process.
+impl UsageWriter {
     pub fn new(store: Store, directory: Arc<Directory>) -> Self {
         Self {
             store,
             directory,
             replica: Uuid::new_v4().simple().to_string(),
             batch: 0,
-            in_doubt: vec![],
+            unconfirmed: vec![],
             batch_len: BATCH_MAX,
             rows: HashMap::new(),
             minute: 0,
-            noted: HashMap::new(),
+            written_uses: HashMap::new(),
         }
     }
 
-    /// Keeps the books until the future is dropped, which loses nothing.
-    pub async fn keep(&mut self) {
-        // Taking out what is old may take long, and what is new must not wait for it.
+    /// Writes until the future is dropped, which loses nothing.
+    pub async fn run(&mut self) {
+        // Deleting may take long, and must not delay writing.
         let store = self.store.clone();
-        tokio::join!(self.keep_writing(), clean(&store));
+        tokio::join!(self.write_periodically(), delete_expired(&store));
     }
 
-    async fn keep_writing(&mut self) {
-        let mut turns = interval_at(Instant::now() + EVERY, EVERY);
-        // After one that took longer the next follows at once: what came in meanwhile has waited for it.
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    async fn write_periodically(&mut self) {
+        let mut ticks = interval_at(Instant::now() + WRITE_EVERY, WRITE_EVERY);
+        // After a slow write the next follows at once, for usage that came meanwhile.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            turns.tick().await;
-            // Whether it is away is said by those who ask it all the time; here nothing is lost.
+            ticks.tick().await;
+            // Others log that the store is away; nothing is lost here.
             if let Err(error) = self.write().await {
-                tracing::debug!(%error, rows = self.rows.len(), "usage is kept until the store is back");
+                let rows = self.rows.len();
+                tracing::debug!(%error, rows, "usage is kept until the store is back");
             }
         }
     }
 
-    /// Writes down what there is.
+    /// Writes all usage so far.
     pub async fn write(&mut self) -> Result<(), StoreError> {
         self.collect(Timestamp::now().as_millisecond());
-        while !(self.rows.is_empty() && self.in_doubt.is_empty()) {
-            if self.in_doubt.is_empty() {
+        while !(self.rows.is_empty() && self.unconfirmed.is_empty()) {
+            if self.unconfirmed.is_empty() {
                 self.batch += 1;
-                self.in_doubt = self.take_batch();
+                self.unconfirmed = self.take_batch();
             }
-            match self.store.add_usage(&self.replica, self.batch, &self.in_doubt).await {
+            match self.store.add_usage(&self.replica, self.batch, &self.unconfirmed).await {
                 Ok(()) => {
-                    self.in_doubt.clear();
+                    self.unconfirmed.clear();
                     self.batch_len = (self.batch_len * 2).min(BATCH_MAX);
                 }
                 Err(error @ StoreError::Unavailable(_)) => return Err(error),
-                Err(error) => self.set_apart(&error),
+                Err(error) => self.split_refused(&error),
             }
         }
-        self.note_uses().await
+        self.write_key_uses().await
     }
 
     fn collect(&mut self, now: i64) {
@@ -116,12 +114,12 @@ impl Books {
         }
     }
 
-    /// The store will never take this batch. Smaller ones follow, until only the row is left that it does not like:
-    /// one row must not keep all others from being written.
-    fn set_apart(&mut self, error: &StoreError) {
-        let refused = std::mem::take(&mut self.in_doubt);
+    /// The store will never accept this batch. Splits it until only the bad row is refused: one row
+    /// must not block all others.
+    fn split_refused(&mut self, error: &StoreError) {
+        let refused = std::mem::take(&mut self.unconfirmed);
         if let [row] = &refused[..] {
-            tracing::error!(%error, ?row, "what was used could not be written, and is lost");
+            tracing::error!(%error, ?row, "usage could not be written, and is lost");
             return;
         }
         self.batch_len = (refused.len() / 2).max(1);
@@ -140,23 +138,23 @@ impl Books {
         rows.collect()
     }
 
-    async fn note_uses(&mut self) -> Result<(), StoreError> {
+    async fn write_key_uses(&mut self) -> Result<(), StoreError> {
         let used = self.directory.key_uses();
         let news: Vec<(KeyId, i64)> =
-            used.iter().filter(|(id, at)| self.noted.get(id) != Some(at)).copied().collect();
+            used.iter().filter(|(id, at)| self.written_uses.get(id) != Some(at)).copied().collect();
         if !news.is_empty() {
-            self.store.note_uses(&news).await?;
+            self.store.record_key_uses(&news).await?;
         }
-        self.noted = used.into_iter().collect();
+        self.written_uses = used.into_iter().collect();
         Ok(())
     }
 }
 
-/// Takes out what is too old, now and then. Never done.
-async fn clean(store: &Store) {
+/// Deletes old rows regularly. Runs for ever.
+async fn delete_expired(store: &Store) {
     loop {
-        let before = Timestamp::now().as_millisecond() - KEPT_MS;
+        let before = Timestamp::now().as_millisecond() - RETENTION_MS;
         let cleaned = store.delete_old(before, before).await;
-        sleep(if cleaned.is_ok() { CLEAN_EVERY } else { CLEAN_AGAIN }).await;
+        sleep(if cleaned.is_ok() { DELETE_EVERY } else { DELETE_RETRY }).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Who is taken for a replica, and what of.
+//! Requests that are accepted as those of a replica.
 
 use bytes::Bytes;
 use reqwest::header::ACCEPT;
@@ -6,112 +6,113 @@ use reqwest::header::ACCEPT;
 use super::*;
 use crate::cluster::testing::replica;
 
-fn letter() -> Letter {
+fn request() -> PeerRequest {
     let mut headers = HeaderMap::new();
     headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer tl_key"));
     headers.insert("mcp-session-id", HeaderValue::from_static("token"));
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     let (path, body) = ("/mcp/std".to_owned(), Bytes::from_static(b"{}"));
-    Letter { method: Method::POST, path, headers, body }
+    PeerRequest { method: Method::POST, path, headers, body }
 }
 
 #[tokio::test]
-async fn a_proof_lets_in_the_very_request_it_was_made_for() {
+async fn a_proof_is_valid_for_the_request_it_was_made_for() {
     let (one, other) = (replica("a key"), replica("a key"));
-    let Proven { proof, headers: plain, .. } = one.prove(&other.me, &letter());
-    let opened = other.check(&proof, &Method::POST, "/mcp/std").unwrap();
-    assert!(opened.is_of(b"{}"));
-    assert!(!opened.is_of(b"{ }") && !opened.is_of(b""));
+    let ProvenRequest { proof, headers: plain, .. } = one.prove(&other.me, &request());
+    let opened = other.verify_proof(&proof, &Method::POST, "/mcp/std").unwrap();
+    assert!(opened.matches_body(b"{}"));
+    assert!(!opened.matches_body(b"{ }") && !opened.matches_body(b""));
     let mut restored = plain;
     restored.insert("x-api-key", HeaderValue::from_static("another caller's"));
-    opened.restore(&mut restored);
-    assert_eq!(restored, letter().headers);
+    opened.restore_headers(&mut restored);
+    assert_eq!(restored, request().headers);
 }
 
 #[tokio::test]
-async fn it_is_good_for_nothing_else() {
+async fn a_proof_is_valid_for_nothing_else() {
     let (one, other, third) = (replica("a key"), replica("a key"), replica("a key"));
-    let proof = one.prove(&other.me, &letter()).proof;
-    let check = |by: &Replicas, proof: &str, method: Method, path: &str| {
-        by.check(proof, &method, path).map(|_| ()).unwrap_err()
+    let proof = one.prove(&other.me, &request()).proof;
+    let check = |by: &Cluster, proof: &str, method: Method, path: &str| {
+        by.verify_proof(proof, &method, path).map(|_| ()).unwrap_err()
     };
-    assert_eq!(check(&third, &proof, Method::POST, "/mcp/std"), Refused::NotForUs);
-    assert_eq!(check(&one, &proof, Method::POST, "/mcp/std"), Refused::NotForUs);
+    assert_eq!(check(&third, &proof, Method::POST, "/mcp/std"), ProofError::NotForUs);
+    assert_eq!(check(&one, &proof, Method::POST, "/mcp/std"), ProofError::NotForUs);
     for (method, path) in
         [(Method::GET, "/mcp/std"), (Method::POST, "/mcp"), (Method::POST, "/mcp/std/")]
     {
-        assert_eq!(check(&other, &proof, method, path), Refused::Unproven);
+        assert_eq!(check(&other, &proof, method, path), ProofError::Invalid);
     }
     for forged in ["", "x", &proof[1..]] {
-        assert_eq!(check(&other, forged, Method::POST, "/mcp/std"), Refused::Unproven);
+        assert_eq!(check(&other, forged, Method::POST, "/mcp/std"), ProofError::Invalid);
     }
     let stranger = replica("another key");
-    let forged = stranger.prove(&other.me, &letter()).proof;
-    assert_eq!(check(&other, &forged, Method::POST, "/mcp/std"), Refused::Unproven);
-    // What the same keys have sealed for something else is no proof.
+    let forged = stranger.prove(&other.me, &request()).proof;
+    assert_eq!(check(&other, &forged, Method::POST, "/mcp/std"), ProofError::Invalid);
+    // A text that the same keys sealed for another purpose is no proof.
     let token = one.sealer.seal(Purpose::Session, b"", b"{}");
-    assert_eq!(check(&other, &token, Method::POST, "/mcp/std"), Refused::Unproven);
+    assert_eq!(check(&other, &token, Method::POST, "/mcp/std"), ProofError::Invalid);
 }
 
 #[tokio::test]
-async fn it_is_good_for_half_a_minute_by_either_clock() {
+async fn a_proof_is_valid_for_half_a_minute_by_either_clock() {
     let (one, other) = (replica("a key"), replica("a key"));
     let check = |at: u64| {
-        let proof = one.prove_at(&other.me, &letter(), at).proof;
-        other.check(&proof, &Method::POST, "/mcp/std").map(|_| ())
+        let proof = one.prove_at(&other.me, &request(), at).proof;
+        other.verify_proof(&proof, &Method::POST, "/mcp/std").map(|_| ())
     };
     for at in [now() - 25_000, now(), now() + 25_000] {
         assert_eq!(check(at), Ok(()));
     }
     for at in [0, now() - 31_000, now() + 31_000, u64::MAX] {
-        assert_eq!(check(at), Err(Refused::Unproven));
+        assert_eq!(check(at), Err(ProofError::Invalid));
     }
 }
 
 #[tokio::test]
-async fn it_is_good_once() {
+async fn a_proof_is_accepted_once() {
     let (one, other) = (replica("a key"), replica("a key"));
-    let check = |proof: &str| other.check(proof, &Method::POST, "/mcp/std").map(|_| ());
-    let [first, second] = [(); 2].map(|()| one.prove(&other.me, &letter()).proof);
+    let check = |proof: &str| other.verify_proof(proof, &Method::POST, "/mcp/std").map(|_| ());
+    let [first, second] = [(); 2].map(|()| one.prove(&other.me, &request()).proof);
     assert_eq!(check(&first), Ok(()));
-    assert_eq!(check(&first), Err(Refused::Unproven));
+    assert_eq!(check(&first), Err(ProofError::Invalid));
     assert_eq!(check(&second), Ok(()));
 }
 
 #[tokio::test]
-async fn what_lets_a_caller_in_is_nowhere_to_be_read() {
+async fn credentials_are_nowhere_to_be_read() {
     let (one, other) = (replica("a key"), replica("a key"));
-    let plain = one.prove(&other.me, &letter()).headers;
+    let plain = one.prove(&other.me, &request()).headers;
     assert_eq!(plain.len(), 1);
     assert_eq!(plain[ACCEPT], "*/*");
 }
 
 #[tokio::test]
-async fn an_answer_is_taken_only_from_who_has_opened_the_proof() {
+async fn an_answer_is_accepted_only_from_the_replica_that_opened_the_proof() {
     let (one, other, stranger) = (replica("a key"), replica("a key"), replica("another key"));
-    let [proven, another] = [(); 2].map(|()| one.prove(&other.me, &letter()));
-    let open = |by: &Replicas, proven: &Proven| {
-        by.check(&proven.proof, &Method::POST, "/mcp/std").map_err(drop)
+    let [proven, another] = [(); 2].map(|()| one.prove(&other.me, &request()));
+    let open = |by: &Cluster, proven: &ProvenRequest| {
+        by.verify_proof(&proven.proof, &Method::POST, "/mcp/std").map_err(drop)
     };
     let signature = other.sign(&open(&other, &proven).unwrap());
     assert!(one.is_signed(&signature, &other.me, &proven));
-    // Not for another request, nor by another replica, nor by who only knows its name.
+    // Neither for another request, nor by another replica, nor by one that only knows the id.
     assert!(!one.is_signed(&signature, &other.me, &another));
     assert!(!one.is_signed(&signature, &stranger.me, &proven));
-    let forged = stranger.sign(&Opened { body: [0; 32], number: proven.number, headers: vec![] });
+    let forged =
+        stranger.sign(&OpenedProof { body: [0; 32], number: proven.number, headers: vec![] });
     assert!(!one.is_signed(&forged, &stranger.me, &proven));
     assert!(!one.is_signed(&other.me.id, &other.me, &proven));
 }
 
 #[tokio::test]
-async fn a_second_session_is_not_carried_along() {
+async fn only_the_first_session_is_sent() {
     let (one, other) = (replica("a key"), replica("a key"));
-    let mut letter = letter();
+    let mut request = request();
     let long = HeaderValue::from_str(&"x".repeat(60_000)).unwrap();
-    letter.headers.append("mcp-session-id", long);
-    let proven = one.prove(&other.me, &letter);
-    let opened = other.check(&proven.proof, &Method::POST, "/mcp/std").unwrap();
+    request.headers.append("mcp-session-id", long);
+    let proven = one.prove(&other.me, &request);
+    let opened = other.verify_proof(&proven.proof, &Method::POST, "/mcp/std").unwrap();
     let mut restored = HeaderMap::new();
-    opened.restore(&mut restored);
+    opened.restore_headers(&mut restored);
     assert_eq!(restored.get_all("mcp-session-id").iter().collect::<Vec<_>>(), ["token"]);
 }

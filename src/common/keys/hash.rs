@@ -1,5 +1,5 @@
-//! What is kept of a key: its HMAC-SHA256, from which nobody can make the key again, nor another one without the
-//! hasher's own key.
+//! The HMAC-SHA256 of a key, for the store. Neither the key nor another hash can be made from it
+//! without the hasher's own key.
 
 use std::fmt;
 use std::hash::{self, Hash};
@@ -12,26 +12,23 @@ use super::ApiKey;
 use crate::config::Secret;
 
 const LEN: usize = 32;
-/// Keeps these hashes apart from any others that the same secret may serve for.
+/// Separates these hashes from other uses of the same secret.
 const LABEL: &[u8] = b"trunkline key 1\0";
 
-/// Hashes keys.
 #[derive(Clone)]
 pub struct Hasher(Hmac<Sha256>);
 
-/// The hash of one key. Compared in a time that does not tell where two differ.
+/// Compared in constant time.
 #[derive(Clone, Copy)]
 pub struct KeyHash([u8; LEN]);
 
 impl Hasher {
-    /// A hasher with this key.
     pub fn new(key: &Secret) -> Self {
         let mac = Hmac::<Sha256>::new_from_slice(key.expose().as_bytes());
-        // Here, once, and not for every key.
+        // Once, not for every key.
         Self(mac.expect("takes a key of any length").chain_update(LABEL))
     }
 
-    /// The hash of a key.
     pub fn hash(&self, key: &ApiKey) -> KeyHash {
         let mac = self.0.clone().chain_update(key.expose());
         KeyHash(mac.finalize().into_bytes().into())
@@ -39,12 +36,11 @@ impl Hasher {
 }
 
 impl KeyHash {
-    /// In 64 digits of base 16.
     pub fn to_hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What [`KeyHash::to_hex`] gave; nothing if it is something else.
+    /// Parses the output of [`KeyHash::to_hex`].
     pub fn from_hex(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         if text.len() != 2 * LEN {
@@ -106,7 +102,7 @@ mod tests {
 
     /// Stored hashes must stay valid over versions.
     #[test]
-    fn a_hash_of_old_is_still_the_hash() {
+    fn an_old_hash_is_still_the_hash() {
         let text = "tl_0123456789AB_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg4caWVg";
         let hash = hasher("0123456789abcdef0123456789abcdef").hash(&ApiKey::parse(text).unwrap());
         assert_eq!(
@@ -163,7 +159,8 @@ mod tests {
             let hasher = hasher("a");
             let key = ApiKey::generate();
             let text = with_slips(key.expose(), &slips);
-            let verifies = ApiKey::parse(&text).is_some_and(|other| hasher.hash(&other) == hasher.hash(&key));
+            let is_same = |other| hasher.hash(&other) == hasher.hash(&key);
+            let verifies = ApiKey::parse(&text).is_some_and(is_same);
             prop_assert_eq!(verifies, text == key.expose());
         }
 

@@ -1,6 +1,6 @@
-//! API keys: `tl_<id>_<secret><checksum>`, in letters and digits. The id names a key in lists and logs, the secret is
-//! 256 random bits that only the holder has (the store has a hash), and the checksum tells a slip of the pen from an
-//! unknown key without asking anybody.
+//! API keys: `tl_<id>_<secret><checksum>`, in letters and digits. The id names a key in lists and
+//! logs. The secret is 256 random bits; the store has only its hash. The checksum tells a typing
+//! mistake from an unknown key without a query.
 
 mod hash;
 
@@ -14,7 +14,7 @@ pub use self::hash::{Hasher, KeyHash};
 const PREFIX: &[u8] = b"tl_";
 const ID_LEN: usize = 12;
 /// 62^43 is a little more than 2^256.
-const SECRET_LEN: usize = 43;
+pub const SECRET_LEN: usize = 43;
 /// 62^6 is more than 2^32.
 const CHECKSUM_LEN: usize = 6;
 const ID_AT: usize = PREFIX.len();
@@ -24,18 +24,16 @@ const LEN: usize = CHECKSUM_AT + CHECKSUM_LEN;
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The longest name of a key.
 const NAME_LEN_MAX: usize = 100;
 
-/// Names one key. No secret.
+/// Names one key. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; ID_LEN]);
 
-/// A whole key, its secret included. Printed, it shows its id alone.
+/// A whole key with its secret. Prints its id only.
 #[derive(Clone)]
 pub struct ApiKey([u8; LEN]);
 
-/// Why a text is no name for a key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "`{0}` cannot be the name of a key: use 1 to {NAME_LEN_MAX} characters, no control characters"
@@ -43,20 +41,17 @@ pub struct ApiKey([u8; LEN]);
 pub struct InvalidName(String);
 
 impl KeyId {
-    /// Reads an id; nothing if it is none.
     pub fn parse(text: &str) -> Option<Self> {
         let id: [u8; ID_LEN] = text.as_bytes().try_into().ok()?;
         id.iter().all(u8::is_ascii_alphanumeric).then_some(Self(id))
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("letters and digits")
     }
 }
 
 impl ApiKey {
-    /// A new key.
     pub fn generate() -> Self {
         let mut random = rand::rng().sample_iter(Alphanumeric);
         let mut text = [b'_'; LEN];
@@ -69,7 +64,7 @@ impl ApiKey {
         Self(text)
     }
 
-    /// Reads a key; nothing if its form or its checksum is wrong.
+    /// Returns `None` if the form or the checksum is wrong.
     pub fn parse(text: &str) -> Option<Self> {
         let text: [u8; LEN] = text.as_bytes().try_into().ok()?;
         let fits = text.starts_with(PREFIX)
@@ -80,18 +75,17 @@ impl ApiKey {
         fits.then_some(Self(text))
     }
 
-    /// Its id.
     pub fn id(&self) -> KeyId {
         KeyId(self.0[ID_AT..ID_AT + ID_LEN].try_into().expect("as long as an id"))
     }
 
-    /// All of it, to be shown once to the one it is for.
+    /// Returns the whole key, to be shown once to its holder.
     pub fn expose(&self) -> &str {
         std::str::from_utf8(&self.0).expect("letters, digits and `_`")
     }
 }
 
-/// Reads the name that an operator gives a key.
+/// Parses the name that an operator gives a key.
 pub fn parse_name(text: &str) -> Result<String, InvalidName> {
     let len = text.chars().count();
     if len == 0 || len > NAME_LEN_MAX || text.contains(char::is_control) {
@@ -139,9 +133,9 @@ impl fmt::Debug for ApiKey {
 mod tests {
     use super::*;
 
-    /// So that what is out there stays valid: id, secret and checksum stand where they always stood.
+    /// Issued keys must stay valid: id, secret and checksum keep their positions.
     #[test]
-    fn a_key_of_old_is_still_a_key() {
+    fn an_old_key_is_still_a_key() {
         let text = "tl_0123456789AB_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg4caWVg";
         let checked =
             ApiKey::parse(text).map(|key| (key.id().to_string(), key.expose().to_owned()));
@@ -170,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_form_is_refused() {
+    fn other_forms_are_refused() {
         let key = ApiKey::generate();
         let text = key.expose();
         let upper = text.to_uppercase();

@@ -4,27 +4,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest pattern: a server's id and the longest name of a tool.
+/// A server's id and the longest name of a tool.
 const LEN_MAX: usize = 300;
 
-/// Servers, or tools of servers. `*` stands for any number of characters.
+/// Matches servers, or tools of servers. `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern {
     server: String,
-    /// Without it, all that the server has.
+    /// `None` matches the whole server.
     tool: Option<String>,
 }
 
-/// Why a text is no pattern.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such as `search/query`; `*` stands for any characters"
+    "`{0}` is not a pattern: write a server's id, such as `search`, or a server and a tool, such \
+     as `search/query`; `*` stands for any characters"
 )]
 pub struct InvalidPattern(String);
 
 impl Pattern {
-    /// Parses a pattern.
     pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
         let (server, tool) = match text.split_once('/') {
             Some((server, tool)) => (server, Some(tool)),
@@ -41,19 +40,19 @@ impl Pattern {
         Ok(Self { server: server.to_owned(), tool: tool.map(str::to_owned) })
     }
 
-    /// Whether it speaks of a server, or of some of its tools.
-    pub fn touches(&self, server: &str) -> bool {
+    /// Returns whether the pattern matches a server or some of its tools.
+    pub fn covers_part_of(&self, server: &str) -> bool {
         matches(&self.server, server)
     }
 
-    /// Whether it speaks of all that a server has.
-    pub fn covers_all_of(&self, server: &str) -> bool {
-        self.tool.is_none() && self.touches(server)
+    pub fn covers_whole_server(&self, server: &str) -> bool {
+        self.tool.is_none() && self.covers_part_of(server)
     }
 
-    /// Whether it speaks of a tool. `None` is what is no tool: only a whole server has that.
+    /// Returns whether the pattern matches a tool. `None` stands for requests other than tool
+    /// calls: only a whole server covers them.
     pub fn covers(&self, server: &str, tool: Option<&str>) -> bool {
-        self.touches(server)
+        self.covers_part_of(server)
             && match (&self.tool, tool) {
                 (None, _) => true,
                 (Some(pattern), Some(tool)) => matches(pattern, tool),
@@ -62,11 +61,11 @@ impl Pattern {
     }
 }
 
-/// Whether `pattern` describes `text`, with `*` for any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((before, mut rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(before) else { return false };
-    // What stands between two `*` is taken where it comes first: that leaves the most for what follows.
+    // Each part between two `*` matches at its first occurrence, which leaves the most for the
+    // rest.
     while let Some((part, after)) = rest.split_once('*') {
         let Some(at) = text.find(part) else { return false };
         text = &text[at + part.len()..];
@@ -98,38 +97,34 @@ impl From<Pattern> for String {
     }
 }
 
-/// What a tenant may use: whatever one of its patterns covers.
+/// The servers and tools that a tenant may use: those that one of its patterns covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Grants(Vec<Pattern>);
 
 impl Grants {
-    /// These.
     pub fn new(patterns: Vec<Pattern>) -> Self {
         Self(patterns)
     }
 
-    /// Every server.
     pub fn everything() -> Self {
         Self(vec![Pattern { server: "*".to_owned(), tool: None }])
     }
 
-    /// The patterns.
     pub fn patterns(&self) -> &[Pattern] {
         &self.0
     }
 
-    /// Whether a server is there at all for the tenant.
+    /// Returns whether the tenant knows of the server.
     pub fn sees(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.touches(server))
+        self.0.iter().any(|pattern| pattern.covers_part_of(server))
     }
 
-    /// Whether it may use what a server has beside tools.
-    pub fn has_all_of(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.covers_all_of(server))
+    /// Returns whether the tenant may use prompts, resources and the like, too.
+    pub fn has_whole_server(&self, server: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.covers_whole_server(server))
     }
 
-    /// Whether it may call a tool.
     pub fn has_tool(&self, server: &str, tool: &str) -> bool {
         self.0.iter().any(|pattern| pattern.covers(server, Some(tool)))
     }
@@ -146,8 +141,8 @@ mod tests {
     #[test]
     fn a_server_means_all_it_has_and_a_tool_means_that_tool() {
         let grants = grants(&["std", "search/query", "git-*/read_*"]);
-        assert!(grants.has_tool("std", "anything") && grants.has_all_of("std"));
-        assert!(grants.sees("search") && !grants.has_all_of("search"));
+        assert!(grants.has_tool("std", "anything") && grants.has_whole_server("std"));
+        assert!(grants.sees("search") && !grants.has_whole_server("search"));
         assert!(grants.has_tool("search", "query") && !grants.has_tool("search", "query2"));
         assert!(grants.has_tool("git-main", "read_file") && !grants.has_tool("git-main", "write"));
         assert!(!grants.sees("git") && !grants.sees("stdx") && !grants.has_tool("other", "query"));
@@ -156,7 +151,7 @@ mod tests {
     #[test]
     fn nothing_is_granted_unless_it_is_said() {
         assert!(!Grants::default().sees("std"));
-        assert!(Grants::everything().has_all_of("std"));
+        assert!(Grants::everything().has_whole_server("std"));
     }
 
     #[test]
@@ -177,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_what_one_is() {
+    fn an_invalid_pattern_is_explained() {
         for text in ["", "/", "/tool", "std/", "a b", "std/a b", "ü", "std/\n", &"x".repeat(301)] {
             let error = Pattern::parse(text).unwrap_err().to_string();
             assert!(error.contains("`search/query`"), "{error}");

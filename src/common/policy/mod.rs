@@ -1,5 +1,6 @@
-//! What a tenant may do: which servers and tools it may use, and how much. Plain data, checked when it is read; the
-//! configuration file, the store, the command line and the admin API all speak of it in these words.
+//! A tenant's policy: the servers and tools that it may use, and its limits. Plain data, checked
+//! when parsed. The configuration file, the store, the command line and the admin API share its
+//! terms.
 
 mod grants;
 mod rate;
@@ -12,94 +13,66 @@ use serde::{Deserialize, Serialize};
 pub use self::grants::{Grants, InvalidPattern, Pattern};
 pub use self::rate::{InvalidRate, Rate};
 
-/// What tenants that say nothing else may have in flight.
 pub const IN_FLIGHT_DEFAULT: u32 = 256;
-/// The most that can be asked for.
 pub const IN_FLIGHT_MAX: u32 = 100_000;
-/// The largest burst.
 pub const BURST_MAX: u32 = 1_000_000;
-/// The largest weight.
 pub const WEIGHT_MAX: u32 = 100;
-/// Limits of one tenant for single servers or tools. Each call is compared with all of them.
+/// Each call is compared with all of them.
 pub const SCOPED_MAX: usize = 32;
-/// Patterns that one tenant may be granted.
 pub const GRANTS_MAX: usize = 256;
 
-/// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "text::PolicyText")]
 pub struct Policy {
-    /// For all its calls together.
+    /// For all calls of the tenant together.
     #[serde(flatten)]
     pub limit: Limit,
-    /// Its part of a server, where there is not enough for all.
+    /// The tenant's share of a busy server, relative to others.
     pub weight: u32,
-    /// What it may use.
     pub servers: Grants,
-    /// For its calls to single servers or tools, beyond `limit`: one for all calls that a pattern covers.
+    /// For the calls that a pattern covers, beside `limit`.
     pub limits: BTreeMap<Pattern, Limit>,
 }
 
-/// How much. What is not there is not limited.
+/// Missing limits do not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
-    /// How many calls may begin in a time.
+    /// Calls that may begin in a period.
     pub rate: Option<Rate>,
-    /// How many of them may begin at once; as many as the rate names, if it does not say.
+    /// Calls that may begin at once; by default as many as the rate's count.
     pub burst: Option<u32>,
-    /// How many calls may be in flight.
     pub max_in_flight: Option<u32>,
 }
 
-/// What is wrong with a policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidPolicy {
-    /// A number is out of its range.
     #[error("`{name}` must be from 1 to {max}, and it is {value}")]
-    OutOfRange {
-        /// Which.
-        name: &'static str,
-        /// The largest.
-        max: u32,
-        /// What it is.
-        value: u32,
-    },
-    /// A burst of nothing.
+    OutOfRange { name: &'static str, max: u32, value: u32 },
     #[error("`burst` says how much of a `rate` may come at once, and there is no `rate`")]
     BurstWithoutRate,
-    /// A further limit has something wrong.
     #[error("the limit for `{0}`: {1}")]
     Scoped(Pattern, Box<InvalidPolicy>),
-    /// Nothing is limited.
     #[error("the limit for `{0}` limits nothing: give it a `rate` or `max_in_flight`")]
     NoLimit(Pattern),
-    /// Too many of something.
     #[error("`{name}` may have at most {max} entries, and it has {len}")]
-    TooMany {
-        /// Which.
-        name: &'static str,
-        /// How many there may be.
-        max: usize,
-        /// How many there are.
-        len: usize,
-    },
+    TooMany { name: &'static str, max: usize, len: usize },
 }
 
 impl Policy {
-    /// What nobody has limited: the anonymous tenant, unless the operator says otherwise.
+    /// The anonymous tenant's policy, unless it is configured.
     pub fn unlimited() -> Self {
         let servers = Grants::everything();
         Self { limit: Limit::default(), weight: 1, servers, limits: BTreeMap::new() }
     }
 
-    /// What a tenant has of which nothing is said.
+    /// The defaults of a configured tenant.
     pub fn new() -> Self {
         let limit = Limit { max_in_flight: Some(IN_FLIGHT_DEFAULT), ..Limit::default() };
         Self { limit, weight: 1, servers: Grants::default(), limits: BTreeMap::new() }
     }
 
-    /// Checks what types do not.
+    /// Checks what the types do not ensure.
     pub fn check(&self) -> Result<(), InvalidPolicy> {
         in_range("weight", Some(self.weight), WEIGHT_MAX)?;
         self.limit.check()?;

@@ -1,4 +1,4 @@
-//! So many in such a time: `100/s`, `6000/min`, `10/h`.
+//! Calls per period: `100/s`, `6000/min`, `10/h`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 const COUNT_MAX: u32 = 1_000_000;
 
-/// How many calls may begin in a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate {
@@ -23,20 +22,18 @@ enum Per {
     Hour,
 }
 
-/// Why a text is no rate.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is not a rate: write a whole number from 1 to {COUNT_MAX}, `/` and `s`, `min` or `h`, such as `100/s`"
+    "`{0}` is not a rate: write a whole number from 1 to {COUNT_MAX}, `/` and `s`, `min` or `h`, \
+     such as `100/s`"
 )]
 pub struct InvalidRate(String);
 
 impl Rate {
-    /// How many.
     pub fn count(self) -> u32 {
         self.count
     }
 
-    /// In which time.
     pub fn period(self) -> Duration {
         Duration::from_secs(match self.per {
             Per::Second => 1,
@@ -58,7 +55,7 @@ impl FromStr for Rate {
             "h" => Per::Hour,
             _ => return Err(invalid()),
         };
-        // `parse` would take a sign.
+        // `parse` would accept a sign.
         if !count.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(invalid());
         }
@@ -107,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_told_what_one_is() {
+    fn an_invalid_rate_is_explained() {
         for text in
             ["", "100", "100/", "/s", "0/s", "1000001/s", "-1/s", "+1/s", "1.5/s", "1/m", "1/ s"]
         {

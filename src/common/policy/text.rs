@@ -1,4 +1,4 @@
-//! A policy as people write it in JSON: what is not said has its default.
+//! A policy as written in JSON: missing fields have their defaults.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{Grants, IN_FLIGHT_DEFAULT, InvalidPolicy, Limit, Pattern, Policy, Ra
 pub(super) struct PolicyText {
     rate: Option<Rate>,
     burst: Option<u32>,
-    /// Without a word there is the default; who wants no limit says null.
+    /// The default if missing; `null` for no limit.
     #[serde(default = "in_flight_default")]
     max_in_flight: Option<u32>,
     weight: Option<u32>,
@@ -45,8 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
-        let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],"limits":{"a/b":{"rate":"1/s"}}}"#;
+    fn a_written_policy_can_be_read_again() {
+        let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],
+            "limits":{"a/b":{"rate":"1/s"}}}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!((policy.weight, policy.limit.max_in_flight), (2, Some(256)));
         let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();

@@ -1,4 +1,4 @@
-//! One rate of one tenant.
+//! One rate limit of one tenant.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,46 +9,46 @@ use governor::nanos::Nanos;
 
 use super::clock::Clock;
 use super::counter::Counter;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 use super::rate_status::policy_text;
-use super::unreported::Untold;
+use super::unreported::Unreported;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern};
 
-/// What the limit for all calls of a tenant is called.
+/// The scope of limits for all calls of a tenant.
 pub(super) const TENANT: &str = "tenant";
 
-/// A rate, what is used of it here, and its names elsewhere.
+/// A rate limit, its usage on this replica, and its names elsewhere.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// The pattern of the calls it is for, or [`TENANT`].
+    /// The pattern of the calls that it limits, or [`TENANT`].
     pub scope: String,
-    /// As much as there is.
     pub quota: Quota,
-    /// What stands for it in `RateLimit-Policy`; begins with its name, in quotes.
+    /// Its item in `RateLimit-Policy`; begins with its name, in quotes.
     pub policy: String,
-    /// How long the name is.
+    /// The length of the name in `policy`.
     pub name_len: usize,
-    /// Where Valkey keeps it.
+    /// Its key in Valkey.
     pub key: String,
-    /// What has been taken from here and not from there.
-    pub untold: Untold,
+    /// Calls that Valkey has not been told of.
+    pub unreported: Unreported,
     clock: Clock,
     whole: Counter,
-    /// Instead of `whole`, while replicas that cannot share must divide.
-    part: ArcSwapOption<Part>,
+    /// Used instead of `whole` while Valkey is away.
+    share: ArcSwapOption<Share>,
 }
 
-/// One replica's part.
+/// One replica's share of the rate.
 #[derive(Debug)]
-struct Part {
-    /// Of how many.
+struct Share {
+    /// The number of replicas that divide it.
     replicas: u32,
     counter: Counter,
 }
 
 impl Bucket {
-    /// A full one, if the limit has a rate. Without a pattern it is for all calls of the tenant.
+    /// Returns a full bucket, if the limit has a rate. Without a pattern it is for all calls of the
+    /// tenant.
     pub fn new(
         tenant: &TenantId,
         pattern: Option<&Pattern>,
@@ -63,55 +63,52 @@ impl Bucket {
             name_len,
             key: key(tenant, pattern, quota),
             whole: Counter::new(quota, clock),
-            part: ArcSwapOption::empty(),
-            untold: Untold::default(),
+            share: ArcSwapOption::empty(),
+            unreported: Unreported::default(),
             clock: clock.clone(),
             scope,
             quota,
         })
     }
 
-    /// Takes one call, if there is one; `replicas` take from the bucket, each its part. What is left is what is left of
-    /// the part.
-    pub fn take(&self, replicas: u32) -> Result<Left, Left> {
+    /// Takes one call from this replica's share. Returns what remains of it.
+    pub fn take(&self, replicas: u32) -> Result<Remaining, Remaining> {
         match replicas {
             0 | 1 => self.whole.take(),
-            _ => self.part(replicas).counter.take(),
+            _ => self.share(replicas).counter.take(),
         }
     }
 
-    /// The same without taking anything.
-    pub fn look(&self, replicas: u32) -> Left {
+    pub fn remaining(&self, replicas: u32) -> Remaining {
         match replicas {
-            0 | 1 => self.whole.look(),
-            _ => self.part(replicas).counter.look(),
+            0 | 1 => self.whole.remaining(),
+            _ => self.share(replicas).counter.remaining(),
         }
     }
 
-    /// What its clock reads.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Made when it is first wanted: by most tenants, never.
-    fn part(&self, replicas: u32) -> Arc<Part> {
-        let known = self.part.load();
-        if let Some(part) = known.as_ref().filter(|part| part.replicas == replicas) {
-            return part.clone();
+    /// Created on demand: for most tenants, never.
+    fn share(&self, replicas: u32) -> Arc<Share> {
+        let known = self.share.load();
+        if let Some(share) = known.as_ref().filter(|share| share.replicas == replicas) {
+            return share.clone();
         }
         let counter = Counter::new(self.quota.divided(replicas), &self.clock);
-        let part = Arc::new(Part { replicas, counter });
-        let before = self.part.compare_and_swap(&*known, Some(part.clone()));
-        // Whoever comes second uses what the first has made: two full buckets would admit twice as much.
-        match before.as_ref().filter(|part| part.replicas == replicas) {
+        let share = Arc::new(Share { replicas, counter });
+        let before = self.share.compare_and_swap(&*known, Some(share.clone()));
+        // A second caller uses the first one's counter: two full ones would admit twice as much.
+        match before.as_ref().filter(|share| share.replicas == replicas) {
             Some(first) => first.clone(),
-            None => part,
+            None => share,
         }
     }
 }
 
-/// The part in braces is what a cluster goes by: all keys of a tenant are in one place. A rate that changes begins
-/// anew, under another key.
+/// A Valkey cluster hashes the part in braces: all keys of a tenant are on one node. A changed rate
+/// has another key, and starts full.
 fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
     let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);
     if let Some(pattern) = pattern {

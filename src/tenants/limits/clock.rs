@@ -1,26 +1,21 @@
-//! The time that rates in memory go by.
+//! The clock of rates in memory.
 
 use governor::clock::{Clock as _, QuantaClock, Reference};
 use governor::nanos::Nanos;
 
-/// Nanoseconds since it was made. Reads the processor's counter: a system call, even the cheapest, would be most
-/// of what a check costs.
+/// Nanoseconds since its creation. Reads the processor's counter: a system call, even the cheapest,
+/// would be most of the cost of a check.
 #[derive(Clone, Debug)]
 pub(super) enum Clock {
-    /// The machine's.
     Real {
-        /// Where it is read.
         source: QuantaClock,
-        /// What it read first.
         start: <QuantaClock as governor::clock::Clock>::Instant,
     },
-    /// A test's.
     #[cfg(test)]
     Fake(governor::clock::FakeRelativeClock),
 }
 
 impl Clock {
-    /// The machine's clock.
     pub fn real() -> Self {
         let source = QuantaClock::default();
         let start = source.now();

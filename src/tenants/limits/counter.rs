@@ -1,4 +1,4 @@
-//! What is used of a quota, in memory.
+//! The usage of a quota, in memory.
 
 use std::sync::Arc;
 
@@ -9,21 +9,20 @@ use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota as GovernorQuota, RateLimiter};
 
 use super::clock::Clock;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 
-/// A quota and what is used of it.
 #[derive(Debug)]
 pub(super) struct Counter {
     quota: Quota,
     limiter: RateLimiter<NotKeyed, Debt, Clock, NoOpMiddleware<Nanos>>,
-    /// The same that the limiter has.
+    /// Shared with the limiter.
     debt: Debt,
-    /// What the clock read when the limiter was made.
+    /// The time of the limiter's creation.
     start: Nanos,
 }
 
-/// When all calls are earned back that were made, in nanoseconds from the start. The limiter keeps its own to itself: it tells
-/// how many calls are left, but not when the next one is, and would take a call from whoever only wants to look.
+/// When all calls made are earned back, in nanoseconds from the start. The limiter hides its own
+/// state: it does not tell when the next call may come, and cannot be read without taking a call.
 #[derive(Clone, Debug, Default)]
 struct Debt(Arc<InMemoryState>);
 
@@ -39,7 +38,6 @@ impl StateStore for Debt {
 }
 
 impl Counter {
-    /// Of which nothing is used.
     pub fn new(quota: Quota, clock: &Clock) -> Self {
         let governed = GovernorQuota::with_period(quota.interval)
             .expect("no rate is over one call in a nanosecond")
@@ -49,24 +47,23 @@ impl Counter {
         Self { quota, limiter, debt, start }
     }
 
-    /// Takes one call, if there is one; tells what is left.
-    pub fn take(&self) -> Result<Left, Left> {
+    /// Takes one call, if there is one. Returns what remains.
+    pub fn take(&self) -> Result<Remaining, Remaining> {
         match self.limiter.check() {
-            Ok(()) => Ok(self.look()),
+            Ok(()) => Ok(self.remaining()),
             Err(until) => {
-                Err(Left { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
+                Err(Remaining { calls: 0, reset: until.wait_time_from(self.limiter.clock().now()) })
             }
         }
     }
 
-    /// What is left now.
-    pub fn look(&self) -> Left {
+    pub fn remaining(&self) -> Remaining {
         let seen = self.debt.measure_and_replace(&NotKeyed::NonKey, |until| {
-            // Nothing is replaced by an error.
+            // An error replaces nothing.
             Err::<((), Nanos), _>(until)
         });
         let until = seen.err().flatten().unwrap_or_default();
         let now = self.limiter.clock().now().saturating_sub(self.start);
-        self.quota.left(until.saturating_sub(now).into())
+        self.quota.remaining(until.saturating_sub(now).into())
     }
 }

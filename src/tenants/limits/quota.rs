@@ -1,26 +1,24 @@
-//! A rate in numbers: how long it takes to earn one call, and how many may be saved.
+//! A rate as numbers: the interval in which one call is earned, and the burst.
 //!
-//! Everything here goes by what is *owed*: the time until all calls are earned back that were made. A call adds one
-//! interval to it, time takes from it, and a call that would bring it over the capacity is refused. That is GCRA, the
-//! leaky bucket as a meter, which needs one number for each rate.
+//! All calculations use the *debt*: the time until all calls made are earned back. A call adds one
+//! interval to it, and time reduces it. A call that would exceed the capacity is refused. This is
+//! GCRA, the leaky bucket as a meter, which needs one number for each rate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::common::policy::Rate;
 
-/// See above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
-    /// In which one call is earned.
+    /// One call is earned in each interval.
     pub interval: Duration,
-    /// How many may come at once.
+    /// Calls that may come at once.
     pub burst: NonZeroU32,
 }
 
-/// What is left of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     /// Calls that may come now.
     pub calls: u32,
     /// Until the next call may come, if none may now; else until all may.
@@ -28,34 +26,32 @@ pub(super) struct Left {
 }
 
 impl Quota {
-    /// Of a rate and what may come at once.
     pub fn new(rate: Rate, burst: Option<u32>) -> Self {
         let burst = NonZeroU32::new(burst.unwrap_or(rate.count())).unwrap_or(NonZeroU32::MIN);
-        // Rounded down to nanoseconds, so that who keeps the pace exactly is never refused.
+        // Rounded down to nanoseconds, so that a caller at exactly this rate is never refused.
         Self { interval: rate.period() / rate.count(), burst }
     }
 
-    /// One of `replicas` equal parts, at least one call at once.
+    /// Returns one of `replicas` equal shares, with a burst of at least one.
     pub fn divided(self, replicas: u32) -> Self {
         let burst = NonZeroU32::new(self.burst.get() / replicas).unwrap_or(NonZeroU32::MIN);
         Self { interval: self.interval * replicas, burst }
     }
 
-    /// In which all that may come at once is earned.
+    /// The time in which a whole burst is earned.
     pub fn capacity(self) -> Duration {
         self.interval * self.burst.get()
     }
 
-    /// How long a call must wait when so much is owed.
+    /// Returns how long a call must wait at this debt.
     pub fn wait(self, owed: Duration) -> Duration {
         (owed + self.interval).saturating_sub(self.capacity())
     }
 
-    /// What is left when so much is owed.
-    pub fn left(self, owed: Duration) -> Left {
+    pub fn remaining(self, owed: Duration) -> Remaining {
         let calls = self.capacity().saturating_sub(owed).as_nanos() / self.interval.as_nanos();
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
-        Left { calls, reset: if calls == 0 { self.wait(owed) } else { owed } }
+        Remaining { calls, reset: if calls == 0 { self.wait(owed) } else { owed } }
     }
 }
 
@@ -71,13 +67,13 @@ mod tests {
     fn the_fastest_and_the_slowest_rate_are_exact() {
         assert_eq!(quota("1000000/s", None).interval, Duration::from_micros(1));
         assert_eq!(quota("1/h", None).interval, Duration::from_secs(3600));
-        // The largest of all: a century.
+        // The slowest of all: a century.
         let slow = quota("1/h", Some(1_000_000));
-        assert_eq!(slow.left(slow.capacity() - slow.interval).calls, 1);
+        assert_eq!(slow.remaining(slow.capacity() - slow.interval).calls, 1);
     }
 
     #[test]
-    fn who_keeps_the_pace_is_never_too_early() {
+    fn a_caller_at_the_exact_rate_is_never_too_early() {
         for rate in ["3/s", "7/min", "999999/s"] {
             let rate: Rate = rate.parse().unwrap();
             let interval = Quota::new(rate, None).interval;
@@ -87,18 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_what_is_owed() {
+    fn the_remaining_calls_follow_from_the_debt() {
         let quota = quota("10/s", Some(4));
         let ms = Duration::from_millis;
-        assert_eq!(quota.left(Duration::ZERO), Left { calls: 4, reset: ms(0) });
-        assert_eq!(quota.left(ms(101)), Left { calls: 2, reset: ms(101) });
-        assert_eq!(quota.left(ms(301)), Left { calls: 0, reset: ms(1) });
-        assert_eq!(quota.left(ms(400)), Left { calls: 0, reset: ms(100) });
+        assert_eq!(quota.remaining(Duration::ZERO), Remaining { calls: 4, reset: ms(0) });
+        assert_eq!(quota.remaining(ms(101)), Remaining { calls: 2, reset: ms(101) });
+        assert_eq!(quota.remaining(ms(301)), Remaining { calls: 0, reset: ms(1) });
+        assert_eq!(quota.remaining(ms(400)), Remaining { calls: 0, reset: ms(100) });
         assert_eq!((quota.wait(ms(300)), quota.wait(ms(400))), (ms(0), ms(100)));
     }
 
     #[test]
-    fn parts_of_a_quota_are_the_whole_together() {
+    fn the_shares_of_a_quota_add_up_to_it() {
         let part = quota("10/s", Some(5)).divided(2);
         assert_eq!((part.interval, part.burst.get()), (Duration::from_millis(200), 2));
         assert_eq!(quota("10/s", Some(1)).divided(3).burst.get(), 1);

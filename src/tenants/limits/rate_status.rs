@@ -1,24 +1,23 @@
-//! Where a tenant stands, as HTTP says it: the fields `RateLimit-Policy` and `RateLimit` of the draft "RateLimit header
+//! A tenant's rates in HTTP: the fields `RateLimit-Policy` and `RateLimit` of "RateLimit header
 //! fields for HTTP" (draft-ietf-httpapi-ratelimit-headers).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::bucket::Bucket;
-use super::quota::{Left, Quota};
+use super::quota::{Quota, Remaining};
 
-/// What is left of each rate that a call went by, the narrowest first. Empty if there is none.
+/// The remaining calls of each rate that covers a call, the narrowest first.
 #[derive(Clone, Debug, Default)]
-pub struct Standing(pub(super) Vec<(Arc<Bucket>, Left)>);
+pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
 
-impl Standing {
-    /// Whether there is nothing to say.
+impl RateStatus {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of `RateLimit-Policy`: how many calls may come at once (`q`), and in how many seconds these are earned
-    /// again (`w`).
+    /// Returns the value of `RateLimit-Policy`: the burst (`q`), and the seconds in which it is
+    /// earned (`w`).
     pub fn policy(&self) -> String {
         let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.policy.len() + 2).sum());
         for (bucket, _) in &self.0 {
@@ -28,23 +27,23 @@ impl Standing {
         text
     }
 
-    /// The value of `RateLimit`: how many calls may come now (`r`), and in how many seconds the quota is full again or,
-    /// if nothing is left, the next call may come (`t`).
-    pub fn left(&self) -> String {
+    /// Returns the value of `RateLimit`: the calls that may come now (`r`), and the seconds (`t`)
+    /// until the quota is full, or until the next call if nothing remains.
+    pub fn remaining(&self) -> String {
         let mut text = String::with_capacity(self.0.iter().map(|(b, _)| b.name_len + 32).sum());
-        for (bucket, left) in &self.0 {
+        for (bucket, remaining) in &self.0 {
             separate(&mut text);
             text.push_str(&bucket.policy[..bucket.name_len]);
             text.push_str(";r=");
-            push_number(&mut text, left.calls.into());
+            push_number(&mut text, remaining.calls.into());
             text.push_str(";t=");
-            push_number(&mut text, whole_seconds(left.reset));
+            push_number(&mut text, whole_seconds(remaining.reset));
         }
         text
     }
 }
 
-/// What stands for a quota in `RateLimit-Policy`, and how much of that is its name.
+/// Returns a quota's item in `RateLimit-Policy`, and the length of its name.
 pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
     let mut text = quoted(name);
     let name_len = text.len();
@@ -55,7 +54,7 @@ pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
     (text, name_len)
 }
 
-/// A name as a header can carry it: printable ASCII in quotes, everything else by its bytes, as in a URL.
+/// Quotes a name for a header: printable ASCII as it is, other bytes percent-encoded.
 fn quoted(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
@@ -76,12 +75,12 @@ fn separate(text: &mut String) {
     }
 }
 
-/// Rounded up: who comes after them is not too early.
+/// Rounds up, so that a caller that waits so long is not too early.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Without the machinery of `format!`, which costs more than all the rest.
+/// Avoids `format!`, which costs more than everything else here.
 fn push_number(text: &mut String, number: u64) {
     if number >= 10 {
         push_number(text, number / 10);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_says_how_many_may_come_and_when_they_may_again() {
+    fn the_policy_header_has_burst_and_period() {
         let text =
             |name, rate: &str, burst| policy_text(name, Quota::new(rate.parse().unwrap(), burst)).0;
         assert_eq!(text("tenant", "100/s", Some(200)), r#""tenant";q=200;w=2"#);

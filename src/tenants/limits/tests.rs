@@ -1,4 +1,4 @@
-//! Limits in memory, on a clock that the test turns.
+//! Limits in memory, with a fake clock.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use rand::{RngExt, SeedableRng};
 use super::*;
 use crate::common::policy::Rate;
 
-/// A policy, by the limit for everything and those for patterns.
 fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
     let limits = scoped.iter().map(|(text, limit)| (Pattern::parse(text).unwrap(), limit.clone()));
     let policy = Policy { limit: all, limits: limits.collect(), ..Policy::unlimited() };
@@ -32,12 +31,12 @@ fn limits(policy: &Policy) -> (Limits, FakeRelativeClock) {
     (limits, clock)
 }
 
-fn enter(limits: &Limits) -> Result<Admission, Refusal> {
-    limits.enter().now_or_never().expect("nothing in memory is waited for")
+fn admit_tenant(limits: &Limits) -> Result<Admission, Refusal> {
+    limits.admit_tenant().now_or_never().expect("nothing in memory is waited for")
 }
 
-/// A call to `search/query`, which is over when the admission is dropped.
-fn call(limits: &Limits) -> Result<(Admission, Standing), Refusal> {
+/// Calls `search/query`; the call ends when the admission is dropped.
+fn call(limits: &Limits) -> Result<(Admission, RateStatus), Refusal> {
     call_of(limits, "search", Some("query"))
 }
 
@@ -45,14 +44,13 @@ fn call_of(
     limits: &Limits,
     server: &str,
     tool: Option<&str>,
-) -> Result<(Admission, Standing), Refusal> {
-    let mut admission = enter(limits)?;
+) -> Result<(Admission, RateStatus), Refusal> {
+    let mut admission = admit_tenant(limits)?;
     let admitted = limits.admit(&mut admission, server, tool);
-    let standing = admitted.now_or_never().expect("nothing in memory is waited for")?;
-    Ok((admission, standing))
+    let rate_status = admitted.now_or_never().expect("nothing in memory is waited for")?;
+    Ok((admission, rate_status))
 }
 
-/// What refused a call.
 fn refused<T>(outcome: Result<T, Refusal>) -> String {
     match outcome.err().expect("it was admitted") {
         Refusal::Busy { scope, limit, .. } => format!("{scope} is busy with {limit}"),
@@ -60,7 +58,7 @@ fn refused<T>(outcome: Result<T, Refusal>) -> String {
     }
 }
 
-/// Calls until one is refused; how many were admitted.
+/// Calls until one is refused. Returns how many were admitted.
 fn drain(limits: &Limits) -> u64 {
     std::iter::from_fn(|| call(limits).ok()).count() as u64
 }
@@ -79,7 +77,7 @@ fn a_thousand_tenants_get_exactly_what_they_may() {
         let mut admitted = drain(&limits);
         let mut elapsed = Duration::ZERO;
         for _ in 0..50 {
-            // Never so long that the bucket is full and something is lost.
+            // Never long enough to fill the bucket, which would lose calls.
             let step = interval.mul_f64(random.random_range(0.0..=f64::from(burst - 1)));
             clock.advance(step);
             elapsed += step;
@@ -91,7 +89,7 @@ fn a_thousand_tenants_get_exactly_what_they_may() {
 }
 
 #[test]
-fn the_wait_that_is_told_is_exact() {
+fn the_reported_wait_is_exact() {
     for (rate_text, interval) in
         [("1000000/s", Duration::from_micros(1)), ("1/h", Duration::from_secs(3600))]
     {
@@ -108,32 +106,32 @@ fn the_wait_that_is_told_is_exact() {
 }
 
 #[test]
-fn who_was_away_for_long_has_one_burst_and_not_more() {
+fn a_long_pause_earns_one_burst_and_not_more() {
     let (limits, clock) = limits(&policy(rate("10/s", Some(5)), &[]));
     clock.advance(Duration::from_secs(3600));
     assert_eq!(drain(&limits), 5);
 }
 
 #[test]
-fn headers_say_where_the_tenant_stands() {
+fn headers_show_the_rate_status() {
     let scoped = [("search/query", rate("5/s", Some(10))), ("search", in_flight(9))];
     let (limits, clock) = limits(&policy(rate("100/s", Some(200)), &scoped));
-    let (_, standing) = call(&limits).unwrap();
-    assert_eq!(standing.policy(), r#""search/query";q=10;w=2, "tenant";q=200;w=2"#);
-    assert_eq!(standing.left(), r#""search/query";r=9;t=1, "tenant";r=199;t=1"#);
+    let (_, rate_status) = call(&limits).unwrap();
+    assert_eq!(rate_status.policy(), r#""search/query";q=10;w=2, "tenant";q=200;w=2"#);
+    assert_eq!(rate_status.remaining(), r#""search/query";r=9;t=1, "tenant";r=199;t=1"#);
     assert_eq!(drain(&limits), 9);
-    let Err(Refusal::RateLimited { standing, .. }) = call(&limits) else { panic!() };
-    assert_eq!(standing.left(), r#""search/query";r=0;t=1"#);
+    let Err(Refusal::RateLimited { rate_status, .. }) = call(&limits) else { panic!() };
+    assert_eq!(rate_status.remaining(), r#""search/query";r=0;t=1"#);
     clock.advance(Duration::from_secs(10));
-    let (_, standing) = call_of(&limits, "std", None).unwrap();
-    assert_eq!(standing.left(), r#""tenant";r=199;t=1"#);
-    assert_eq!(standing.policy(), r#""tenant";q=200;w=2"#);
+    let (_, rate_status) = call_of(&limits, "std", None).unwrap();
+    assert_eq!(rate_status.remaining(), r#""tenant";r=199;t=1"#);
+    assert_eq!(rate_status.policy(), r#""tenant";q=200;w=2"#);
 }
 
 #[test]
 fn the_moment_of_the_next_call_is_exact_however_slow_the_rate() {
     let (limits, clock) = limits(&policy(rate("2/h", None), &[]));
-    let told = |limits: &Limits| call(limits).unwrap().1.left();
+    let told = |limits: &Limits| call(limits).unwrap().1.remaining();
     assert_eq!(told(&limits), r#""tenant";r=1;t=1800"#);
     clock.advance(Duration::from_secs(1700));
     assert_eq!(told(&limits), r#""tenant";r=0;t=100"#);
@@ -144,51 +142,55 @@ fn the_moment_of_the_next_call_is_exact_however_slow_the_rate() {
 }
 
 #[test]
-fn who_is_refused_for_its_calls_in_flight_learns_where_it_stands_and_pays_nothing_for_it() {
+fn a_call_refused_for_calls_in_flight_learns_the_rate_status_and_takes_nothing() {
     let scoped = [("search", in_flight(1)), ("search/query", rate("5/s", Some(10)))];
     let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
     let (limits, clock) = limits(&policy(all, &scoped));
     let (_first, taken) = call(&limits).unwrap();
-    let standing = |outcome: Result<_, Refusal>| match outcome.err().unwrap() {
-        Refusal::Busy { standing, .. } => standing,
+    let rate_status = |outcome: Result<_, Refusal>| match outcome.err().unwrap() {
+        Refusal::Busy { rate_status, .. } => rate_status,
         other => panic!("{other:?}"),
     };
     for _ in 0..20 {
-        let told = standing(call(&limits));
-        assert_eq!((told.policy(), told.left()), (taken.policy(), taken.left()));
+        let told = rate_status(call(&limits));
+        assert_eq!((told.policy(), told.remaining()), (taken.policy(), taken.remaining()));
     }
     let _second = call_of(&limits, "std", None).unwrap();
     for _ in 0..20 {
-        assert_eq!(standing(call(&limits)).left(), r#""tenant";r=198;t=1"#);
+        assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=198;t=1"#);
     }
-    // It is what was earned back meanwhile, too, and what has never been used.
+    // It includes what was earned back meanwhile.
     clock.advance(Duration::from_millis(10));
-    assert_eq!(standing(call(&limits)).left(), r#""tenant";r=199;t=1"#);
+    assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=199;t=1"#);
     clock.advance(Duration::from_secs(10));
-    assert_eq!(standing(call(&limits)).left(), r#""tenant";r=200;t=0"#);
+    assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=200;t=0"#);
     assert_eq!(
-        limits.renewed(&policy(rate("1/h", None), &[])).standing().left(),
+        limits.with_policy(&policy(rate("1/h", None), &[])).rate_status().remaining(),
         r#""tenant";r=1;t=0"#
     );
 }
 
 #[test]
-fn no_limit_is_nothing_to_say() {
+fn without_limits_the_rate_status_is_empty() {
     let (limits, _) = limits(&Policy::unlimited());
-    let (_, standing) = call(&limits).unwrap();
-    assert!(standing.is_empty() && standing.policy().is_empty() && standing.left().is_empty());
+    let (_, rate_status) = call(&limits).unwrap();
+    assert!(
+        rate_status.is_empty()
+            && rate_status.policy().is_empty()
+            && rate_status.remaining().is_empty()
+    );
 }
 
 #[test]
 fn calls_in_flight_are_counted_until_they_are_dropped() {
     let (limits, _) = limits(&policy(in_flight(2), &[]));
-    let (first, second) = (call(&limits).unwrap(), enter(&limits).unwrap());
-    assert_eq!(refused(enter(&limits)), "tenant is busy with 2");
+    let (first, second) = (call(&limits).unwrap(), admit_tenant(&limits).unwrap());
+    assert_eq!(refused(admit_tenant(&limits)), "tenant is busy with 2");
     drop(first);
-    let third = enter(&limits).unwrap();
-    assert!(enter(&limits).is_err());
+    let third = admit_tenant(&limits).unwrap();
+    assert!(admit_tenant(&limits).is_err());
     drop((second, third));
-    assert!(enter(&limits).is_ok());
+    assert!(admit_tenant(&limits).is_ok());
 }
 
 #[test]
@@ -211,19 +213,19 @@ fn a_call_that_is_refused_holds_nothing() {
         ("*", rate("1/s", Some(1))),
     ];
     let (limits, clock) = limits(&policy(in_flight(3), &scoped));
-    // It has the only place of two patterns when the third has none for it.
+    // It holds the only permits of two patterns when the third refuses.
     let blocking = call_of(&limits, "search", None).unwrap();
     clock.advance(Duration::from_secs(1));
-    let mut admission = enter(&limits).unwrap();
+    let mut admission = admit_tenant(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "search is busy with 1");
     drop(blocking);
-    // All places are there again, and nothing of the rate was used.
+    // All permits are free again, and the rate is unused.
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert!(outcome.is_ok());
     drop(admission);
-    // The same where a rate refuses.
-    let mut admission = enter(&limits).unwrap();
+    // Likewise if a rate refuses.
+    let mut admission = admit_tenant(&limits).unwrap();
     let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "* in 1s");
     clock.advance(Duration::from_secs(1));
@@ -236,25 +238,25 @@ fn the_narrowest_rate_refuses_first() {
     let scoped =
         [("*", once()), ("search", once()), ("search/*", once()), ("search/query", once())];
     let (limits, _) = limits(&policy(rate("1/s", Some(8)), &scoped));
-    let (_, standing) = call(&limits).unwrap();
-    let names: Vec<_> = standing.0.iter().map(|(bucket, _)| bucket.scope.as_str()).collect();
+    let (_, rate_status) = call(&limits).unwrap();
+    let names: Vec<_> = rate_status.0.iter().map(|(bucket, _)| bucket.scope.as_str()).collect();
     assert_eq!(names, ["search/query", "search/*", "search", "*", "tenant"]);
-    // Who is refused by a narrow one has used nothing of the wider ones.
+    // A call that a narrow rate refuses has used nothing of wider ones.
     assert_eq!(refused(call(&limits)), "search/query in 1s");
-    let Err(Refusal::RateLimited { standing, .. }) = call_of(&limits, "std", None) else {
+    let Err(Refusal::RateLimited { rate_status, .. }) = call_of(&limits, "std", None) else {
         panic!()
     };
-    assert_eq!(standing.left(), r#""*";r=0;t=1"#);
+    assert_eq!(rate_status.remaining(), r#""*";r=0;t=1"#);
 }
 
 #[test]
 fn a_new_policy_keeps_what_is_in_flight() {
     let (before, _) = limits(&policy(Limit::default(), &[("search", in_flight(5))]));
     let calls = [(); 3].map(|()| call(&before).unwrap());
-    let after = before.renewed(&policy(in_flight(4), &[("search", in_flight(2))]));
+    let after = before.with_policy(&policy(in_flight(4), &[("search", in_flight(2))]));
     assert_eq!(refused(call(&after)), "search is busy with 2");
     let other = call_of(&after, "std", None).unwrap();
-    assert_eq!(refused(enter(&after)), "tenant is busy with 4");
+    assert_eq!(refused(admit_tenant(&after)), "tenant is busy with 4");
     drop(calls);
     let _two = [(); 2].map(|()| call(&after).unwrap());
     assert_eq!(refused(call(&after)), "search is busy with 2");
@@ -266,15 +268,16 @@ fn a_new_policy_keeps_what_is_used_of_rates_that_stay() {
     let scoped = [("search", rate("10/s", Some(10)))];
     let (before, _) = limits(&policy(rate("60/min", Some(20)), &scoped));
     assert_eq!(drain(&before), 10);
-    // Another word for the same rate, and another weight.
+    // The same rate, written differently, and another weight.
     let mut next = policy(rate("1/s", Some(20)), &scoped);
     next.weight = 7;
-    let same = before.renewed(&next);
+    let same = before.with_policy(&next);
     assert_eq!(drain(&same), 0);
     assert_eq!(drain(&before), 0);
-    // A rate that changes begins anew; that of the tenant knows of all calls.
-    let other = same.renewed(&policy(rate("1/s", Some(20)), &[("search", rate("11/s", Some(3)))]));
+    // A changed rate starts full; the tenant's rate knows all calls.
+    let other =
+        same.with_policy(&policy(rate("1/s", Some(20)), &[("search", rate("11/s", Some(3)))]));
     assert_eq!(drain(&other), 3);
-    let (_, standing) = call_of(&other, "std", None).unwrap();
-    assert_eq!(standing.left(), r#""tenant";r=6;t=14"#);
+    let (_, rate_status) = call_of(&other, "std", None).unwrap();
+    assert_eq!(rate_status.remaining(), r#""tenant";r=6;t=14"#);
 }

@@ -1,6 +1,5 @@
-//! One request for the provider's keys.
+//! Fetches the identity provider's keys.
 
-use std::error::Error;
 use std::time::Duration;
 
 use reqwest::header::ACCEPT;
@@ -8,29 +7,27 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 
 use super::keys::KeySetError;
+use crate::common::error_chain::error_chain;
 
 /// From the first byte sent to the last one received.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Far more than a hundred keys with their certificates.
 const DOCUMENT_LEN_MAX: usize = 1 << 20;
 
-/// Where the keys are.
-pub(super) struct Source {
+pub(super) struct KeySource {
     client: Client,
     url: Url,
 }
 
-/// Why nothing can be fetched at all.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the identity provider's keys cannot be fetched; are the system's CA certificates installed?"
 )]
 pub struct SetupError(#[from] reqwest::Error);
 
-/// Why there are no new keys.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("{}", causes(.0))]
+    #[error("{}", error_chain(.0))]
     Request(#[from] reqwest::Error),
     #[error("the status is {0}, and it must be 200; redirects are not followed")]
     Status(StatusCode),
@@ -40,19 +37,18 @@ pub(super) enum FetchError {
     KeySet(#[from] KeySetError),
 }
 
-impl Source {
+impl KeySource {
     pub(super) fn new(url: &Url) -> Result<Self, SetupError> {
         let client = Client::builder()
             .redirect(Policy::none())
             .timeout(TIMEOUT)
-            // By the next time it would be closed.
+            // It would be closed before the next fetch.
             .pool_max_idle_per_host(0);
-        // A proxy, if the environment names one, is for what is far away.
+        // A proxy of the environment is for remote hosts only.
         let client = if url.scheme() == "http" { client.no_proxy() } else { client };
         Ok(Self { client: client.build()?, url: url.clone() })
     }
 
-    /// The document with the keys.
     pub(super) async fn get(&self) -> Result<Vec<u8>, FetchError> {
         let request = self.client.get(self.url.clone()).header(ACCEPT, "application/json");
         let mut response = request.send().await?;
@@ -68,15 +64,4 @@ impl Source {
         }
         Ok(document)
     }
-}
-
-/// An error with what lies behind it, which reqwest keeps to itself.
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }

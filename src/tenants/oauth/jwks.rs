@@ -1,5 +1,5 @@
-//! The keys that are known, and when they are asked for again: regularly, and when a token names one that is not among
-//! them. The provider is never asked twice at once, however many tokens come.
+//! Known keys of the provider. They are fetched regularly, and when a token names an unknown one.
+//! There is one fetch at a time, however many tokens come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +12,30 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::TokenError;
-use super::fetch::{FetchError, SetupError, Source};
+use super::fetch::{FetchError, KeySource, SetupError};
 use super::keys::{KeySet, Requirements};
-use super::token::Head;
+use super::token::TokenHeader;
 
-/// How old keys get: one that a provider has withdrawn is good for that long.
+/// A key that the provider withdrew is accepted for so long.
 const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
-/// After a fetch that failed.
+/// After a failed fetch.
 pub const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How often tokens with unknown keys, all together, can have the keys fetched.
+/// How often tokens with unknown keys, all together, can cause a fetch.
 const ASK_EVERY: Duration = Duration::from_secs(30);
 
-/// A provider's keys.
 pub(super) struct Jwks {
-    source: Source,
+    source: KeySource,
     requirements: Requirements,
-    /// Those of the last fetch that did not fail; none before the first.
+    /// The result of the last successful fetch.
     known: ArcSwapOption<KeySet>,
     fetches: Mutex<Fetches>,
 }
 
-/// What is remembered of fetches.
 struct Fetches {
-    /// Cancelled when the last one has ended.
+    /// Cancelled when the last fetch has ended.
     last: CancellationToken,
-    /// When a token caused one last.
+    /// When a token last caused one.
     asked_at: Option<Instant>,
-    /// Whether the last one failed.
     failed: bool,
 }
 
@@ -47,19 +44,19 @@ impl Jwks {
         let last = CancellationToken::new();
         last.cancel();
         Ok(Self {
-            source: Source::new(url)?,
+            source: KeySource::new(url)?,
             requirements,
             known: ArcSwapOption::empty(),
             fetches: Mutex::new(Fetches { last, asked_at: None, failed: false }),
         })
     }
 
-    /// The claims of a token that is as it must be, by the keys that are known now.
-    pub(super) fn check(&self, token: &str, head: &Head) -> Result<Value, TokenError> {
-        self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, head)
+    /// Returns the claims of a valid token, by the keys known now.
+    pub(super) fn check(&self, token: &str, header: &TokenHeader) -> Result<Value, TokenError> {
+        self.known.load().as_ref().ok_or(TokenError::KeysUnavailable)?.check(token, header)
     }
 
-    /// Fetches the keys now and from time to time. Never done.
+    /// Fetches the keys now and regularly. Runs for ever.
     pub(super) async fn keep_up_to_date(self: &Arc<Self>) {
         loop {
             let fetch = self.fetch_unless_under_way(&mut self.fetches.lock());
@@ -69,23 +66,22 @@ impl Jwks {
         }
     }
 
-    /// Waits for a fetch: the one under way, or a new one unless a token has caused one lately.
+    /// Waits for the fetch in flight, or for a new one unless a token caused one recently.
     pub(super) async fn fetched(self: &Arc<Self>) {
-        let fetch = self.ask();
+        let fetch = {
+            let mut fetches = self.fetches.lock();
+            let recently = fetches.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY);
+            if fetches.last.is_cancelled() && !recently {
+                fetches.asked_at = Some(Instant::now());
+                self.fetch_unless_under_way(&mut fetches);
+            }
+            fetches.last.clone()
+        };
         fetch.cancelled().await;
     }
 
-    fn ask(self: &Arc<Self>) -> CancellationToken {
-        let mut fetches = self.fetches.lock();
-        let recently = fetches.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY);
-        if fetches.last.is_cancelled() && !recently {
-            fetches.asked_at = Some(Instant::now());
-            return self.fetch_unless_under_way(&mut fetches);
-        }
-        fetches.last.clone()
-    }
-
-    /// In a task of its own, so that it ends even if nobody waits any more. The token is cancelled when it has ended.
+    /// In a task of its own, so that it ends even if nobody waits. The token is cancelled when it
+    /// has ended.
     fn fetch_unless_under_way(self: &Arc<Self>, fetches: &mut Fetches) -> CancellationToken {
         if fetches.last.is_cancelled() {
             fetches.last = CancellationToken::new();
@@ -103,19 +99,16 @@ impl Jwks {
         let fetched = self.try_fetch().await;
         self.fetches.lock().failed = fetched.is_err();
         match fetched {
-            Ok(keys) if keys.len() == 0 => {
-                tracing::warn!(
-                    "the identity provider has no keys for tokens: none will be accepted"
-                );
-                self.known.store(Some(Arc::new(keys)));
-            }
             Ok(keys) => {
+                if keys.len() == 0 {
+                    tracing::warn!("the identity provider has no keys: no token is accepted");
+                }
                 tracing::debug!(keys = keys.len(), "the identity provider's keys were fetched");
                 self.known.store(Some(Arc::new(keys)));
             }
             Err(error) => tracing::warn!(
                 %error,
-                "the identity provider's keys cannot be fetched; those that are known stay in use"
+                "cannot fetch the identity provider's keys; known ones stay in use"
             ),
         }
     }

@@ -1,5 +1,5 @@
-//! The provider's keys, each with the algorithms it is good for. Which one is used is decided by the key: a token can only
-//! name one of these.
+//! The provider's keys with their algorithms. The key decides the algorithm: a token can only name
+//! one of the key's own.
 
 use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::jwk::{
@@ -11,11 +11,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::TokenError;
-use super::token::Head;
+use super::token::TokenHeader;
 
-/// More than any provider has at once. Each token is compared with all of them.
+/// More than any provider has. Each token is compared with all of them.
 const KEYS_MAX: usize = 100;
-/// How far clocks may be apart.
+/// Tolerates clocks that differ.
 const LEEWAY_S: u64 = 30;
 
 const RSA: &[Algorithm] = &[
@@ -27,24 +27,22 @@ const RSA: &[Algorithm] = &[
     Algorithm::PS512,
 ];
 
-/// What every token must say, whatever its key.
+/// Claims that every token must have, whatever its key.
 pub(super) struct Requirements(Validation);
 
-/// All keys of a provider that can sign tokens.
+/// The keys that can sign tokens.
 pub(super) struct KeySet(Vec<Key>);
 
-/// One key, ready for use.
 struct Key {
     id: Option<String>,
     key: DecodingKey,
-    /// Has the key's algorithms, and no others.
+    /// With the algorithms of this key only.
     validation: Validation,
 }
 
-/// Why a document is no key set.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeySetError {
-    #[error("the answer is no JWK set, which is a JSON object with a list `keys`: {0}")]
+    #[error("the answer is no JWK set (a JSON object with a list `keys`): {0}")]
     NotAKeySet(#[from] serde_json::Error),
     #[error("the JWK set has {0} keys, over {KEYS_MAX}")]
     TooMany(usize),
@@ -52,7 +50,7 @@ pub(super) enum KeySetError {
 
 impl Requirements {
     pub(super) fn new(issuer: &str, audience: &str) -> Self {
-        // The algorithm is replaced by each key's own.
+        // Replaced by the algorithms of each key.
         let mut validation = Validation::new(Algorithm::ES256);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.set_issuer(&[issuer]);
@@ -64,7 +62,7 @@ impl Requirements {
 }
 
 impl KeySet {
-    /// Reads a JWK set (RFC 7517). Keys for other purposes and of other kinds are left out.
+    /// Parses a JWK set (RFC 7517). Skips keys of other kinds and for other purposes.
     pub(super) fn parse(json: &[u8], requirements: &Requirements) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
         struct Document<'a> {
@@ -83,20 +81,20 @@ impl KeySet {
         self.0.len()
     }
 
-    /// The claims of a token that is as it must be.
-    pub(super) fn check(&self, token: &str, head: &Head) -> Result<Value, TokenError> {
-        let key = self.find(head)?;
+    /// Returns the claims of a valid token.
+    pub(super) fn check(&self, token: &str, header: &TokenHeader) -> Result<Value, TokenError> {
+        let key = self.find(header)?;
         let checked = decode::<Value>(token, &key.key, &key.validation);
         checked.map(|token| token.claims).map_err(|error| reason(&error))
     }
 
-    fn find(&self, head: &Head) -> Result<&Key, TokenError> {
-        let is_named = |key: &&Key| head.key_id.is_none() || key.id == head.key_id;
-        let mut fitting = self.0.iter().filter(is_named).filter(|key| key.fits(head.algorithm));
+    fn find(&self, header: &TokenHeader) -> Result<&Key, TokenError> {
+        let is_named = |key: &&Key| header.key_id.is_none() || key.id == header.key_id;
+        let mut fitting = self.0.iter().filter(is_named).filter(|key| key.fits(header.algorithm));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => Ok(key),
-            (Some(key), Some(_)) if head.key_id.is_some() => Ok(key),
-            // Without a name it must be clear which one is meant.
+            (Some(key), Some(_)) if header.key_id.is_some() => Ok(key),
+            // Without an id, only one key may fit.
             (Some(_), Some(_)) => Err(TokenError::UnknownKey),
             (None, _) if self.0.iter().any(|key| is_named(&key)) => Err(TokenError::Algorithm),
             (None, _) => Err(TokenError::UnknownKey),
@@ -121,7 +119,8 @@ impl Key {
     }
 }
 
-/// What a key can check. Nothing, if it is secret: what checks such signatures could also make them.
+/// Returns the algorithms that a key can verify. None for symmetric keys: whoever verifies could
+/// also sign.
 fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     let common = &jwk.common;
     let for_signatures =
@@ -181,7 +180,6 @@ mod tests {
         KeySet::parse(json.as_bytes(), &Requirements::new("i", "a")).unwrap()
     }
 
-    /// The algorithms of one key.
     fn algorithms_of(key: &str) -> Vec<Algorithm> {
         let keys = set(&[format!("{{{key}}}")]).0;
         keys.into_iter().flat_map(|key| key.validation.algorithms).collect()
@@ -192,8 +190,8 @@ mod tests {
         algorithm: Algorithm,
         key_id: Option<&str>,
     ) -> Result<usize, TokenError> {
-        let head = Head { algorithm, key_id: key_id.map(str::to_owned) };
-        let key = keys.find(&head)?;
+        let header = TokenHeader { algorithm, key_id: key_id.map(str::to_owned) };
+        let key = keys.find(&header)?;
         Ok(keys.0.iter().position(|other| std::ptr::eq(key, other)).unwrap())
     }
 
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_check_a_signature_is_left_out() {
+    fn keys_that_cannot_verify_a_signature_are_skipped() {
         for key in [
             "",
             r#""kty":"oct","k":"AQAB""#,
@@ -242,7 +240,7 @@ mod tests {
         assert_eq!(found(&keys, Algorithm::ES256, None), Ok(0));
         assert_eq!(found(&keys, Algorithm::ES384, None), Err(TokenError::UnknownKey));
         assert_eq!(found(&keys, Algorithm::ES256, Some("d")), Err(TokenError::UnknownKey));
-        // It is the key that decides.
+        // The key decides.
         assert_eq!(found(&keys, Algorithm::ES256, Some("b")), Err(TokenError::Algorithm));
         assert_eq!(found(&keys, Algorithm::RS256, None), Err(TokenError::Algorithm));
         let nameless = set(&[format!(r#"{{{EC},"crv":"P-256"}}"#)]);
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_set_is_refused() {
+    fn documents_that_are_no_key_set_are_refused() {
         let error = |json: &str| {
             let set = KeySet::parse(json.as_bytes(), &Requirements::new("i", "a"));
             set.err().unwrap().to_string()

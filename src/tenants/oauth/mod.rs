@@ -1,11 +1,11 @@
-//! Tokens of an identity provider: this gateway as an OAuth 2.1 resource server. Tokens are JWTs and are checked here,
-//! with the provider's public keys; the provider is not asked about them.
+//! Tokens of an identity provider: the gateway as an OAuth 2.1 resource server. Tokens are JWTs,
+//! verified here with the provider's public keys.
 //!
-//! - `token`: what a token says about itself before it is believed
-//! - `keys`: the provider's keys, each with the algorithms it is good for
-//! - `fetch`: one request for these keys
-//! - `jwks`: the keys that are known, and when they are asked for again
-//! - `resource`: what clients are told about how to get a token
+//! - `token`: a token's header, before it is verified
+//! - `keys`: the provider's keys with their algorithms
+//! - `fetch`: fetches the keys
+//! - `jwks`: the known keys, and when they are fetched again
+//! - `resource`: tells clients how to get a token
 
 mod fetch;
 mod jwks;
@@ -23,68 +23,58 @@ use crate::config::OAuth;
 
 use jwks::Jwks;
 use keys::Requirements;
-use token::Head;
+use token::TokenHeader;
 
 pub use fetch::SetupError;
 pub use jwks::RETRY_AFTER;
 pub use resource::Resource;
 pub use token::looks_like_jwt;
 
-/// Finds out whose a token is.
+/// Verifies tokens.
 pub struct Verifier {
     jwks: Arc<Jwks>,
     issuer: String,
-    /// Where in the claims the tenant stands, as a JSON pointer.
+    /// A JSON pointer to the tenant's id in the claims.
     tenant_claim: String,
 }
 
-/// What a token that is right says.
+/// The claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Whom it is for.
     pub tenant: TenantId,
-    /// Until when, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub expires: i64,
 }
 
-/// Why a token is not accepted. For logs and metrics: callers are told no more than `invalid_token`, except
-/// for [`TokenError::KeysUnavailable`], which says nothing about their token.
+/// For logs and metrics. Callers are told `invalid_token` only, except for
+/// [`TokenError::KeysUnavailable`], which is not about their token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is no JWT that could be an access token.
     #[error("the token is no signed JWT, too long, of another kind, or has a `crit` header")]
     Malformed,
-    /// Its algorithm is not an accepted one, or not one of the key it names.
     #[error("the token's algorithm is not accepted, or not one of its key's")]
     Algorithm,
-    /// The provider has no such key, or the token does not say which of several it is.
     #[error("the token's key is not one of the identity provider's")]
     UnknownKey,
-    /// It was not signed with its key, or was changed afterwards.
     #[error("the token's signature is wrong")]
     Signature,
-    /// `exp` is in the past, or missing.
-    #[error("the token has expired, or does not say when it will")]
+    #[error("the token has expired, or has no expiry")]
     Expired,
-    /// `nbf` is in the future.
     #[error("the token is not valid yet")]
     NotYetValid,
-    /// `iss` is not the issuer.
     #[error("the token is of another issuer")]
     Issuer,
-    /// `aud` does not have the audience.
     #[error("the token is for another audience")]
     Audience,
-    /// The tenant's claim is missing, or no tenant id.
-    #[error("the token names no tenant, or not by a valid id")]
+    #[error("the token has no valid tenant id")]
     Tenant,
-    /// The provider's keys have never been loaded: nobody can tell yet.
+    /// The keys have never been fetched.
     #[error("the identity provider's keys are not available")]
     KeysUnavailable,
 }
 
 impl Verifier {
-    /// A verifier that knows no keys yet: [`Verifier::run`] gets them, or else the first token does.
+    /// Starts without keys: [`Verifier::run`] or the first token fetches them.
     pub fn new(config: &OAuth) -> Result<Arc<Self>, SetupError> {
         let requirements = Requirements::new(&config.issuer, &config.audience);
         Ok(Arc::new(Self {
@@ -99,14 +89,14 @@ impl Verifier {
         stop.run_until_cancelled(self.jwks.keep_up_to_date()).await;
     }
 
-    /// The tenant that a token is for, if all of it is right. Waits only for a token whose key is not known, while the
-    /// keys are being fetched, and no longer than that may take.
+    /// Returns the tenant of a valid token. Waits only if the token's key is unknown, while keys
+    /// are fetched.
     pub async fn verify(&self, token: &str) -> Result<Verified, TokenError> {
-        let head = Head::parse(token)?;
-        let claims = match self.jwks.check(token, &head) {
+        let header = TokenHeader::parse(token)?;
+        let claims = match self.jwks.check(token, &header) {
             Err(TokenError::UnknownKey | TokenError::KeysUnavailable) => {
                 self.jwks.fetched().await;
-                self.jwks.check(token, &head)?
+                self.jwks.check(token, &header)?
             }
             checked => checked?,
         };
@@ -116,7 +106,7 @@ impl Verifier {
     }
 
     fn tenant(&self, claims: &Value) -> Result<TenantId, TokenError> {
-        // A list of issuers would have passed until here.
+        // A list of issuers passes the checks before.
         if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
             return Err(TokenError::Issuer);
         }

@@ -1,18 +1,18 @@
-//! What clients are told about how to get a token (RFC 9728).
+//! Metadata that tells clients how to get a token (RFC 9728).
 //!
-//! The whole gateway is one resource, named by `audience`: a token is good at `/mcp`, at `/mcp/{server}` and for REST. All of
-//! its addresses therefore tell of the same resource. MCP clients accept one whose URL is the one they have connected
-//! to or above it, so `…/mcp` serves `…/mcp/{server}` too. Those few that want it to be equal have to connect to `/mcp`.
+//! The whole gateway is one resource, named by `audience`: a token is valid at `/mcp`, at
+//! `/mcp/{server}` and for REST. So all of its addresses have the same metadata. MCP clients accept
+//! a resource whose URL is the one they connect to, or above it, so `…/mcp` serves `…/mcp/{server}`
+//! too. The few that require equality must connect to `/mcp`.
 
 use reqwest::header::HeaderValue;
 use serde::Serialize;
 
 use crate::config::OAuth;
 
-/// Where metadata of a resource is to be found on its host, before the resource's own path.
+/// The prefix of the metadata's path, before the resource's own path.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// This gateway as its callers see it, in the words of OAuth.
 pub struct Resource {
     metadata: String,
     challenge: HeaderValue,
@@ -20,7 +20,6 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The resource that a configuration describes.
     pub fn new(config: &OAuth) -> Self {
         #[derive(Serialize)]
         struct Metadata<'a> {
@@ -43,18 +42,18 @@ impl Resource {
         }
     }
 
-    /// Its metadata, as JSON.
     pub fn metadata(&self) -> &str {
         &self.metadata
     }
 
-    /// `WWW-Authenticate` for a request that was not let in; `with_token` if it had brought a token, or a key.
+    /// Returns `WWW-Authenticate` for an unauthenticated request; `with_token` if it had a token or
+    /// a key.
     pub fn challenge(&self, with_token: bool) -> HeaderValue {
         if with_token { self.challenge_for_token.clone() } else { self.challenge.clone() }
     }
 }
 
-/// `https://host/path` has its metadata at `https://host/.well-known/oauth-protected-resource/path`.
+/// Returns `https://host/.well-known/oauth-protected-resource/path` for `https://host/path`.
 fn metadata_url(resource: &str) -> String {
     let host = resource.find("://").map_or(0, |at| at + "://".len());
     let path = resource[host..].find('/').map_or(resource.len(), |at| host + at);
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_not_let_in_are_told_where_to_read_on() {
+    fn unauthenticated_callers_are_told_where_the_metadata_is() {
         let resource = resource("https://gateway.example/mcp");
         let url = "https://gateway.example/.well-known/oauth-protected-resource/mcp";
         let challenge = format!("Bearer resource_metadata=\"{url}\"");

@@ -1,4 +1,4 @@
-//! What a token says about itself, before any of it is believed.
+//! A token's header, before the token is verified.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer};
 
 use super::TokenError;
 
-/// Longer ones are refused unread. Providers' tokens have one to four KiB.
+/// Providers' tokens have one to four KiB.
 const TOKEN_LEN_MAX: usize = 8 * 1024;
 
-/// The part of a token's header that says how to check it. All else in there is ignored, above all the keys and the
-/// addresses of keys (`jwk`, `jku`, `x5u`): whoever forges a token writes its header too.
-pub(super) struct Head {
+/// The fields that say how to verify a token. All others are ignored, above all keys and their
+/// addresses (`jwk`, `jku`, `x5u`): a forger writes the header too.
+pub(super) struct TokenHeader {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
 }
@@ -32,8 +32,7 @@ struct Fields<'a> {
     crit: bool,
 }
 
-impl Head {
-    /// Reads the header of a token that may be one.
+impl TokenHeader {
     pub(super) fn parse(token: &str) -> Result<Self, TokenError> {
         if token.len() > TOKEN_LEN_MAX || !looks_like_jwt(token) {
             return Err(TokenError::Malformed);
@@ -42,13 +41,13 @@ impl Head {
         let json = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| TokenError::Malformed)?;
         let fields: Fields<'_> =
             serde_json::from_slice(&json).map_err(|_| TokenError::Malformed)?;
-        // What `crit` names must be understood, and nothing that it could name is.
+        // Extensions in `crit` must be understood, and none is.
         if fields.crit || !fields.typ.as_deref().is_none_or(is_access_token) {
             return Err(TokenError::Malformed);
         }
-        // There is no `none` among the algorithms that can be parsed.
+        // `none` cannot be parsed.
         let algorithm: Algorithm = fields.alg.parse().map_err(|_| TokenError::Algorithm)?;
-        // Who can check these could also have signed.
+        // Whoever verifies these could also sign.
         if algorithm.family() == AlgorithmFamily::Hmac {
             return Err(TokenError::Algorithm);
         }
@@ -56,14 +55,15 @@ impl Head {
     }
 }
 
-/// Whether a text has the shape of a token: three parts in base64url, with dots between them. No API key has it.
+/// Returns whether a text has the shape of a token: three parts in base64url, separated by dots. No
+/// API key has it.
 pub fn looks_like_jwt(text: &str) -> bool {
     let is_base64 =
         |part: &str| part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     let mut parts = text.split('.');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some(header), Some(claims), Some(signature), None) => {
-            // One without a signature is a token too, though none that is accepted.
+            // A token without a signature is recognised too, and then refused.
             let is_full = !header.is_empty() && !claims.is_empty();
             is_full && [header, claims, signature].into_iter().all(is_base64)
         }
@@ -71,7 +71,7 @@ pub fn looks_like_jwt(text: &str) -> bool {
     }
 }
 
-/// Other kinds, such as messages about a logout, are signed by the same provider with the same keys.
+/// Refuses other kinds, such as logout messages, which the provider signs with the same keys.
 fn is_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);
@@ -88,7 +88,7 @@ mod tests {
 
     fn parse(header: &str) -> Result<(Algorithm, Option<String>), TokenError> {
         let token = format!("{}.e30.c2ln", URL_SAFE_NO_PAD.encode(header));
-        Head::parse(&token).map(|head| (head.algorithm, head.key_id))
+        TokenHeader::parse(&token).map(|header| (header.algorithm, header.key_id))
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     fn a_token_has_at_most_eight_kib() {
         let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
         let token = |len| format!("{header}.{}.c2ln", "a".repeat(len - header.len() - 6));
-        assert!(Head::parse(&token(8192)).is_ok());
-        assert_eq!(Head::parse(&token(8193)).err(), Some(TokenError::Malformed));
+        assert!(TokenHeader::parse(&token(8192)).is_ok());
+        assert_eq!(TokenHeader::parse(&token(8193)).err(), Some(TokenError::Malformed));
     }
 }

@@ -1,66 +1,47 @@
-//! What tenants have given to servers of their own: set, listed and removed in the store, and followed from there.
+//! Secrets that tenants give to servers of their own: set, listed and removed in the store, and
+//! followed from there.
 
+use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::time::sleep;
 
 use crate::common::ids::ServerId;
 use crate::config::{self, Secret};
-use crate::store::{Actor, Rotated, SealedSecret, SecretRecord, Store, StoreError};
+use crate::store::{Actor, Follower, Rotated, SealedSecret, SecretRecord, Store, StoreError};
 use crate::tenants::secrets::{
     InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Sealed, Vault, wanted,
 };
 
-/// Between attempts, as long as the store is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
-
-/// Why a secret is not set.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It cannot be one.
     #[error(transparent)]
     Invalid(#[from] InvalidSecret),
-    /// The server does not want it.
     #[error("server `{server}` has no secret `{name}`; {}", has(.names))]
-    Unknown {
-        /// The server.
-        server: String,
-        /// As asked for.
-        name: String,
-        /// Those it has.
-        names: Vec<String>,
-    },
-    /// The store.
+    Unknown { server: String, name: String, names: Vec<String> },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A secret that a server wants, or that is set for it; to be shown.
+/// A secret that a server requires, or that is set for it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct SecretView {
-    /// Who gets it.
     pub server: String,
-    /// What it is called.
     pub name: String,
     /// Whether the server's configuration refers to it.
     pub needed: bool,
-    /// Whether it is there.
     pub set: bool,
-    /// When it was set.
     pub updated_at: Option<Timestamp>,
 }
 
-/// All tenants' secrets.
 pub struct TenantSecrets {
     store: Store,
     vault: Arc<Vault>,
 }
 
 impl TenantSecrets {
-    /// Reads all of them. Without keys no server can want any, and nothing is read.
+    /// Reads all secrets. Without keys no server can require any, and nothing is read.
     pub async fn open(store: Store, keys: &[Secret]) -> Result<Self, StoreError> {
         let secrets = Self { store, vault: Arc::new(Vault::new(Keyring::new(keys))) };
         if !secrets.vault.keyring().is_empty() {
@@ -69,27 +50,20 @@ impl TenantSecrets {
         Ok(secrets)
     }
 
-    /// What is held in memory of them.
     pub fn vault(&self) -> &Arc<Vault> {
         &self.vault
     }
 
-    /// Follows the store. Never done. While it is away, what is known goes on working.
+    /// Follows the store. Runs for ever.
     pub(crate) async fn follow(&self) {
         if self.vault.keyring().is_empty() {
             return;
         }
-        let mut changes = self.store.secret_changes();
+        let (changes, meanwhile) = (self.store.secret_changes(), "known ones stay in use");
+        let mut follower = Follower::new(changes, "tenants' secrets", meanwhile);
         loop {
-            changes.next().await;
-            let mut is_away = false;
-            while let Err(error) = self.load().await {
-                if !is_away {
-                    tracing::warn!(%error, "tenants' secrets cannot be read: those that are known go on working");
-                    is_away = true;
-                }
-                sleep(RETRY_EVERY).await;
-            }
+            follower.changed(pending()).await;
+            while follower.retry(self.load().await).await.is_none() {}
         }
     }
 
@@ -102,8 +76,8 @@ impl TenantSecrets {
         Ok(())
     }
 
-    /// Sets a secret that the server of this configuration wants. This gateway knows it at once, all others within two
-    /// seconds.
+    /// Sets a secret that the configured server requires. This replica knows it at once, all others
+    /// within two seconds.
     pub async fn set(
         &self,
         actor: &Actor,
@@ -112,12 +86,11 @@ impl TenantSecrets {
         value: &Secret,
     ) -> Result<SecretView, SecretError> {
         let view = set(&self.store, self.vault.keyring(), actor, label, server, value).await?;
-        // If it cannot be read now, it will be followed.
+        // If this fails, `follow` reads it later.
         let _ = self.load().await;
         Ok(view)
     }
 
-    /// Removes a secret.
     pub async fn remove(&self, actor: &Actor, label: Label<'_>) -> Result<(), StoreError> {
         self.store.remove_secret(actor, label.tenant, label.server, label.name).await?;
         let _ = self.load().await;
@@ -125,7 +98,7 @@ impl TenantSecrets {
     }
 }
 
-/// Sets a secret, beside whatever gateways use the store.
+/// Sets a secret in the store, without a gateway.
 pub async fn set(
     store: &Store,
     keyring: &Keyring,
@@ -146,7 +119,7 @@ pub async fn set(
     Ok(SecretView::of(&record, true))
 }
 
-/// Seals all secrets with the first key; gives what was done, and which ones no key opens.
+/// Seals all secrets with the first key. Returns the counts, and the secrets that no key opens.
 pub async fn rotate(
     store: &Store,
     keyring: &Keyring,
@@ -172,7 +145,8 @@ pub async fn rotate(
     Ok((rotated, unreadable))
 }
 
-/// What a server wants and what a tenant has set for it, in the order of names. One that is not configured wants nothing.
+/// Returns the secrets that a server requires or that are set for it, by name. A server that is not
+/// configured requires none.
 pub fn views(
     id: &ServerId,
     server: Option<&config::Server>,
@@ -184,7 +158,8 @@ pub fn views(
         of_server.map(|record| SecretView::of(record, wanted.contains(&record.name))).collect();
     for name in wanted {
         if !views.iter().any(|view| view.name == name) {
-            views.push(SecretView::missing(id, name));
+            let server = id.to_string();
+            views.push(SecretView { server, name, needed: true, set: false, updated_at: None });
         }
     }
     views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -201,13 +176,8 @@ impl SecretView {
             updated_at: Timestamp::from_millisecond(record.updated).ok(),
         }
     }
-
-    fn missing(server: &ServerId, name: String) -> Self {
-        Self { server: server.to_string(), name, needed: true, set: false, updated_at: None }
-    }
 }
 
-/// What a server has, in words.
 fn has(names: &[String]) -> String {
     if names.is_empty() {
         "it has none".to_owned()

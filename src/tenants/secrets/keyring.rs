@@ -1,39 +1,35 @@
-//! What seals and opens secrets.
+//! Seals and opens secrets.
 
 use super::{InvalidSecret, Label, NAME_LEN_MAX, VALUE_LEN_MAX};
 use crate::common::seal::{Purpose, Sealer};
 use crate::config::Secret;
 
-/// Keeps these keys apart from those of session tokens.
+/// Separates these keys from those of session tokens.
 const KEY_LABEL: &[u8] = b"trunkline tenant secrets 1\0";
 
-/// The keys that secrets are sealed with: the first seals, all open.
+/// The first key seals, all open.
 #[derive(Debug, Default)]
 pub struct Keyring(Option<Sealer>);
 
-/// What became of a sealed value that should be sealed by the first key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resealed {
-    /// It is.
+    /// Sealed by the first key already.
     Already,
-    /// This is what it is now.
+    /// Sealed by the first key now.
     Anew(String),
-    /// None of the keys opens it here.
+    /// No key opens it in this place.
     Unreadable,
 }
 
 impl Keyring {
-    /// Of these keys, which may be none.
     pub fn new(keys: &[Secret]) -> Self {
         Self((!keys.is_empty()).then(|| Sealer::labelled(KEY_LABEL, keys)))
     }
 
-    /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Checks and seals a value.
     pub fn seal(&self, label: Label<'_>, value: &Secret) -> Result<String, InvalidSecret> {
         let sealer = self.0.as_ref().ok_or(InvalidSecret::NoKeys)?;
         if !is_name(label.name) {
@@ -52,13 +48,13 @@ impl Keyring {
         Ok(sealer.seal(Purpose::TenantSecret, &label.context(), bytes))
     }
 
-    /// The value, if it was sealed for this label by one of the keys.
+    /// Returns the value, if one of the keys sealed it for this label.
     pub fn open(&self, label: Label<'_>, sealed: &str) -> Option<Secret> {
         let value = self.0.as_ref()?.open(Purpose::TenantSecret, &label.context(), sealed)?;
         String::from_utf8(value).ok().map(Secret::new)
     }
 
-    /// The same value, sealed by the first key.
+    /// Seals the same value with the first key.
     pub fn reseal(&self, label: Label<'_>, sealed: &str) -> Resealed {
         let Some(sealer) = &self.0 else { return Resealed::Unreadable };
         let context = label.context();

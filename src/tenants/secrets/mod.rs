@@ -1,8 +1,10 @@
-//! Tenants' secrets: what each tenant gives to a server of its own, such as a token. In the store and in memory they are
-//! sealed; they are opened when the server is started that they are for.
+//! Tenants' secrets: values that a tenant gives to a server of its own, such as a token. They are
+//! sealed in the store and in memory, and opened when their server starts.
 //!
-//! - [`Keyring`] seals and opens. A sealed value is bound to its [`Label`], and in any other place it does not open.
-//! - [`Vault`] is what all tenants have stored, held in memory, so that a call never asks the store.
+//! - [`Keyring`] seals and opens. A sealed value is bound to its [`Label`], and opens in no other
+//!   place.
+//! - [`Vault`] holds the sealed secrets of all tenants in memory, so that a call never queries the
+//!   store.
 
 pub mod by_tenant;
 mod keyring;
@@ -19,48 +21,42 @@ use crate::config;
 pub use self::keyring::{Keyring, Resealed};
 pub use self::vault::{Sealed, SealedSet, Vault};
 
-/// The longest value, in bytes.
+/// In bytes.
 pub const VALUE_LEN_MAX: usize = 16 << 10;
-/// The longest name.
 pub const NAME_LEN_MAX: usize = 64;
 
-/// Why a secret cannot be stored. Never shows its value.
+/// Never shows the value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidSecret {
-    /// The name is none.
     #[error(
-        "`{0}` is no name of a secret: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not starting with a digit"
+        "`{0}` is not a secret's name: use 1 to {NAME_LEN_MAX} letters, digits and `_`, not \
+         starting with a digit"
     )]
     Name(String),
-    /// Nothing.
-    #[error("the value is empty; to take the secret away, remove it")]
+    #[error("the value is empty; remove the secret instead")]
     Empty,
-    /// Too much.
-    #[error("the value has {0} bytes, and may have {VALUE_LEN_MAX}")]
+    #[error("the value has {0} bytes, over {VALUE_LEN_MAX}")]
     TooLong(usize),
-    /// What no variable can hold.
+    /// Environment variables cannot contain it.
     #[error("the value contains a zero byte, which is not allowed")]
     Zero,
-    /// Nothing to encrypt with.
     #[error(
-        "there is no key to store secrets with: set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
+        "there is no key to store secrets with: \
+         set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
     )]
     NoKeys,
 }
 
-/// What a secret is called: whose it is, for which server, under which name.
+/// Names a secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
-    /// Whose.
     pub tenant: &'a TenantId,
-    /// Who gets it.
     pub server: &'a ServerId,
-    /// Which of them.
     pub name: &'a str,
 }
 
 impl Label<'_> {
-    /// What a sealed value is bound to. None of the three can contain a zero byte.
+    /// Binds the sealed value. No part can contain a zero byte.
     fn context(&self) -> Vec<u8> {
         format!("{}\0{}\0{}", self.tenant, self.server, self.name).into_bytes()
     }
@@ -72,7 +68,7 @@ impl fmt::Display for Label<'_> {
     }
 }
 
-/// The names of the secrets that a server wants, each once.
+/// Returns the names of the secrets that a server requires, each once.
 pub fn wanted(server: &config::Server) -> Vec<String> {
     let names: BTreeSet<&str> = server.secrets().collect();
     names.into_iter().map(str::to_owned).collect()

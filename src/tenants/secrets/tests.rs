@@ -27,13 +27,13 @@ fn a_sealed_value_opens_in_its_own_place_and_in_no_other() {
     let sealed = keyring.seal(label, &secret("hunter2")).unwrap();
     assert!(!sealed.contains("hunter2"));
     assert_eq!(keyring.open(label, &sealed), Some(secret("hunter2")));
-    for moved in [
+    for changed in [
         Label { tenant: &globex, ..label },
         Label { server: &two, ..label },
         Label { name: "OTHER", ..label },
     ] {
-        assert_eq!(keyring.open(moved, &sealed), None, "{moved}");
-        assert_eq!(keyring.reseal(moved, &sealed), Resealed::Unreadable, "{moved}");
+        assert_eq!(keyring.open(changed, &sealed), None, "{changed}");
+        assert_eq!(keyring.reseal(changed, &sealed), Resealed::Unreadable, "{changed}");
     }
 }
 
@@ -70,7 +70,7 @@ fn only_what_an_older_key_has_sealed_is_sealed_again() {
 }
 
 #[test]
-fn what_cannot_be_a_secret_is_refused_without_showing_it() {
+fn invalid_secrets_are_refused_without_showing_them() {
     let keyring = keyring(&["a"]);
     let (acme, one) = (tenant("acme"), server("one"));
     let seal = |name: &str, value: &str| {
@@ -101,20 +101,20 @@ fn the_vault_keeps_the_latest_and_says_what_is_missing() {
         (acme.clone(), one.clone(), name.to_owned(), Sealed { text, version })
     };
     let names = ["A".to_owned(), "B".to_owned()];
-    let opened = || vault.open(&acme, &one, vault.of(&acme, &one).as_ref(), &names);
+    let opened = || vault.open(&acme, &one, vault.sealed_set(&acme, &one).as_ref(), &names);
     assert_eq!(opened(), Err(names.to_vec()));
     let both = || [sealed("A", 1), sealed("B", 2)];
     vault.replace(2, both().into_iter());
     assert_eq!(opened().unwrap()["B"], secret("B"));
-    // What was read earlier comes too late.
+    // An older revision is ignored.
     vault.replace(1, [sealed("A", 1)].into_iter());
     assert!(opened().is_ok());
 
-    let before = vault.of(&acme, &one);
+    let before = vault.sealed_set(&acme, &one);
     vault.replace(3, both().into_iter());
-    assert!(SealedSet::is_same(before.as_ref(), vault.of(&acme, &one).as_ref(), &names));
+    assert!(SealedSet::is_same(before.as_ref(), vault.sealed_set(&acme, &one).as_ref(), &names));
     vault.replace(4, [sealed("A", 4), sealed("B", 2)].into_iter());
-    let after = vault.of(&acme, &one);
+    let after = vault.sealed_set(&acme, &one);
     assert!(!SealedSet::is_same(before.as_ref(), after.as_ref(), &names));
     assert!(SealedSet::is_same(before.as_ref(), after.as_ref(), &names[1..]));
     vault.replace(5, [sealed("B", 2)].into_iter());

@@ -1,4 +1,4 @@
-//! Sealed secrets, held in memory.
+//! Sealed secrets in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,20 +11,18 @@ use super::{Keyring, Label};
 use crate::common::ids::{ServerId, TenantId};
 use crate::config;
 
-/// A secret as it is stored.
 #[derive(Clone)]
 pub struct Sealed {
-    /// What only the keyring can read.
     pub text: String,
-    /// Another one for each value.
+    /// Different for each value.
     pub version: i64,
 }
 
-/// What a tenant has stored for one server.
+/// The secrets of a tenant for one server.
 #[derive(Default)]
 pub struct SealedSet {
     by_name: BTreeMap<String, Sealed>,
-    /// Whether the operator has been told that some of them cannot be opened.
+    /// Whether it was logged that some of them cannot be opened.
     reported: AtomicBool,
 }
 
@@ -33,7 +31,7 @@ impl SealedSet {
         set?.by_name.get(name).map(|sealed| sealed.version)
     }
 
-    /// Whether all of these names have the same values in both.
+    /// Returns whether these names have the same values in both.
     pub fn is_same(one: Option<&Arc<Self>>, other: Option<&Arc<Self>>, names: &[String]) -> bool {
         if let (Some(one), Some(other)) = (one, other)
             && Arc::ptr_eq(one, other)
@@ -44,33 +42,30 @@ impl SealedSet {
     }
 }
 
-/// What all tenants have stored.
 #[derive(Default)]
 pub struct Vault {
     keyring: Keyring,
-    held: ArcSwap<Held>,
-    /// The revision that is held.
-    moved: watch::Sender<i64>,
+    contents: ArcSwap<Contents>,
+    /// The revision of the contents.
+    changed: watch::Sender<i64>,
 }
 
 #[derive(Default)]
-struct Held {
+struct Contents {
     revision: i64,
     sets: HashMap<TenantId, HashMap<ServerId, Arc<SealedSet>>>,
 }
 
 impl Vault {
-    /// An empty one.
     pub fn new(keyring: Keyring) -> Self {
         Self { keyring, ..Self::default() }
     }
 
-    /// What seals and opens.
     pub fn keyring(&self) -> &Keyring {
         &self.keyring
     }
 
-    /// Holds these from now on, and nothing else; unless it holds later ones already.
+    /// Replaces the contents, unless they are newer.
     pub fn replace(
         &self,
         revision: i64,
@@ -85,22 +80,23 @@ impl Vault {
             sets.into_iter().map(|(server, set)| (server, Arc::new(set))).collect()
         };
         let sets = sets.into_iter().map(|(tenant, sets)| (tenant, shared(sets))).collect();
-        let next = Arc::new(Held { revision, sets });
-        self.held.rcu(|held| if held.revision > revision { held.clone() } else { next.clone() });
-        self.moved.send_replace(revision);
+        let next = Arc::new(Contents { revision, sets });
+        self.contents.rcu(|contents| {
+            if contents.revision > revision { contents.clone() } else { next.clone() }
+        });
+        self.changed.send_replace(revision);
     }
 
-    /// Told whenever what is held is replaced.
-    pub fn moved(&self) -> watch::Receiver<i64> {
-        self.moved.subscribe()
+    /// Notifies of replaced contents.
+    pub fn changed(&self) -> watch::Receiver<i64> {
+        self.changed.subscribe()
     }
 
-    /// What a tenant has stored for a server.
-    pub fn of(&self, tenant: &TenantId, server: &ServerId) -> Option<Arc<SealedSet>> {
-        self.held.load().sets.get(tenant)?.get(server).cloned()
+    pub fn sealed_set(&self, tenant: &TenantId, server: &ServerId) -> Option<Arc<SealedSet>> {
+        self.contents.load().sets.get(tenant)?.get(server).cloned()
     }
 
-    /// Opens those of a set that are named; or gives those that are not there.
+    /// Opens the named secrets of a set. Returns the missing names otherwise.
     pub fn open(
         &self,
         tenant: &TenantId,
@@ -115,7 +111,8 @@ impl Vault {
             let value = sealed.and_then(|(set, sealed)| {
                 let value = self.keyring.open(label, &sealed.text);
                 if value.is_none() && !set.reported.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%tenant, %server, name, "the {label} is stored, and none of `secrets.keys` opens it");
+                    let why = "none of `secrets.keys` opens it";
+                    tracing::error!(%tenant, %server, name, "the {label} is stored, but {why}");
                 }
                 value
             });

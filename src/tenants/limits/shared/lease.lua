@@ -1,51 +1,58 @@
--- Says how many places of a limit somebody holds, and asks for those that it needs besides.
+-- Renews a lease: reports how many permits of a limit it holds, and asks for those it needs.
 --
--- KEYS: the limit. ARGV: who speaks; the number of what it says; how many places it holds, how many it needs and how many
--- it would like; how many there are; how many must stay free if it is to have more than it needs; after how many
--- seconds of silence somebody is gone; where those hear of it who have more than they need. Answers how many places it
--- has now, and 1 if it may have more than it needs, else 0.
+-- KEYS: the limit. ARGV:
+--   1 the lease's id
+--   2 the number of the request
+--   3 held: permits that it holds
+--   4 needed: permits that its calls need
+--   5 wanted: permits that would save further requests
+--   6 limit: permits in all
+--   7 spare: permits that must stay free for it to get more than it needs
+--   8 after how many seconds without a renewal a lease is gone
+--   9 the channel on which leases with headroom are recalled
+-- Returns how many permits it has now, and 1 if it may hold more than it needs, else 0.
 --
--- What somebody holds is a fact: it may be in use, and is counted even if that makes too many. The key has for each who
--- holds places: the number of its last word; when that was, in seconds of this server's clock; how many places; and
--- whether it may have more than it needs.
+-- Held permits are a fact: they may be in use, and count even beyond the limit. The key has, for
+-- each lease: the number of its last request, the time of it in seconds of this server's clock, its
+-- permits, and whether it may hold more than it needs.
 
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local me, number = ARGV[1], tonumber(ARGV[2])
-local held, needed, wish = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local held, needed, wanted = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local limit, spare, gone = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
-local others, roomy = 0, {}
+local others, with_headroom = 0, {}
 local known = redis.call('HGETALL', KEYS[1])
 for i = 1, #known, 2 do
-  local word, at, places, room = string.match(known[i + 1], '^(%d+) ([%d.]+) (%d+) (%d)$')
+  local last, at, permits, headroom = string.match(known[i + 1], '^(%d+) ([%d.]+) (%d+) (%d)$')
   if known[i] == me then
-    -- Over another connection a later word may have come first: the last one counts.
-    if word and tonumber(word) >= number then return { tonumber(places), 0 } end
-  elseif not word or math.abs(now - at) > gone then
+    -- Over another connection a later request may have come first: the latest counts.
+    if last and tonumber(last) >= number then return { tonumber(permits), 0 } end
+  elseif not last or math.abs(now - at) > gone then
     redis.call('HDEL', KEYS[1], known[i])
   else
-    others = others + places
-    if room == '1' then roomy[#roomy + 1] = known[i] end
+    others = others + permits
+    if headroom == '1' then with_headroom[#with_headroom + 1] = known[i] end
   end
 end
 
-local granted, room = math.max(held, math.min(needed, limit - others)), 0
-if granted >= needed and limit - others - math.max(granted, wish) >= spare then
-  granted, room = math.max(granted, wish), 1
+local granted, headroom = math.max(held, math.min(needed, limit - others)), 0
+if granted >= needed and limit - others - math.max(granted, wanted) >= spare then
+  granted, headroom = math.max(granted, wanted), 1
 end
 
 if granted > 0 then
-  local value = string.format('%.0f %.3f %.0f %d', number, now, granted, room)
+  local value = string.format('%.0f %.3f %.0f %d', number, now, granted, headroom)
   redis.call('HSET', KEYS[1], me, value)
   redis.call('EXPIRE', KEYS[1], 2 * gone)
 else
   redis.call('HDEL', KEYS[1], me)
 end
 
--- Who may not publish does without: those who have too much notice it themselves, only later.
-if granted < needed and #roomy > 0 then
-  redis.pcall('PUBLISH', ARGV[9], table.concat(roomy, ' '))
+-- Without the right to publish there are no recalls: leases then return their headroom later.
+if granted < needed and #with_headroom > 0 then
+  redis.pcall('PUBLISH', ARGV[9], table.concat(with_headroom, ' '))
 end
 
-return { granted, room }
+return { granted, headroom }

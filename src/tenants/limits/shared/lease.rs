@@ -1,8 +1,10 @@
-//! One limit of calls in flight, as one replica has it: what is in use here, and what it may use without asking.
+//! One replica's lease of a limit of calls in flight: permits in use, and permits that it may use
+//! without asking.
 //!
-//! Most calls take a place that is leased already. Where none is, [`voice`](super::lease_sync) asks for more. A limit is in one of two
-//! moods: while much of it is free over all replicas, each may hold a little more than it needs, and gives it back
-//! when the keeper comes round; where little is free, or the limit is small, a place is given back when its call ends.
+//! Most calls take a leased permit. If none is left, [`lease_sync`](super::lease_sync) asks for
+//! more. While much of the limit is free over all replicas, each may hold some headroom, and
+//! returns it at the next renewal. If little is free, or the limit is small, a permit is returned
+//! when its call ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -10,191 +12,192 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::leased::{Places, Seen};
-use super::statement::{Granted, Statement, room};
-use super::{AWAY, Shared};
+use super::lease_request::{LeaseGrant, LeaseRequest, headroom};
+use super::leased_permits::{LeasedPermits, PermitCounts};
+use super::{NO_LINK, SharedLimits};
 
-/// Who has called nothing for so many rounds of the keeper holds nothing.
-const IDLE_ROUNDS: u32 = 4;
+/// After so many renewals without a call, headroom is returned.
+const IDLE_RENEWALS_MAX: u32 = 4;
 
-/// What this replica has of one limit.
 #[derive(Debug)]
-pub(crate) struct Lease {
-    pub(super) shared: Arc<Shared>,
-    /// Where Valkey keeps it.
+pub(crate) struct LimitLease {
+    pub(super) shared: Arc<SharedLimits>,
+    /// Its key in Valkey.
     pub(super) key: String,
-    /// Who speaks. Not the replica: a tenant that was removed and made again has calls of both in flight.
+    /// Not the replica's id: a tenant that was removed and made again has two leases of one limit.
     pub(super) id: Uuid,
-    pub(super) places: Places,
-    /// How many calls may be in flight over all replicas, by the newest policy.
+    pub(super) permits: LeasedPermits,
+    /// Calls in flight allowed over all replicas, by the newest policy.
     limit: AtomicU32,
-    /// The connection over which the lease was granted; over another one, or after a change of the limit, it must be stated
-    /// anew.
+    /// The link over which the lease was granted. Over another one, or after a change of the limit,
+    /// it must be requested again.
     link: AtomicU32,
-    /// Whether what is not needed is given back at once.
-    is_exact: AtomicBool,
-    /// How often the keeper has come by since the last call ended.
-    idle: AtomicU32,
-    /// Callers that ask for a place, and those of them that wait for an answer.
+    /// Whether permits beyond those needed are returned at once.
+    returns_surplus: AtomicBool,
+    /// Renewals since the last call ended.
+    idle_renewals: AtomicU32,
+    /// Callers that ask for a permit, and those of them that wait for an answer.
     pub(super) asking: AtomicU32,
     pub(super) waiting: AtomicU32,
-    /// See [`voice`](super::lease_sync).
-    pub(super) voice: AtomicU8,
-    /// How often something was said, and the last of it that was answered.
-    pub(super) said: AtomicU64,
+    /// See [`lease_sync`](super::lease_sync).
+    pub(super) sync_state: AtomicU8,
+    /// The numbers of the last request sent and of the last one answered.
+    pub(super) sent: AtomicU64,
     pub(super) answered: AtomicU64,
-    pub(super) answer: Notify,
-    /// Whether the keeper knows of it.
-    pub(super) is_kept: AtomicBool,
+    pub(super) answered_notify: Notify,
+    /// Whether it is among the active leases.
+    pub(super) is_registered: AtomicBool,
 }
 
-/// Whether there is a place for a call.
+/// The outcome of taking a permit without asking Valkey.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Place {
-    /// It has one.
+pub(super) enum TryTake {
     Taken,
-    /// There is none.
-    None,
-    /// Only Valkey knows.
-    Unknown,
+    /// The limit is reached.
+    Full,
+    /// Valkey may have more.
+    MustAsk,
 }
 
-impl Lease {
-    /// Nothing of a limit yet.
-    pub fn new(shared: &Arc<Shared>, key: String) -> Arc<Self> {
+impl LimitLease {
+    pub fn new(shared: &Arc<SharedLimits>, key: String) -> Arc<Self> {
         Arc::new(Self {
             shared: shared.clone(),
             key,
             id: Uuid::new_v4(),
-            places: Places::default(),
+            permits: LeasedPermits::default(),
             limit: AtomicU32::new(u32::MAX),
-            link: AtomicU32::new(AWAY),
-            is_exact: AtomicBool::new(true),
-            idle: AtomicU32::new(0),
+            link: AtomicU32::new(NO_LINK),
+            returns_surplus: AtomicBool::new(true),
+            idle_renewals: AtomicU32::new(0),
             asking: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            voice: AtomicU8::default(),
-            said: AtomicU64::new(0),
+            sync_state: AtomicU8::default(),
+            sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
-            answer: Notify::new(),
-            is_kept: AtomicBool::new(false),
+            answered_notify: Notify::new(),
+            is_registered: AtomicBool::new(false),
         })
     }
 
-    /// From now on the limit is another one. Calls in flight stay.
+    /// Changes the limit. Calls in flight stay.
     pub fn set_limit(self: &Arc<Self>, limit: Option<u32>) {
         let now = limit.unwrap_or(u32::MAX);
         if self.limit.swap(now, Ordering::SeqCst) != now {
-            // What is held was granted of another limit.
-            self.link.store(AWAY, Ordering::SeqCst);
+            // The lease was granted under another limit.
+            self.link.store(NO_LINK, Ordering::SeqCst);
         }
-        // They may have come while there was no limit, when nobody else was told of them.
-        if limit.is_some() && self.places.see().taken > 0 {
-            self.be_kept();
+        // Calls that came while there was no limit are not registered yet.
+        if limit.is_some() && self.permits.counts().in_use > 0 {
+            self.register();
         }
     }
 
-    /// Takes a place of at most `max`, if there is one. Waits only where Valkey must be asked.
+    /// Takes a permit of at most `max`. Waits only if Valkey must be asked.
     pub async fn take(self: &Arc<Self>, max: Option<u32>) -> bool {
-        let Some(max) = max else { return self.places.take(|_| u32::MAX).is_ok() };
-        // Those who wait come first: what they were given is not for others.
+        let Some(max) = max else { return self.permits.take(|_| u32::MAX).is_ok() };
+        // Permits granted to waiting callers are kept for them.
         match self.try_take(max, self.waiting.load(Ordering::SeqCst)) {
-            Place::Taken => true,
-            Place::None => false,
-            // In a box: every call would carry the room for it.
-            Place::Unknown => Box::pin(self.take_by_asking(max)).await,
+            TryTake::Taken => true,
+            TryTake::Full => false,
+            // Boxed, so that calls which do not ask stay small.
+            TryTake::MustAsk => Box::pin(self.take_by_asking(max)).await,
         }
     }
 
-    /// The same without asking, and without taking the last `kept` places that are held.
-    pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> Place {
+    /// Takes a permit without asking, leaving the last `kept` leased ones.
+    pub(super) fn try_take(self: &Arc<Self>, max: u32, kept: u32) -> TryTake {
         let link = self.shared.link_number.load(Ordering::SeqCst);
-        if link == AWAY {
-            let part = max.div_ceil(self.shared.replicas());
-            if self.places.take(|_| part).is_err() {
-                return Place::None;
+        if link == NO_LINK {
+            let share = max.div_ceil(self.shared.replicas());
+            if self.permits.take(|_| share).is_err() {
+                return TryTake::Full;
             }
-            // Afterwards: a keeper that comes by in between would see nothing to keep, and forget the lease.
-            self.be_kept();
-            return Place::Taken;
+            // Afterwards: a renewal in between would see an unused lease and forget it.
+            self.register();
+            return TryTake::Taken;
         }
         if link != self.link.load(Ordering::SeqCst) {
-            return Place::Unknown;
+            return TryTake::MustAsk;
         }
-        match self.places.take(|seen| seen.leased.saturating_sub(kept).min(max)) {
-            Ok(()) => Place::Taken,
-            Err(seen) if seen.taken >= max => Place::None,
-            Err(_) => Place::Unknown,
-        }
-    }
-
-    /// Gives the place of a call back.
-    pub fn give(self: &Arc<Self>) {
-        let left = self.places.give();
-        self.idle.store(0, Ordering::Relaxed);
-        if self.is_too_much(left) {
-            self.speak_up();
+        match self.permits.take(|counts| counts.leased.saturating_sub(kept).min(max)) {
+            Ok(()) => TryTake::Taken,
+            Err(counts) if counts.in_use >= max => TryTake::Full,
+            Err(_) => TryTake::MustAsk,
         }
     }
 
-    /// Whether something is held here that should be given back now.
-    pub(super) fn has_too_much(&self) -> bool {
-        self.is_too_much(self.places.see())
+    /// Returns the permit of a call.
+    pub fn release(self: &Arc<Self>) {
+        let counts = self.permits.release();
+        self.idle_renewals.store(0, Ordering::Relaxed);
+        if self.is_surplus(counts) {
+            self.request_sync();
+        }
     }
 
-    fn is_too_much(&self, seen: Seen) -> bool {
-        seen.leased > seen.taken
-            && self.is_exact.load(Ordering::SeqCst)
-            && seen.leased - seen.taken > self.waiting.load(Ordering::SeqCst)
+    /// Returns whether permits should be returned now.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.is_surplus(self.permits.counts())
+    }
+
+    fn is_surplus(&self, counts: PermitCounts) -> bool {
+        counts.leased > counts.in_use
+            && self.returns_surplus.load(Ordering::SeqCst)
+            && counts.leased - counts.in_use > self.waiting.load(Ordering::SeqCst)
             && self.is_in_force()
     }
 
-    /// Whether it was granted over the connection that there is.
+    /// Returns whether it was granted over the current link.
     pub(super) fn is_in_force(&self) -> bool {
         let link = self.link.load(Ordering::SeqCst);
-        link != AWAY && link == self.shared.link_number.load(Ordering::SeqCst)
+        link != NO_LINK && link == self.shared.link_number.load(Ordering::SeqCst)
     }
 
-    /// Whether anything of the limit is held or in use here.
     pub(super) fn is_in_use(&self) -> bool {
-        self.places.see() != Seen { taken: 0, leased: 0 }
+        self.permits.counts() != PermitCounts { in_use: 0, leased: 0 }
     }
 
-    /// From now on what is not needed is given back at once.
-    pub(super) fn be_exact(&self) {
-        self.is_exact.store(true, Ordering::SeqCst);
+    /// Returns permits that are not needed at once, from now on.
+    pub(super) fn return_surplus_at_once(&self) {
+        self.returns_surplus.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the keeper has come by once more.
-    pub(super) fn note_round(&self) {
-        if self.idle.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_ROUNDS {
-            self.be_exact();
+    /// Counts a renewal.
+    pub(super) fn count_renewal(&self) {
+        if self.idle_renewals.fetch_add(1, Ordering::Relaxed) + 1 >= IDLE_RENEWALS_MAX {
+            self.return_surplus_at_once();
         }
     }
 
-    /// What is to be said over a connection now. What is held after that is no more than it says.
-    pub(super) fn state(&self, number: u64, link: u32) -> Statement {
+    /// Returns the request to send over a link, and gives up permits beyond it.
+    pub(super) fn lease_request(&self, number: u64, link: u32) -> LeaseRequest {
         let limit = self.limit.load(Ordering::SeqCst);
-        // Who cannot be asked to give it back does not get any.
-        let hears = self.shared.hears.load(Ordering::SeqCst);
-        let room = if hears { room(limit, self.shared.replicas()) } else { 0 };
+        // A replica that cannot hear recalls gets no headroom.
+        let hears_recalls = self.shared.hears_recalls.load(Ordering::SeqCst);
+        let headroom = if hears_recalls { headroom(limit, self.shared.replicas()) } else { 0 };
         let waiting = self.waiting.load(Ordering::SeqCst);
         let is_in_force = self.link.load(Ordering::SeqCst) == link;
-        let kept_room = if self.is_exact.load(Ordering::SeqCst) { 0 } else { room };
-        let seen = self.places.keep(if is_in_force { waiting + kept_room } else { 0 });
-        Statement::new(seen, number, waiting, limit, room)
+        let kept_headroom = if self.returns_surplus.load(Ordering::SeqCst) { 0 } else { headroom };
+        let counts = self.permits.keep(if is_in_force { waiting + kept_headroom } else { 0 });
+        LeaseRequest::new(counts, number, waiting, limit, headroom)
     }
 
-    /// Goes by what was answered over a connection, unless the limit has become another meanwhile.
-    pub(super) fn hear(self: &Arc<Self>, granted: Granted, said: &Statement, link: u32) {
-        self.places.lease(granted.places);
-        self.is_exact.store(!granted.is_roomy, Ordering::SeqCst);
+    /// Applies what was granted over a link, unless the limit has changed meanwhile.
+    pub(super) fn apply_grant(
+        self: &Arc<Self>,
+        grant: LeaseGrant,
+        request: &LeaseRequest,
+        link: u32,
+    ) {
+        self.permits.lease(grant.permits);
+        self.returns_surplus.store(!grant.has_headroom, Ordering::SeqCst);
         self.link.store(link, Ordering::SeqCst);
-        if self.limit.load(Ordering::SeqCst) != said.limit {
-            self.link.store(AWAY, Ordering::SeqCst);
+        if self.limit.load(Ordering::SeqCst) != request.limit {
+            self.link.store(NO_LINK, Ordering::SeqCst);
         }
-        if granted.places > 0 {
-            self.be_kept();
+        if grant.permits > 0 {
+            self.register();
         }
     }
 }
@@ -206,59 +209,71 @@ mod tests {
     use crate::config::Secret;
     use crate::telemetry::metrics::Metrics;
 
-    fn lease() -> Arc<Lease> {
+    fn lease() -> Arc<LimitLease> {
         let url = Secret::new("redis://127.0.0.1:1".to_owned());
-        let shared = Shared::connect(&url, ANSWER_TIMEOUT, &Metrics::new()).unwrap();
-        Lease::new(&shared, "limit".to_owned())
+        let shared = SharedLimits::connect(&url, ANSWER_TIMEOUT, &Metrics::new()).unwrap();
+        LimitLease::new(&shared, "limit".to_owned())
     }
 
     #[test]
-    fn a_lease_is_good_for_the_connection_that_it_came_over() {
+    fn a_lease_is_valid_for_the_link_it_was_granted_over() {
         let lease = lease();
         let connected = |number| lease.shared.link_number.store(number, Ordering::SeqCst);
         connected(1);
-        assert_eq!(lease.try_take(10, 0), Place::Unknown);
-        lease.hear(Granted { places: 3, is_roomy: true }, &lease.state(1, 1), 1);
+        assert_eq!(lease.try_take(10, 0), TryTake::MustAsk);
+        lease.apply_grant(
+            LeaseGrant { permits: 3, has_headroom: true },
+            &lease.lease_request(1, 1),
+            1,
+        );
         let taken = [(); 4].map(|()| lease.try_take(10, 0));
-        assert_eq!(taken, [Place::Taken, Place::Taken, Place::Taken, Place::Unknown]);
-        // All that is allowed is in use: there is nothing to ask.
-        assert_eq!(lease.try_take(3, 0), Place::None);
-        lease.give();
+        assert_eq!(taken, [TryTake::Taken, TryTake::Taken, TryTake::Taken, TryTake::MustAsk]);
+        // The limit is reached: there is nothing to ask.
+        assert_eq!(lease.try_take(3, 0), TryTake::Full);
+        lease.release();
         connected(2);
-        assert_eq!(lease.try_take(10, 0), Place::Unknown);
-        assert_eq!(lease.state(9, 2).held, 2, "no more than is in use");
-        // Alone, half of the limit is its part.
-        connected(AWAY);
+        assert_eq!(lease.try_take(10, 0), TryTake::MustAsk);
+        assert_eq!(lease.lease_request(9, 2).held, 2, "no more than is in use");
+        // Without Valkey, half of the limit is its share.
+        connected(NO_LINK);
         lease.shared.replicas.store(2, Ordering::SeqCst);
-        assert_eq!(lease.try_take(5, 0), Place::Taken);
-        assert_eq!(lease.try_take(5, 0), Place::None);
+        assert_eq!(lease.try_take(5, 0), TryTake::Taken);
+        assert_eq!(lease.try_take(5, 0), TryTake::Full);
     }
 
     #[test]
-    fn an_answer_that_is_about_another_limit_is_good_for_nothing() {
+    fn a_grant_under_another_limit_is_ignored() {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
         lease.set_limit(Some(100));
-        let said = lease.state(1, 1);
+        let said = lease.lease_request(1, 1);
         lease.set_limit(Some(10));
-        lease.hear(Granted { places: 50, is_roomy: true }, &said, 1);
-        assert_eq!(lease.try_take(10, 0), Place::Unknown);
-        lease.hear(Granted { places: 5, is_roomy: false }, &lease.state(2, 1), 1);
-        assert_eq!(lease.try_take(10, 0), Place::Taken);
+        lease.apply_grant(LeaseGrant { permits: 50, has_headroom: true }, &said, 1);
+        assert_eq!(lease.try_take(10, 0), TryTake::MustAsk);
+        lease.apply_grant(
+            LeaseGrant { permits: 5, has_headroom: false },
+            &lease.lease_request(2, 1),
+            1,
+        );
+        assert_eq!(lease.try_take(10, 0), TryTake::Taken);
     }
 
     #[test]
-    fn what_is_said_to_be_held_is_all_that_can_be_used() {
+    fn only_reported_permits_can_be_used() {
         let lease = lease();
         lease.shared.link_number.store(1, Ordering::SeqCst);
-        lease.hear(Granted { places: 8, is_roomy: false }, &lease.state(1, 1), 1);
-        assert_eq!(lease.try_take(10, 0), Place::Taken);
-        assert!(lease.has_too_much());
+        lease.apply_grant(
+            LeaseGrant { permits: 8, has_headroom: false },
+            &lease.lease_request(1, 1),
+            1,
+        );
+        assert_eq!(lease.try_take(10, 0), TryTake::Taken);
+        assert!(lease.has_surplus());
         lease.waiting.store(2, Ordering::SeqCst);
-        assert_eq!((lease.state(9, 1).held, lease.has_too_much()), (3, false));
-        // They are for those who wait.
-        assert_eq!(lease.try_take(10, 2), Place::Unknown);
+        assert_eq!((lease.lease_request(9, 1).held, lease.has_surplus()), (3, false));
+        // They are kept for waiting callers.
+        assert_eq!(lease.try_take(10, 2), TryTake::MustAsk);
         let taken = [(); 3].map(|()| lease.try_take(10, 0));
-        assert_eq!(taken, [Place::Taken, Place::Taken, Place::Unknown]);
+        assert_eq!(taken, [TryTake::Taken, TryTake::Taken, TryTake::MustAsk]);
     }
 }

@@ -1,7 +1,8 @@
-//! Who speaks to Valkey about a limit: one task at a time, so that nothing that is said overtakes anything else.
+//! Syncs a lease with Valkey: one task at a time for each lease, so that no request overtakes
+//! another.
 //!
-//! Whoever wants something to be said speaks up. If nobody speaks yet, a task begins to; if one does, it says more when it
-//! has its answer. So there is one question under way for each limit, however many callers wait for it.
+//! Whoever needs a sync requests one. If no task runs, one starts; if one runs, it syncs again
+//! after its answer. So there is one request in flight for each lease, however many callers wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,116 +11,115 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use super::lease::{Lease, Place};
-use super::statement::{Granted, Statement};
+use super::lease::{LimitLease, TryTake};
+use super::lease_request::{LeaseGrant, LeaseRequest};
 
-/// Nobody speaks.
-const SILENT: u8 = 0;
-/// A task speaks, and what it says has all that is known.
-const SPEAKING: u8 = 1;
-/// A task speaks, and must speak again.
-const AGAIN: u8 = 2;
+/// No task runs.
+const IDLE: u8 = 0;
+/// A task runs, and its request is up to date.
+const SYNCING: u8 = 1;
+/// A task runs, and must sync again.
+const SYNC_AGAIN: u8 = 2;
 
-/// When to ask again after having been refused. A place that was given back at another replica may be on its way, and a
-/// replica that has more than it needs may be about to give that back.
+/// When to ask again after a refusal. Another replica's permits may be on their way back, or about
+/// to be returned.
 const ASK_AGAIN_AFTER: [Duration; 3] =
     [Duration::from_millis(2), Duration::from_millis(6), Duration::from_millis(12)];
 
-/// So many callers may ask for a place of any limit, however small: it is those who ask again that find what others give
-/// back.
+/// So many callers may ask at once, however small the limit: those that ask again find returned
+/// permits.
 const ASKING_MIN: u32 = 64;
 
-/// A caller that asks for a place, pauses included.
-struct Asking<'a>(&'a Lease);
+/// Counts a caller that asks for a permit, pauses included.
+struct Asking<'a>(&'a LimitLease);
 
-/// A caller that waits for an answer.
-struct Waiting<'a>(&'a Arc<Lease>);
+/// Counts a caller that waits for an answer.
+struct Waiting<'a>(&'a Arc<LimitLease>);
 
-impl Lease {
-    /// Takes a place of at most `max` after asking for it. About as many may ask as there are places: more could not all
-    /// have one, and each of them has its call in hand.
+impl LimitLease {
+    /// Takes a permit of at most `max` after asking. About as many callers may ask as there are
+    /// permits: more could not succeed, and each holds its call in memory.
     pub(super) async fn take_by_asking(self: &Arc<Self>, max: u32) -> bool {
         let Some(_asking) = Asking::new(self, max) else { return false };
         let mut pauses = ASK_AGAIN_AFTER.into_iter();
         loop {
             let waiting = Waiting::new(self);
-            self.speak_and_hear().await;
+            self.sync().await;
             match self.try_take(max, 0) {
-                Place::Taken => return true,
-                Place::None => return false,
-                Place::Unknown => drop(waiting),
+                TryTake::Taken => return true,
+                TryTake::Full => return false,
+                TryTake::MustAsk => drop(waiting),
             }
             let Some(pause) = pauses.next() else { return false };
             sleep(pause).await;
         }
     }
 
-    /// Has something said, and waits until Valkey has answered that, or is away. Not until nothing is left to be said: on a
-    /// busy limit there always is.
-    pub(super) async fn speak_and_hear(self: &Arc<Self>) {
-        let before = self.said.load(Ordering::SeqCst);
-        self.speak_up();
+    /// Requests a sync, and waits until Valkey has answered it or is away. Does not wait for later
+    /// requests: on a busy limit there is always one.
+    pub(super) async fn sync(self: &Arc<Self>) {
+        let before = self.sent.load(Ordering::SeqCst);
+        self.request_sync();
         let answered = async {
             loop {
-                let next = self.answer.notified();
+                let next = self.answered_notify.notified();
                 if self.answered.load(Ordering::SeqCst) > before {
                     return;
                 }
                 next.await;
             }
         };
-        // What is being said already comes first.
+        // A request in flight comes first.
         let _ = timeout(self.shared.answer_timeout * 2, answered).await;
     }
 
-    /// Has something said.
-    pub(super) fn speak_up(self: &Arc<Self>) {
-        // A call that ends where nothing can be said leaves that to the keeper.
+    pub(super) fn request_sync(self: &Arc<Self>) {
+        // Without a runtime, the next renewal does it.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.voice.swap(AGAIN, Ordering::SeqCst) == SILENT {
-            runtime.spawn(self.clone().speak());
+        if self.sync_state.swap(SYNC_AGAIN, Ordering::SeqCst) == IDLE {
+            runtime.spawn(self.clone().sync_until_idle());
         }
     }
 
-    async fn speak(self: Arc<Self>) {
+    async fn sync_until_idle(self: Arc<Self>) {
         loop {
-            self.voice.store(SPEAKING, Ordering::SeqCst);
-            self.say().await;
-            // The answer may have been that there is less than is held.
-            if self.has_too_much() {
+            self.sync_state.store(SYNCING, Ordering::SeqCst);
+            self.sync_once().await;
+            // The grant may be less than what is held.
+            if self.has_surplus() {
                 continue;
             }
-            let (from, to) = (SPEAKING, SILENT);
             let order = Ordering::SeqCst;
-            if self.voice.compare_exchange(from, to, order, order).is_ok() {
+            if self.sync_state.compare_exchange(SYNCING, IDLE, order, order).is_ok() {
                 return;
             }
         }
     }
 
-    /// Says what there is to be said, and goes by the answer. If there is none, nobody waits for it any longer either.
-    async fn say(self: &Arc<Self>) {
+    /// Sends one request and applies the grant. Wakes waiting callers in any case.
+    async fn sync_once(self: &Arc<Self>) {
         let link = self.shared.link.load_full();
-        // Before anything is looked at: who waits for a later number is in what is said under it.
-        let number = self.said.fetch_add(1, Ordering::SeqCst) + 1;
+        // Before the counts are read: callers that wait for a later number are included in that
+        // request.
+        let number = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some(link) = link {
-            let statement = self.state(number, link.number);
-            match link.lease(self, &statement).await {
-                Ok(granted) => {
-                    self.count(&statement, granted);
-                    self.hear(granted, &statement, link.number);
+            let request = self.lease_request(number, link.number);
+            match link.lease(self, &request).await {
+                Ok(grant) => {
+                    self.count(&request, grant);
+                    self.apply_grant(grant, &request, link.number);
                 }
-                Err(error) => self.shared.lose(&link, &error),
+                Err(error) => self.shared.drop_link(&link, &error),
             }
         }
         self.answered.store(number, Ordering::SeqCst);
-        self.answer.notify_waiters();
+        self.answered_notify.notify_waiters();
     }
 
-    fn count(&self, statement: &Statement, granted: Granted) {
+    fn count(&self, request: &LeaseRequest, grant: LeaseGrant) {
         let metrics = &self.shared.metrics;
-        if statement.needed > statement.held {
-            let is_enough = granted.places >= statement.needed;
+        if request.needed > request.held {
+            let is_enough = grant.permits >= request.needed;
             let counter = if is_enough { &metrics.leases_granted } else { &metrics.leases_refused };
             counter.inc();
         }
@@ -127,7 +127,7 @@ impl Lease {
 }
 
 impl<'a> Asking<'a> {
-    fn new(lease: &'a Lease, max: u32) -> Option<Self> {
+    fn new(lease: &'a LimitLease, max: u32) -> Option<Self> {
         let one_more = |asking| (asking < max.max(ASKING_MIN)).then(|| asking + 1);
         let counted = lease.asking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
         counted.is_ok().then_some(Self(lease))
@@ -141,7 +141,7 @@ impl Drop for Asking<'_> {
 }
 
 impl<'a> Waiting<'a> {
-    fn new(lease: &'a Arc<Lease>) -> Self {
+    fn new(lease: &'a Arc<LimitLease>) -> Self {
         lease.waiting.fetch_add(1, Ordering::SeqCst);
         Self(lease)
     }
@@ -151,9 +151,9 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Self(lease) = self;
         lease.waiting.fetch_sub(1, Ordering::SeqCst);
-        // It may have left without the place that it was given.
-        if lease.has_too_much() {
-            lease.speak_up();
+        // The caller may not have taken its permit.
+        if lease.has_surplus() {
+            lease.request_sync();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to Valkey, and what is asked over it.
+//! One connection to Valkey, and the commands over it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -9,41 +9,39 @@ use tokio::time::{error::Elapsed, timeout};
 use uuid::Uuid;
 
 use super::super::bucket::Bucket;
-use super::super::{Refusal, Standing};
-use super::lease::Lease;
-use super::statement::{Granted, Statement};
-use super::wanted::WANTED_CHANNEL;
+use super::super::{RateStatus, Refusal};
+use super::lease::LimitLease;
+use super::lease_request::{LeaseGrant, LeaseRequest};
+use super::recall::RECALL_CHANNEL;
 
-/// The replicas that live.
 const REPLICAS_KEY: &str = "trunkline:replicas";
-/// Who is silent for so many seconds is gone.
+/// A replica without a heartbeat for so many seconds is gone.
 const GONE_SECS: u32 = 5;
-/// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Calls that may wait to be written. There is one message for each; more only wait a little longer.
+/// Commands that may wait to be written; further calls wait a little longer.
 const WRITE_QUEUE: usize = 1024;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 static LEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lease.lua")));
 static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("heartbeat.lua")));
 
-/// A connection that calls share: many questions are under way at once, and answered in order.
+/// A multiplexed connection that all calls share.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Each has another one, from 1.
+    /// Different for each link, from 1.
     pub number: u32,
     connection: MultiplexedConnection,
     answer_timeout: Duration,
 }
 
 impl Link {
-    /// Connects and brings the scripts.
+    /// Connects and loads the scripts.
     pub async fn open(
         client: &Client,
         answer_timeout: Duration,
         number: u32,
     ) -> Result<Self, RedisError> {
-        // Timeouts are set here, around what may be several questions.
+        // Timeouts are set here, around several commands.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -56,33 +54,33 @@ impl Link {
             HEARTBEAT.load_async(&mut connection).await?;
             Ok(Self { number, connection, answer_timeout })
         };
-        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
+        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
     }
 
-    /// Takes one call from each bucket, or from none, and tells of those that were taken here alone.
+    /// Takes one call from each bucket, or from none, and reports calls that Valkey has missed.
     pub async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
         replicas: u32,
-    ) -> Result<Result<Standing, Refusal>, RedisError> {
-        let told: Vec<_> = buckets.iter().map(|bucket| bucket.untold.take()).collect();
+    ) -> Result<Result<RateStatus, Refusal>, RedisError> {
+        let reported: Vec<_> = buckets.iter().map(|bucket| bucket.unreported.take()).collect();
         let mut call = TAKE.prepare_invoke();
-        for (bucket, told) in buckets.iter().zip(&told) {
-            let (calls, since) = told.unwrap_or_else(|| (0, bucket.now()));
-            let untold = bucket.quota.interval * calls;
-            // All replicas earn together: what one of them has is its part.
+        for (bucket, reported) in buckets.iter().zip(&reported) {
+            let (calls, since) = reported.unwrap_or_else(|| (0, bucket.now()));
+            let unreported = bucket.quota.interval * calls;
+            // All replicas earn together: each earned its share.
             let earned = Duration::from(bucket.now().saturating_sub(since)) / replicas;
             call.key(&bucket.key)
                 .arg(nanos(bucket.quota.interval))
                 .arg(bucket.quota.burst.get())
-                .arg(nanos(untold))
+                .arg(nanos(unreported))
                 .arg(nanos(earned));
         }
         let mut connection = self.connection.clone();
-        let answer = self.soon(call.invoke_async(&mut connection)).await;
+        let answer = self.with_timeout(call.invoke_async(&mut connection)).await;
         if answer.is_err() {
-            for (bucket, told) in buckets.iter().zip(told) {
-                told.into_iter().for_each(|(calls, since)| bucket.untold.add(calls, since));
+            for (bucket, reported) in buckets.iter().zip(reported) {
+                reported.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
             }
         }
         let answer: Vec<u64> = answer?;
@@ -90,63 +88,65 @@ impl Link {
             answer.split_first().filter(|(_, owed)| owed.len() == buckets.len())
         else {
             let kind = redis::ErrorKind::UnexpectedReturnType;
-            return Err((kind, "the script has answered something else").into());
+            return Err((kind, "the script returned an unexpected answer").into());
         };
-        Ok(judge(buckets, *fits == 1, owed))
+        Ok(rate_status(buckets, *fits == 1, owed))
     }
 
-    /// Says what is held of a limit, and finds out what may be.
-    pub async fn lease(&self, lease: &Lease, said: &Statement) -> Result<Granted, RedisError> {
+    pub async fn lease(
+        &self,
+        lease: &LimitLease,
+        request: &LeaseRequest,
+    ) -> Result<LeaseGrant, RedisError> {
         let mut call = LEASE.key(&lease.key);
         call.arg(lease.id.to_string())
-            .arg(said.number)
-            .arg(said.held)
-            .arg(said.needed)
-            .arg(said.wish)
-            .arg(said.limit)
-            .arg(said.spare)
+            .arg(request.number)
+            .arg(request.held)
+            .arg(request.needed)
+            .arg(request.wanted)
+            .arg(request.limit)
+            .arg(request.spare)
             .arg(GONE_SECS)
-            .arg(WANTED_CHANNEL);
-        let answer = self.soon(call.invoke_async(&mut self.connection.clone())).await;
-        let (places, is_roomy) = answer?;
-        Ok(Granted { places, is_roomy })
+            .arg(RECALL_CHANNEL);
+        let answer = self.with_timeout(call.invoke_async(&mut self.connection.clone())).await;
+        let (permits, has_headroom) = answer?;
+        Ok(LeaseGrant { permits, has_headroom })
     }
 
-    /// Says that this replica lives, and finds out how many do.
+    /// Writes a heartbeat. Returns the number of live replicas.
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
         call.arg(replica.to_string()).arg(GONE_SECS);
-        self.soon(call.invoke_async(&mut self.connection.clone())).await
+        self.with_timeout(call.invoke_async(&mut self.connection.clone())).await
     }
 
-    /// Says that this replica is gone.
     pub async fn leave(&self, replica: Uuid) -> Result<(), RedisError> {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
-        self.soon(leave.query_async(&mut self.connection.clone())).await
+        self.with_timeout(leave.query_async(&mut self.connection.clone())).await
     }
 
-    /// What does not answer soon has failed.
-    async fn soon<T>(
+    async fn with_timeout<T>(
         &self,
         answer: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(too_slow(elapsed)))
+        timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
     }
 }
 
-/// Reads what is owed of each bucket. The one that makes a call wait longest is the one that refuses it.
-fn judge(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<Standing, Refusal> {
+/// Converts the debt of each bucket. The bucket with the longest wait is the one that refuses.
+fn rate_status(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<RateStatus, Refusal> {
     let owed = owed.iter().map(|nanos| Duration::from_nanos(*nanos));
     let rates = || buckets.iter().zip(owed.clone());
-    let left = |(bucket, owed): (&&Arc<Bucket>, _)| (Arc::clone(bucket), bucket.quota.left(owed));
-    let standing = Standing(rates().map(left).collect());
+    let remaining =
+        |(bucket, owed): (&&Arc<Bucket>, _)| (Arc::clone(bucket), bucket.quota.remaining(owed));
+    let rate_status = RateStatus(rates().map(remaining).collect());
     let waits = rates().map(|(bucket, owed)| (bucket.quota.wait(owed), bucket));
     match waits.max_by_key(|(wait, _)| *wait) {
         Some((retry_after, bucket)) if !fits => {
-            Err(Refusal::RateLimited { scope: bucket.scope.clone(), retry_after, standing })
+            Err(Refusal::RateLimited { scope: bucket.scope.clone(), retry_after, rate_status })
         }
-        _ => Ok(standing),
+        _ => Ok(rate_status),
     }
 }
 
@@ -154,6 +154,6 @@ fn nanos(time: Duration) -> String {
     time.as_nanos().to_string()
 }
 
-pub(super) fn too_slow(_: Elapsed) -> RedisError {
+pub(super) fn timed_out(_: Elapsed) -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

@@ -1,23 +1,24 @@
 //! Limits that all replicas share, in Valkey or Redis.
 //!
-//! - `link`: one connection, and what is asked over it
-//! - `keeper`: the task that makes connections, and finds out how many replicas there are
-//! - `lease`, `places`: what this replica has of a limit of calls in flight
-//! - `statement`, `voice`: what is said to Valkey about it, and by whom; `holders`: the limits that must be spoken of; `wanted`: when others want them
+//! - `link`: one connection, and the commands over it
+//! - `reconnect`: the task that connects, renews leases and counts replicas
+//! - `lease`, `leased_permits`: this replica's lease of a limit of calls in flight
+//! - `lease_request`, `lease_sync`: what is sent to Valkey about a lease, and by which task
+//! - `active_leases`: the leases to renew; `recall`: returns permits that other replicas need
 //!
-//! Calls use the connection while there is one. The first that fails or takes too long takes it away from all; from then on
-//! every replica goes by its own part of each limit, and no call notices anything. Only the keeper brings a connection
-//! back, when Valkey answers quickly again; then each rate's next call tells it of those that it has missed, and all calls
-//! in flight are told at once.
+//! Calls use the link while there is one. The first call that fails or takes too long drops it for
+//! all. From then on every replica uses its share of each limit, and no call fails. Only
+//! `reconnect` makes a new link, when Valkey answers quickly again. Then each rate's next call
+//! reports those that Valkey missed, and all leases are renewed at once.
 
-mod holders;
+mod active_leases;
 mod lease;
+mod lease_request;
 mod lease_sync;
-mod leased;
+mod leased_permits;
 mod link;
+mod recall;
 mod reconnect;
-mod statement;
-mod wanted;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,54 +29,55 @@ use redis::{Client, RedisError};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::holders::Holders;
-pub(super) use self::lease::Lease;
+use self::active_leases::ActiveLeases;
+pub(super) use self::lease::LimitLease;
 use self::link::Link;
 use super::bucket::Bucket;
-use super::{Refusal, Standing};
+use super::{RateStatus, Refusal};
 use crate::config::Secret;
 use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 
-/// How long calls should wait for Valkey. In one data centre it answers in less than one millisecond.
+/// Within one data centre, Valkey answers in less than a millisecond.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The number of no connection.
-const AWAY: u32 = 0;
+/// The number of no link.
+const NO_LINK: u32 = 0;
 
-/// The limits of all tenants in one Valkey or Redis. [`Shared::run`] must run for it to be used at all.
+/// The limits of all tenants in one Valkey or Redis. Used only while [`SharedLimits::run`] runs.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedLimits {
     client: Client,
-    /// Who takes longer to answer is away.
+    /// A slower Valkey counts as away.
     answer_timeout: Duration,
-    /// This replica, among those that use the same Valkey.
+    /// Identifies this replica among those that use the same Valkey.
     replica: Uuid,
     /// Empty while Valkey is away.
     link: ArcSwapOption<Link>,
-    /// The number of the link, where a call looks before it needs the link; [`AWAY`] if there is none.
+    /// The number of the link, or [`NO_LINK`]. Read by calls that need no link.
     link_number: AtomicU32,
-    /// Wakes the keeper when the link is taken away.
-    lost: Notify,
-    /// The last that was heard: who cannot reach Valkey cannot ask.
+    /// Wakes `reconnect` when the link is dropped.
+    link_dropped: Notify,
+    /// The last number that Valkey told.
     replicas: AtomicU32,
-    /// How many the store knows of, if it counts them: who has never reached Valkey is not alone for that.
+    /// The number that the store counts, for a replica that has never reached Valkey.
     members: Arc<AtomicU32>,
-    /// Whether this replica can be asked to give places back.
-    hears: AtomicBool,
-    holders: Holders,
+    /// Whether other replicas can recall permits from this one.
+    hears_recalls: AtomicBool,
+    active_leases: ActiveLeases,
     metrics: SharedLimitsMetrics,
 }
 
-/// An address that is none. It may contain a password, and is not repeated.
+/// Does not repeat the address: it may contain a password.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the address of the shared limits is not valid: write one such as `redis://user:password@host:6379/0`, or `rediss://` for TLS"
+    "the address of the shared limits is not valid: write one such as \
+     `redis://user:password@host:6379/0`, or `rediss://` for TLS"
 )]
 pub struct InvalidAddress;
 
-impl Shared {
-    /// For the Valkey at an address, which need not be there yet. No call waits for it for longer than
-    /// `answer_timeout`, and in general only one does: see [`ANSWER_TIMEOUT`].
+impl SharedLimits {
+    /// Prepares the link to a Valkey that need not be there yet. No call waits for it longer than
+    /// `answer_timeout`, and usually only one does.
     pub fn connect(
         url: &Secret,
         answer_timeout: Duration,
@@ -88,58 +90,57 @@ impl Shared {
             answer_timeout,
             replica: Uuid::new_v4(),
             link: ArcSwapOption::empty(),
-            link_number: AtomicU32::new(AWAY),
-            lost: Notify::new(),
+            link_number: AtomicU32::new(NO_LINK),
+            link_dropped: Notify::new(),
             replicas: AtomicU32::new(1),
             members: Arc::default(),
-            hears: AtomicBool::new(false),
-            holders: Holders::default(),
+            hears_recalls: AtomicBool::new(false),
+            active_leases: ActiveLeases::default(),
             metrics,
         }))
     }
 
-    /// Whether calls go by what all replicas share now.
+    /// Returns whether calls use the shared limits now.
     pub fn is_up(&self) -> bool {
         self.link.load().is_some()
     }
 
-    /// Among how many replicas limits are divided while Valkey is away.
+    /// Returns the number of replicas that divide the limits while Valkey is away.
     pub fn replicas(&self) -> u32 {
         let known_otherwise = self.members.load(Ordering::Relaxed);
         self.replicas.load(Ordering::Relaxed).max(known_otherwise)
     }
 
-    /// Where somebody else who counts replicas says how many there are. There are never taken to be fewer.
+    /// Receives the number of replicas in the store: the lower bound of [`Self::replicas`].
     pub fn members(&self) -> &Arc<AtomicU32> {
         &self.members
     }
 
-    /// Takes one call from each bucket, or from none. `None` if Valkey is away.
+    /// Takes one call from each bucket, or from none. Returns `None` if Valkey is away.
     pub(super) async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
-    ) -> Option<Result<Standing, Refusal>> {
+    ) -> Option<Result<RateStatus, Refusal>> {
         let link = self.link.load_full();
         if let Some(link) = link {
             match link.take_all(buckets, self.replicas()).await {
                 Ok(answer) => return Some(answer),
-                Err(error) => self.lose(&link, &error),
+                Err(error) => self.drop_link(&link, &error),
             }
         }
         self.metrics.fallbacks.inc();
         None
     }
 
-    /// Takes a link away. Of all that notice the same failure, and of those that are late and notice it when there is
-    /// another link already, only the first does anything.
-    fn lose(&self, link: &Arc<Link>, error: &RedisError) {
+    /// Drops a link. Only the first of many calls that notice the failure does so.
+    fn drop_link(&self, link: &Arc<Link>, error: &RedisError) {
         let before = self.link.compare_and_swap(link, None);
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, link)) {
-            self.link_number.store(AWAY, Ordering::SeqCst);
+            self.link_number.store(NO_LINK, Ordering::SeqCst);
             self.metrics.up.set(0);
             let replicas = self.replicas();
-            tracing::warn!(%error, replicas, "shared limits are away: each replica goes by its own part of them");
-            self.lost.notify_one();
+            tracing::warn!(%error, replicas, "shared limits are away: each replica uses its share");
+            self.link_dropped.notify_one();
         }
     }
 }

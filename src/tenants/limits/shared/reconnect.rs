@@ -1,4 +1,4 @@
-//! The one task that makes connections to Valkey. Calls never wait for one.
+//! The one task that connects to Valkey. Calls never wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,109 +10,106 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
-use super::{AWAY, Shared};
+use super::{NO_LINK, SharedLimits};
 
-/// How often a replica says that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait after the first failure, and at most.
-const WAIT_FIRST: Duration = Duration::from_millis(100);
-const WAIT_MAX: Duration = Duration::from_secs(1);
-/// In every so many heartbeats Valkey hears of all places that are held: often enough for one to be missed before they are
-/// lost.
-const BEATS_PER_ROUND: u64 = 2;
-/// How long giving places back may take at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// After the first failure, and at most.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Leases are renewed with every second heartbeat: often enough for one renewal to fail.
+const HEARTBEATS_PER_RENEWAL: u64 = 2;
+const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Shared {
-    /// Keeps the connection, until told to stop; then takes this replica from those that share.
+impl SharedLimits {
+    /// Keeps a link until `stop`, then returns all permits and leaves.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        stop.run_until_cancelled(self.keep()).await;
-        // If it fails, the others notice by the silence.
-        let _ = timeout(LAST_WORDS, self.holders.give_back()).await;
-        self.link_number.store(AWAY, Ordering::SeqCst);
+        stop.run_until_cancelled(self.reconnect()).await;
+        // If this fails, Valkey takes them back after a while.
+        let _ = timeout(RETURN_TIMEOUT, self.active_leases.return_unused()).await;
+        self.link_number.store(NO_LINK, Ordering::SeqCst);
         if let Some(link) = self.link.swap(None) {
             let _ = link.leave(self.replica).await;
         }
     }
 
-    async fn keep(&self) {
-        let mut wait = WAIT_FIRST;
-        let mut told = false;
-        for number in AWAY + 1.. {
+    async fn reconnect(&self) {
+        let mut wait = RECONNECT_PAUSE;
+        let mut is_logged = false;
+        for number in NO_LINK + 1.. {
             match self.open(number).await {
                 Ok(link) => {
-                    told = true;
-                    let is_of_use = self.stay(link).await;
-                    self.hears.store(false, Ordering::SeqCst);
-                    if is_of_use {
-                        wait = WAIT_FIRST;
+                    is_logged = true;
+                    let was_useful = self.use_link(link).await;
+                    self.hears_recalls.store(false, Ordering::SeqCst);
+                    if was_useful {
+                        wait = RECONNECT_PAUSE;
                     }
                 }
-                Err(error) if !told => {
-                    told = true;
-                    tracing::warn!(%error, "shared limits cannot be reached: this replica goes by its own");
+                Err(error) if !is_logged => {
+                    is_logged = true;
+                    tracing::warn!(%error, "no shared limits: this replica uses its share");
                 }
                 Err(_) => {}
             }
-            sleep(some_of(wait)).await;
-            wait = (wait * 2).min(WAIT_MAX);
+            sleep(jittered(wait)).await;
+            wait = (wait * 2).min(RECONNECT_PAUSE_MAX);
         }
     }
 
-    /// A connection over which Valkey has answered quickly.
+    /// Returns a link over which Valkey has answered quickly.
     async fn open(&self, number: u32) -> Result<Arc<Link>, RedisError> {
         let link = Link::open(&self.client, self.answer_timeout, number).await?;
         let replicas = link.heartbeat(self.replica).await?;
-        // A Valkey that has just started has not heard of all replicas yet.
+        // A Valkey that has just started may not know all replicas yet.
         self.replicas.fetch_max(replicas, Ordering::Relaxed);
         Ok(Arc::new(link))
     }
 
-    /// Lets calls use a connection until it is lost. Whether it was of use for a while: one that is lost at once must
-    /// not be made again at once, and again.
-    async fn stay(&self, link: Arc<Link>) -> bool {
-        // First: once there is a link, a call may lose it.
+    /// Lets calls use a link until it is dropped. Returns whether it lasted: a link that is dropped
+    /// at once must not be made again at once.
+    async fn use_link(&self, link: Arc<Link>) -> bool {
+        // First: as soon as there is a link, a call may drop it.
         self.link_number.store(link.number, Ordering::SeqCst);
         self.link.store(Some(link.clone()));
         self.metrics.up.set(1);
         tracing::info!(replicas = self.replicas(), "limits are shared");
-        // At the same time: what is wanted here is given back also while much is said.
+        // Concurrently, so that recalls are heard during a long renewal.
         tokio::select! {
-            is_of_use = self.beat_until_lost(&link) => is_of_use,
-            () = self.listen() => false,
+            was_useful = self.renew_until_dropped(&link) => was_useful,
+            () = self.hear_recalls() => false,
         }
     }
 
-    async fn beat_until_lost(&self, link: &Arc<Link>) -> bool {
-        self.holders.state_all().await;
-        let mut beats = interval(HEARTBEAT_EVERY);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beats.tick().await;
+    async fn renew_until_dropped(&self, link: &Arc<Link>) -> bool {
+        self.active_leases.renew_all().await;
+        let mut heartbeats = interval(HEARTBEAT_EVERY);
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeats.tick().await;
         let mut count = 0;
         loop {
             tokio::select! {
-                () = self.lost.notified() => return count > 0,
-                _ = beats.tick() => match self.beat(link, count).await {
+                () = self.link_dropped.notified() => return count > 0,
+                _ = heartbeats.tick() => match self.heartbeat(link, count).await {
                     Ok(()) => count += 1,
-                    Err(error) => self.lose(link, &error),
+                    Err(error) => self.drop_link(link, &error),
                 },
             }
         }
     }
 
-    async fn beat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
+    async fn heartbeat(&self, link: &Link, count: u64) -> Result<(), RedisError> {
         let replicas = link.heartbeat(self.replica).await?;
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
-        if count.is_multiple_of(BEATS_PER_ROUND) {
-            self.holders.state_all().await;
+        if count.is_multiple_of(HEARTBEATS_PER_RENEWAL) {
+            self.active_leases.renew_all().await;
         } else {
-            self.holders.state_surplus().await;
+            self.active_leases.return_surplus().await;
         }
         Ok(())
     }
 }
 
-/// Half of a wait or more: replicas that failed together do not all come back together.
-fn some_of(wait: Duration) -> Duration {
+/// Returns at least half of a wait: replicas that failed together should not reconnect together.
+fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..=1.0))
 }

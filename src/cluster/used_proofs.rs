@@ -1,4 +1,4 @@
-//! The proofs that were taken here, for as long as they would be good: none is taken twice.
+//! Remembers accepted proofs as long as they are valid, so that none is accepted twice.
 
 use std::collections::HashSet;
 use std::mem;
@@ -6,11 +6,11 @@ use std::mem;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-/// Proofs that are remembered of one span: more than come. When there are more, they are refused.
-const SEEN_MAX: usize = 1 << 20;
+/// More than come in one span. Proofs beyond it are refused.
+const PROOFS_MAX: usize = 1 << 20;
 
-/// Such proofs, those of the last full span and of the present one.
-pub(super) struct Seen {
+/// Proofs of the last full span and of the current one.
+pub(super) struct UsedProofs {
     span: Duration,
     spans: Mutex<Spans>,
 }
@@ -21,21 +21,21 @@ struct Spans {
     before: HashSet<u64>,
 }
 
-impl Seen {
-    /// Remembers each for `span` at least, and twice that at most.
+impl UsedProofs {
+    /// Each proof is remembered for at least `span`, and at most twice that.
     pub(super) fn new(span: Duration) -> Self {
         let spans = Spans { began: Instant::now(), now: HashSet::new(), before: HashSet::new() };
         Self { span, spans: Mutex::new(spans) }
     }
 
-    /// Remembers a proof by a number that is drawn at random for each. Tells whether it is new and there is room for it.
-    pub(super) fn is_first(&self, number: u64) -> bool {
+    /// Remembers a proof by its random number. Returns whether it is new and fits.
+    pub(super) fn insert(&self, number: u64) -> bool {
         let mut spans = self.spans.lock();
         if spans.began.elapsed() >= self.span {
             spans.began = Instant::now();
             spans.before = mem::take(&mut spans.now);
         }
-        !spans.before.contains(&number) && spans.now.len() < SEEN_MAX && spans.now.insert(number)
+        !spans.before.contains(&number) && spans.now.len() < PROOFS_MAX && spans.now.insert(number)
     }
 }
 
@@ -49,28 +49,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_number_is_taken_once_for_a_span_at_least_and_not_remembered_for_ever() {
-        let seen = Seen::new(SPAN);
+        let used = UsedProofs::new(SPAN);
         for (number, later) in (0..).zip([0, 1, 30, 59]) {
-            // Wherever in a span it comes.
+            // At different times within a span.
             advance(SPAN).await;
-            assert!(seen.is_first(10 + number));
+            assert!(used.insert(10 + number));
             advance(Duration::from_secs(later)).await;
-            assert!(seen.is_first(number));
+            assert!(used.insert(number));
             advance(SPAN - Duration::from_millis(1)).await;
-            assert!(!seen.is_first(number), "{later} s later");
+            assert!(!used.insert(number), "{later} s later");
         }
         advance(SPAN).await;
-        assert!(seen.is_first(100));
+        assert!(used.insert(100));
         advance(SPAN).await;
-        assert!(seen.is_first(101));
-        let spans = seen.spans.lock();
+        assert!(used.insert(101));
+        let spans = used.spans.lock();
         assert_eq!((spans.now.len(), spans.before.len()), (1, 1));
     }
 
     #[tokio::test]
-    async fn when_there_is_no_room_none_is_taken() {
-        let seen = Seen::new(SPAN);
-        seen.spans.lock().now.extend(0..SEEN_MAX as u64);
-        assert!(!seen.is_first(u64::MAX));
+    async fn when_full_no_proof_is_accepted() {
+        let used = UsedProofs::new(SPAN);
+        used.spans.lock().now.extend(0..PROOFS_MAX as u64);
+        assert!(!used.insert(u64::MAX));
     }
 }
