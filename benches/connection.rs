@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use trunkline::backend::changes::audience::Audience;
+use trunkline::backend::changes::recipients::Recipients;
 use trunkline::backend::connection::request_ids::RequestIds;
 use trunkline::backend::connection::{Answer, Connection, ConnectionOptions, NewCall};
 use trunkline::common::ids::{ServerId, TenantId};
@@ -31,7 +31,7 @@ fn connect() -> Arc<Connection> {
         line_len_max: 1024 * 1024,
         grace: TIMEOUT,
         ids: Arc::new(RequestIds::new()),
-        audience: Audience::new(ServerId::parse("bench").expect("a name"), None),
+        recipients: Recipients::new(ServerId::parse("bench").expect("a name"), None),
         exit: None,
         metrics: Metrics::new().server("bench"),
     };

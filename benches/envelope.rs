@@ -5,7 +5,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use trunkline::backend::connection::in_flight::Owner;
+use trunkline::backend::connection::CallIdentity;
 use trunkline::backend::connection::request_ids::{IdSource, RequestIds};
 use trunkline::protocol::jsonrpc::{RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
@@ -65,14 +65,14 @@ fn requests(criterion: &mut Criterion) {
             });
         });
     }
-    let (ids, owner) = (RequestIds::new(), Owner::gateway(1));
+    let (ids, owner) = (RequestIds::new(), CallIdentity::gateway(1));
     group.bench_function("issue an id", |bencher| bencher.iter(|| ids.issue(black_box(&owner))));
     let id = ids.issue(&owner);
     group.bench_function("recognise an id", |bencher| {
         bencher.iter(|| ids.was_issued(black_box(id)));
     });
     group
-        .bench_function("name a call", |bencher| bencher.iter(trunkline::common::ids::CallId::new));
+        .bench_function("name a call", |bencher| bencher.iter(trunkline::common::ids::CallId::generate));
     group.finish();
 }
 

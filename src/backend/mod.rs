@@ -40,7 +40,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
-use self::changes::audience::{Audience, Client};
+use self::changes::recipients::{Recipients, SessionClient};
 pub use self::environment::Environment;
 use self::instance::measured::Measured;
 use self::instance::pool::{Lease, Load, Pool};
@@ -70,7 +70,7 @@ pub struct Backend {
     state: watch::Sender<State>,
     /// Held while one copy's change is shown, so that what is shown last is what was last.
     showing: Mutex<()>,
-    audience: Audience,
+    recipients: Recipients,
     service: Service,
     /// Wakes a lazy server.
     wanted: CancellationToken,
@@ -92,10 +92,10 @@ impl Backend {
         config: config::Server,
         environment: Environment,
         secrets: Arc<Secrets>,
-        client: Option<Arc<dyn Client>>,
+        client: Option<Arc<dyn SessionClient>>,
     ) -> Arc<Self> {
-        let audience = Audience::new(id.clone(), client);
-        Self::with(id, config, environment, secrets, audience, Service::active())
+        let recipients = Recipients::new(id.clone(), client);
+        Self::with(id, config, environment, secrets, recipients, Service::active())
     }
 
     /// The same for those who listen already, or beside another that has the name still.
@@ -104,7 +104,7 @@ impl Backend {
         config: config::Server,
         environment: Environment,
         secrets: Arc<Secrets>,
-        audience: Audience,
+        recipients: Recipients,
         service: Service,
     ) -> Arc<Self> {
         let initial = match config.start {
@@ -112,9 +112,9 @@ impl Backend {
             config::Start::Lazy => State::Idle,
         };
         let gate = environment.gate(&id, config.rate);
-        let copies = if audience.client.is_some() { 1 } else { config.instances as usize };
+        let copies = if recipients.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
-            audience,
+            recipients,
             service,
             queue: Queue::with_gate(copies * config.max_in_flight as usize, gate),
             pool: Pool::new(copies, &initial),
@@ -233,7 +233,7 @@ impl Backend {
 
     /// Who wants to know what changes.
     pub fn changes(&self) -> &Arc<Changes> {
-        &self.audience.changes
+        &self.recipients.changes
     }
 
     /// The line before it.

@@ -12,7 +12,7 @@ use super::output::print;
 use super::table::align;
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::{Launch, Run};
 use crate::backend::instance::start_error::StartError;
@@ -76,7 +76,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         checks.spawn(async move {
             let began = Instant::now();
             let never = CancellationToken::new();
-            let launch = Launch::only(Audience::new(server.clone(), None));
+            let launch = Launch::only(Recipients::new(server.clone(), None));
             let secrets = Arc::default();
             let run = Run::start(&server, &config, &secrets, &environment, launch, &never).await;
             let took = began.elapsed();

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::App;
-use crate::app::config_watch::Watch;
+use crate::app::config_watch::ConfigWatch;
 use crate::app::signals::Signals;
-use crate::backend::stdio::sandbox::hide;
-use crate::common::time_slice::take_short_turns;
+use crate::backend::stdio::sandbox::make_undumpable;
+use crate::common::time_slice::use_short_time_slices;
 use crate::telemetry::logging;
 
 /// More descriptors than connections that are served at once.
@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Before other threads start, since they inherit it. Older kernels ignore it.
-    let _ = take_short_turns();
+    let _ = use_short_time_slices();
     serve(args)
 }
 
@@ -39,9 +39,9 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();
-    hide().context("other processes cannot be kept from reading this one")?;
+    make_undumpable().context("other processes cannot be kept from reading this one")?;
     raise_descriptor_limit();
-    let watch = Watch::new(sources(args.config, args.listen)?);
+    let watch = ConfigWatch::new(sources(args.config, args.listen)?);
     let Loaded { config, origin, own_program } = load(watch.sources())?;
     tracing::info!(configuration = origin, servers = config.servers.len(), "starting");
     let app = App::build(config, own_program).await?;
@@ -53,7 +53,7 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
         tracing::info!(%address, "listening for other replicas on {address}");
     }
     let asked = Arc::new(Notify::new());
-    let app = app.watching(watch, asked.clone());
+    let app = app.with_config_watch(watch, asked.clone());
     tokio::spawn(async move {
         while hang_up.recv().await.is_some() {
             asked.notify_one();

@@ -14,11 +14,11 @@ use crate::backend::connection::{Answer, DeadlineExtension};
 use crate::backend::instance::tools::Tool;
 use crate::backend::queue::QueueEntry;
 use crate::common::ids::TenantId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
-use crate::tenants::limits::{Admission, Standing};
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// The queue's estimate for a request that is not a tool call.
 const TYPICAL_TIME: Duration = Duration::from_millis(5);
@@ -113,7 +113,7 @@ impl AttemptAnswer {
     pub(super) async fn into_reply(
         self,
         call: &Call,
-        rate_status: &mut Option<Standing>,
+        rate_status: &mut Option<RateStatus>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
@@ -129,7 +129,7 @@ impl AttemptAnswer {
 /// Reads an answer; a long one on a thread of its own.
 async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    aside_if_long(text.len(), || read_here(answer)).await
+    offload_if_long(text.len(), || read_here(answer)).await
 }
 
 fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
@@ -147,7 +147,7 @@ fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
 mod tests {
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
 
     #[test]
     fn only_a_long_answer_is_offloaded() {
@@ -157,7 +157,7 @@ mod tests {
             let (read, head) = read_answer(Answer::Result(result.clone().into())).await.unwrap();
             assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
         };
-        assert!(!is_done_aside(read(LONG)));
-        assert!(is_done_aside(read(LONG + 1)));
+        assert!(!is_offloaded(read(LONG)));
+        assert!(is_offloaded(read(LONG + 1)));
     }
 }

@@ -61,7 +61,7 @@ impl Call {
         deadline: Instant,
     ) -> Self {
         Self {
-            id: CallId::new(),
+            id: CallId::generate(),
             server,
             operation: Operation::Method(method),
             size: others.len(),

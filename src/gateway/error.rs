@@ -8,7 +8,7 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::raw::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// The `Retry-After` where no better time is known.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -46,14 +46,14 @@ pub enum CallError {
     TenantBusy {
         detail: Cow<'static, str>,
         /// The tenant's rates; nothing was taken from them.
-        rate_status: Standing,
+        rate_status: RateStatus,
     },
     #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
     RateLimited {
         /// The pattern that the rate belongs to, or `tenant`.
         scope: String,
         retry_after: Duration,
-        rate_status: Standing,
+        rate_status: RateStatus,
     },
     /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
@@ -99,7 +99,7 @@ pub enum CallError {
         attempts: u32,
         /// `Unknown` if any attempt may have run the tool.
         executed: Executed,
-        rate_status: Standing,
+        rate_status: RateStatus,
         /// The error of the last attempt.
         last: Box<CallError>,
     },
@@ -188,10 +188,10 @@ impl CallError {
 
     /// Returns the error of a tenant at a limit other than its calls.
     pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: Standing::default() }
+        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
     }
 
-    pub fn rate_status(&self) -> Option<&Standing> {
+    pub fn rate_status(&self) -> Option<&RateStatus> {
         match self {
             Self::TenantBusy { rate_status, .. }
             | Self::RateLimited { rate_status, .. }

@@ -41,11 +41,11 @@ impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy { standing, .. } => {
-                Self::TenantBusy { detail: detail.into(), rate_status: standing }
+            Refusal::Busy { rate_status, .. } => {
+                Self::TenantBusy { detail: detail.into(), rate_status: rate_status }
             }
-            Refusal::RateLimited { scope, retry_after, standing } => {
-                Self::RateLimited { scope, retry_after, rate_status: standing }
+            Refusal::RateLimited { scope, retry_after, rate_status } => {
+                Self::RateLimited { scope, retry_after, rate_status: rate_status }
             }
         }
     }

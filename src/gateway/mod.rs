@@ -35,7 +35,7 @@ use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{Lease, NoProcess, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
-use crate::tenants::limits::{Admission, Standing};
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// A server's result.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Reply {
     pub queue: Duration,
     /// The time from the frame until the answer.
     pub backend: Duration,
-    pub rate_status: Standing,
+    pub rate_status: RateStatus,
     pub attempts: u32,
 }
 
@@ -151,7 +151,7 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let admission = Arc::new(caller.tenant.limits.enter().await?);
+        let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
         let history = AttemptHistory::default();
         let mut context = CallContext { admission, rate_status: None, history };
         let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
@@ -185,7 +185,7 @@ struct CallContext {
     /// Shared with the slot permit of each attempt.
     admission: Arc<Admission>,
     /// The tenant's rates after this call was taken from them.
-    rate_status: Option<Standing>,
+    rate_status: Option<RateStatus>,
     history: AttemptHistory,
 }
 

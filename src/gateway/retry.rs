@@ -13,7 +13,7 @@ use super::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, State};
 use crate::config::Retry;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// The most attempts of one call, the first included.
 const ATTEMPTS_MAX: u32 = 5;
@@ -31,7 +31,7 @@ pub(super) struct AttemptHistory {
 
 impl AttemptHistory {
     /// Adds the earlier attempts and the tenant's rates to the last error.
-    pub(super) fn into_error(self, last: CallError, rate_status: Option<Standing>) -> CallError {
+    pub(super) fn into_error(self, last: CallError, rate_status: Option<RateStatus>) -> CallError {
         let rate_status = rate_status.unwrap_or_default();
         let attempts = self.count;
         if attempts == 0 && rate_status.is_empty() {

@@ -23,9 +23,9 @@ pub(super) async fn read_for(
     deadline: Instant,
 ) -> Result<Bytes, HttpError> {
     let busy = "too many request bodies arrive at once; wait until some are complete";
-    let _reading = caller.tenant.read().ok_or_else(|| CallError::TenantBusy {
+    let _reading = caller.tenant.read_permit().ok_or_else(|| CallError::TenantBusy {
         detail: busy.into(),
-        rate_status: caller.tenant.limits.standing(),
+        rate_status: caller.tenant.limits.rate_status(),
     })?;
     read(headers, body, limit, deadline).await
 }

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
 use crate::common::ids::CallId;
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
@@ -28,10 +28,10 @@ pub(crate) fn text_value(text: String) -> HeaderValue {
 }
 
 /// Adds the `RateLimit` headers, if the tenant has rates.
-pub(crate) fn add_rate_status(headers: &mut HeaderMap, rate_status: &Standing) {
+pub(crate) fn add_rate_status(headers: &mut HeaderMap, rate_status: &RateStatus) {
     if rate_status.is_empty() {
         return;
     }
     headers.insert(RATE_LIMIT_POLICY.clone(), text_value(rate_status.policy()));
-    headers.insert(RATE_LIMIT.clone(), text_value(rate_status.left()));
+    headers.insert(RATE_LIMIT.clone(), text_value(rate_status.remaining()));
 }

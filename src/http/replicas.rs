@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::body;
 use super::state::AppState;
-use crate::cluster::{PROOF, REFUSED_BY, REPLICA, Refused};
+use crate::cluster::{PROOF, REFUSED_BY, REPLICA, ProofError};
 
 /// Marks a request that another replica has forwarded. This replica answers it and never forwards it.
 #[derive(Clone, Copy)]
@@ -28,19 +28,19 @@ pub(super) async fn check_proof(
     let (mut parts, body) = request.into_parts();
     let proof = parts.headers.remove(&PROOF);
     let proof = proof.as_ref().and_then(|proof| proof.to_str().ok()).unwrap_or_default();
-    let opened = match replicas.check(proof, &parts.method, parts.uri.path()) {
+    let opened = match replicas.verify_proof(proof, &parts.method, parts.uri.path()) {
         Ok(opened) => opened,
         Err(refused) => return refuse(refused, &replicas.me().id),
     };
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
     let mut response = match body::read(&parts.headers, body, app.max_body, deadline).await {
-        Ok(body) if opened.is_of(&body) => {
-            opened.restore(&mut parts.headers);
+        Ok(body) if opened.matches_body(&body) => {
+            opened.restore_headers(&mut parts.headers);
             parts.extensions.insert(Forwarded);
             next.run(Request::from_parts(parts, Body::from(body))).await
         }
-        Ok(_) => return refuse(Refused::Unproven, &replicas.me().id),
+        Ok(_) => return refuse(ProofError::Invalid, &replicas.me().id),
         Err(error) => error.into_response(),
     };
     response.headers_mut().insert(&REPLICA, token_value(&signature));
@@ -51,11 +51,11 @@ fn token_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("made of letters, digits, `-` and `_`")
 }
 
-fn refuse(refused: Refused, by: &str) -> Response<Body> {
+fn refuse(refused: ProofError, by: &str) -> Response<Body> {
     match refused {
-        Refused::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
+        ProofError::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
         // Tells a replica that means this one that it is still there.
-        Refused::Unproven => {
+        ProofError::Invalid => {
             let by = [(REFUSED_BY.clone(), token_value(by))];
             (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
         }

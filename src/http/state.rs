@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::origin::OriginPolicy;
 use super::mcp::{self, Seats, Sessions};
 use super::{admin, rest};
-use crate::cluster::{Endings, Replicas};
+use crate::cluster::{EndedSessions, Cluster};
 use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -38,7 +38,7 @@ pub struct AppState {
     pub(super) sealer: Arc<Sealer>,
     pub(super) sessions: Sessions,
     /// The other replicas, if this gateway is one of several.
-    pub(super) cluster: Option<Arc<Replicas>>,
+    pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) seats: Arc<Seats>,
 }
 
@@ -71,7 +71,7 @@ impl AppState {
     }
 
     /// Makes this gateway one of several replicas.
-    pub fn join(self, cluster: Arc<Replicas>) -> Self {
+    pub fn join(self, cluster: Arc<Cluster>) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
         Self { sessions, cluster: Some(cluster), ..self }
     }
@@ -107,7 +107,7 @@ impl AppState {
     }
 
     /// Ends MCP sessions that other replicas report as ended, for ever.
-    pub async fn follow_ended_sessions(&self, mut endings: Endings) {
+    pub async fn follow_ended_sessions(&self, mut endings: EndedSessions) {
         loop {
             self.end_sessions(&endings.next().await);
         }

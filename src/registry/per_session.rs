@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Own;
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config::{self, Start};
@@ -25,7 +25,7 @@ pub struct Owner {
     /// The session.
     pub session: SessionId,
     /// Who is asked when a server has a question.
-    pub client: Arc<dyn Client>,
+    pub client: Arc<dyn SessionClient>,
 }
 
 /// Why there is no process for a caller.
@@ -166,7 +166,7 @@ impl PerSession {
             processes: self.processes.clone(),
         };
         self.tasks.spawn(self.running.track_future(running.run()));
-        owner.client.follow(backend.changes());
+        owner.client.follow_changes(backend.changes());
         let process = Process { owner: owner.clone(), backend: backend.clone(), stop };
         processes.insert(owner.session.clone(), process);
         Ok(backend)
@@ -215,13 +215,13 @@ fn make_room(processes: &HashMap<SessionId, Process>, tenant: &TenantId, max: us
     };
     let resting = processes.values().filter(|process| process.stays() && may_make_room(process));
     let resting = resting.filter_map(|process| {
-        let since = process.owner.client.at_rest_since()?;
+        let since = process.owner.client.inactive_since()?;
         Some((process.owner.tenant != *tenant, since, process))
     });
     let mut resting: Vec<_> = resting.collect();
     resting.sort_by_key(|(is_other, since, _)| (*is_other, *since));
     // It may just have been called.
-    let left = resting.into_iter().find(|(_, _, process)| process.owner.client.end_if_at_rest());
+    let left = resting.into_iter().find(|(_, _, process)| process.owner.client.end_if_inactive());
     if let Some((_, _, process)) = left {
         process.stop.cancel();
     }

@@ -16,7 +16,7 @@ use super::per_session::PerSession;
 use super::per_tenant::PerTenant;
 use super::{Registry, Server, Servers};
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::service::Service;
 use crate::backend::{Backend, CANCEL_GRACE};
 use crate::common::ids::ServerId;
@@ -182,10 +182,10 @@ impl Registry {
         config: &config::Server,
         service: Service,
     ) -> Arc<Backend> {
-        let audience = Audience { changes: changing.listeners_of(id), client: None };
+        let recipients = Recipients { changes: changing.listeners_of(id), client: None };
         let environment = self.inner.environment.clone();
         let (id_, config_) = (id.clone(), config.clone());
-        let backend = Backend::with(id_, config_, environment, Arc::default(), audience, service);
+        let backend = Backend::with(id_, config_, environment, Arc::default(), recipients, service);
         let (supervised, stop) = (backend.clone(), self.inner.stop.clone());
         let free = self.free(changing, id, config);
         self.inner.tasks.spawn(async move {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::store::{Counts, Store, UsageQuery, UsageRow};
 use trunkline::tenants::Directory;
-use trunkline::tenants::usage_writer::Books;
+use trunkline::tenants::usage_writer::UsageWriter;
 
 use crate::store::tenant;
 use crate::support::{Database, Postgres, Setup, eventually, on_both};
@@ -31,9 +31,9 @@ async fn directory(database: &Database) -> Arc<Directory> {
 
 /// Keeps the books for as long as something else takes.
 async fn kept<T>(directory: &Arc<Directory>, work: impl Future<Output = T>) -> T {
-    let mut books = Books::new(directory.store().clone(), directory.clone());
+    let mut books = UsageWriter::new(directory.store().clone(), directory.clone());
     tokio::select! {
-        () = books.keep() => unreachable!("it is never done"),
+        () = books.run() => unreachable!("it is never done"),
         done = work => done,
     }
 }

@@ -147,7 +147,7 @@ async fn a_server_that_has_moved_to_where_it_must_not_is_seen_and_so_is_its_retu
     assert_eq!(echo(&gateway).await.tool_text(), "hello");
     server.redirect_to(other.url("/mcp"));
     assert_eq!(echo(&gateway).await.problem(), refused(503, "server_unavailable").for_now());
-    assert_eq!(down(&gateway).await["reason"], "it redirects to where it must not");
+    assert_eq!(down(&gateway).await["reason"], "it redirects to a host that is not allowed");
     server.redirect_to("/mcp".to_owned());
     is_back(&gateway).await;
     assert!(other.seen().is_empty());

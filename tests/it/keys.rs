@@ -147,7 +147,7 @@ async fn of_a_million_changed_keys_none_is_accepted() {
     let setup = setup();
     let key = new_key(&setup, &acme(), None).await.key;
     let directory = Directory::open(setup.store().await, &setup.config(), None).await.unwrap();
-    assert!(directory.holder(&key).await.is_ok());
+    assert!(directory.authenticate(&key).await.is_ok());
     let text = key.expose().as_bytes();
     let mut state = 1_u64;
     let mut random = |below: usize| {
@@ -180,9 +180,9 @@ async fn of_a_million_changed_keys_none_is_accepted() {
         }
         if let Some(changed) = ApiKey::parse(&changed) {
             parsed += 1;
-            assert_eq!(directory.holder(&changed).await.err(), Some(KeyError::Invalid));
+            assert_eq!(directory.authenticate(&changed).await.err(), Some(KeyError::Invalid));
         }
     }
     assert!(parsed >= 2_000, "only {parsed} had the right form");
-    assert!(directory.holder(&key).await.is_ok());
+    assert!(directory.authenticate(&key).await.is_ok());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Limits, Refusal, Standing};
+use trunkline::tenants::limits::{Limits, Refusal, RateStatus};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -19,8 +19,8 @@ fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
     Policy { limit: all, limits: limits.collect(), ..Policy::unlimited() }
 }
 
-async fn call(limits: &Limits) -> Result<Standing, Refusal> {
-    limits.admit(&mut limits.enter().await.unwrap(), "search", Some("query")).await
+async fn call(limits: &Limits) -> Result<RateStatus, Refusal> {
+    limits.admit(&mut limits.admit_tenant().await.unwrap(), "search", Some("query")).await
 }
 
 /// The scope and the wait of a call that is refused.
@@ -86,16 +86,16 @@ async fn a_call_that_one_rate_refuses_uses_nothing_of_the_others() {
     let scoped = [("search/query", rate("1/h", Some(5))), ("search", rate("2/h", Some(3)))];
     let limits = replica.limits("acme", &policy(rate("3/h", Some(2)), &scoped));
     call(&limits).await.unwrap();
-    let standing = call(&limits).await.unwrap();
+    let rate_status = call(&limits).await.unwrap();
     let policy = r#""search/query";q=5;w=18000, "search";q=3;w=5400, "tenant";q=2;w=2400"#;
-    assert_eq!(standing.policy(), policy);
+    assert_eq!(rate_status.policy(), policy);
     for _ in 0..3 {
-        let Err(Refusal::RateLimited { scope, retry_after, standing }) = call(&limits).await else {
+        let Err(Refusal::RateLimited { scope, retry_after, rate_status }) = call(&limits).await else {
             panic!("it was admitted");
         };
         assert_eq!(scope, "tenant");
         assert!(retry_after > Duration::from_secs(1180) && retry_after < Duration::from_secs(1200));
-        let left = standing.left();
+        let left = rate_status.remaining();
         assert!(left.starts_with(r#""search/query";r=3;t=7"#), "{left}");
         assert!(left.contains(r#""search";r=1;t=3"#), "{left}");
         assert!(left.contains(r#""tenant";r=0;t=1"#), "{left}");
@@ -186,8 +186,8 @@ async fn a_rate_that_changes_begins_anew_and_one_that_stays_goes_on() {
     replica.up().await;
     let limits = replica.limits("acme", &policy(rate("1/h", Some(1)), &[]));
     call(&limits).await.unwrap();
-    assert!(call(&limits.renewed(&policy(rate("1/h", Some(1)), &[]))).await.is_err());
-    call(&limits.renewed(&policy(rate("2/h", Some(1)), &[]))).await.unwrap();
+    assert!(call(&limits.with_policy(&policy(rate("1/h", Some(1)), &[]))).await.is_err());
+    call(&limits.with_policy(&policy(rate("2/h", Some(1)), &[]))).await.unwrap();
     // Another gateway, or this one after a restart.
     assert!(call(&replica.limits("acme", &policy(rate("1/h", Some(1)), &[]))).await.is_err());
     call(&replica.limits("other", &policy(rate("1/h", Some(1)), &[]))).await.unwrap();
@@ -212,6 +212,6 @@ fn an_address_that_is_none_is_not_repeated() {
     let url = trunkline::config::Secret::new("redis://:hunter2@host:port".to_owned());
     let metrics = trunkline::telemetry::metrics::Metrics::new();
     let error =
-        trunkline::tenants::limits::Shared::connect(&url, LIMIT, &metrics).unwrap_err().to_string();
+        trunkline::tenants::limits::SharedLimits::connect(&url, LIMIT, &metrics).unwrap_err().to_string();
     assert!(!error.contains("hunter2") && error.contains("redis://"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance, pause, resume};
-use trunkline::store::EndedRead;
+use trunkline::store::EndedCursor;
 
 use crate::replicas::{is_good, setup, setup_with};
 use crate::replicas_proofs::Recorder;
@@ -172,7 +172,7 @@ async fn a_session_that_is_deleted_while_the_store_is_away_is_gone_for_later_rep
     assert!(!is_good(&elsewhere).await && !is_good(&session).await);
     server.up();
     let store = database.open().await;
-    let noted = async || store.ended_sessions(&mut EndedRead::default()).await.ok()?.pop();
+    let noted = async || store.ended_sessions(&mut EndedCursor::default()).await.ok()?.pop();
     eventually("written down", noted).await;
     let late = setup(&database).start().await;
     assert!(!is_good(&session.at(&late, "/mcp/fake")).await);

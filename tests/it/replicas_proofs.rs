@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
-use trunkline::cluster::{Letter, Peer, Replicas};
+use trunkline::cluster::{PeerRequest, Peer, Cluster};
 use trunkline::config::{Config, Secret};
 use trunkline::store::Store;
 
@@ -62,20 +62,20 @@ async fn note(
 
 /// All replicas that there are.
 async fn peers(store: &Store) -> Vec<Peer> {
-    let found = store.beat("test", "127.0.0.1:1").await.unwrap();
-    store.leave("test").await.unwrap();
+    let found = store.heartbeat("test", "127.0.0.1:1").await.unwrap();
+    store.remove_replica("test").await.unwrap();
     let peer = |(id, address): (String, String)| Peer { id, address: address.parse().unwrap() };
     found.into_iter().map(peer).collect()
 }
 
 /// Returns the request that another replica with this configuration would send.
-async fn letter_of(config: &Config, store: &Store, to: &Peer, letter: &Letter) -> Seen {
+async fn letter_of(config: &Config, store: &Store, to: &Peer, letter: &PeerRequest) -> Seen {
     let recorder = Recorder::start().await;
     let (replicas, _) =
-        Replicas::join(config, recorder.addr, store.clone(), Arc::default()).await.unwrap();
+        Cluster::join(config, recorder.addr, store.clone(), Arc::default()).await.unwrap();
     let peer = Peer { address: recorder.addr, ..to.clone() };
     assert!(replicas.send(&peer, letter).await.is_err(), "the recorder is no replica");
-    store.leave(&replicas.me().id).await.unwrap();
+    store.remove_replica(&replicas.me().id).await.unwrap();
     recorder.seen().pop().unwrap()
 }
 
@@ -85,13 +85,13 @@ async fn send(to: SocketAddr, seen: &Seen) -> Answer {
     Answer::of(request.headers(seen.headers.clone()).body(seen.body.clone())).await
 }
 
-fn ping(session: &Session) -> Letter {
+fn ping(session: &Session) -> PeerRequest {
     let mut headers = HeaderMap::new();
     headers.insert("mcp-session-id", session.id.parse().unwrap());
     headers.insert("content-type", "application/json".parse().unwrap());
     headers.insert("accept", "application/json, text/event-stream".parse().unwrap());
     let body = request(1, "ping", json!({})).to_string().into();
-    Letter { method: Method::POST, path: "/mcp".to_owned(), headers, body }
+    PeerRequest { method: Method::POST, path: "/mcp".to_owned(), headers, body }
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn nothing_is_sent_on_twice() {
     let mut n = 0;
     for session in [&session, &elsewhere] {
         eventually("known", async || {
-            store.beat("recorder", &recorder.addr.to_string()).await.unwrap();
+            store.heartbeat("recorder", &recorder.addr.to_string()).await.unwrap();
             n += 1;
             let id = format!("first-{n}-");
             session.notify("notifications/cancelled", cancel(&id)).await;

@@ -85,7 +85,7 @@ async fn usage_and_uses_and_what_fails_wake_nobody() {
         let store = database.open().await;
         let key = store.create_key(&root(), &KeyOwner::Admin, None, None).await.unwrap().key;
         let mut changes = listening(&database.open().await).await;
-        store.note_uses(&[(key.id(), 5)]).await.unwrap();
+        store.record_key_uses(&[(key.id(), 5)]).await.unwrap();
         store.add_usage("r1", 1, &[]).await.unwrap();
         store.remove_tenant(&root(), &tenant("nobody")).await.unwrap_err();
         assert!(timeout(A_WHILE, changes.next()).await.is_err(), "woken by what is no change");

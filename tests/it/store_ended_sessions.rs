@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sqlx::{AnyConnection, Connection};
 use tokio::time::timeout;
-use trunkline::cluster::Endings;
+use trunkline::cluster::EndedSessions;
 use trunkline::common::ids::SessionId;
-use trunkline::store::EndedRead;
+use trunkline::store::EndedCursor;
 
 use crate::support::{in_time, on_both};
 
@@ -20,13 +20,13 @@ fn now() -> i64 {
 async fn replicas_see_each_other_until_they_leave() {
     on_both(async |database| {
         let (one, other) = (database.open().await, database.open().await);
-        assert_eq!(one.beat("one", "10.0.0.1:80").await.unwrap(), []);
+        assert_eq!(one.heartbeat("one", "10.0.0.1:80").await.unwrap(), []);
         let seen = |id: &str, address: &str| vec![(id.to_owned(), address.to_owned())];
-        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
-        assert_eq!(one.beat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
-        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
-        one.leave("one").await.unwrap();
-        assert_eq!(other.beat("other", "10.0.0.2:80").await.unwrap(), []);
+        assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
+        assert_eq!(one.heartbeat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
+        assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
+        one.remove_replica("one").await.unwrap();
+        assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), []);
     })
     .await;
 }
@@ -36,9 +36,9 @@ async fn a_replica_that_says_nothing_for_ten_seconds_is_gone() {
     on_both(async |database| {
         let store = database.open().await;
         let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
-        let others = async || store.beat("other", "10.0.0.2:80").await.unwrap().len();
+        let others = async || store.heartbeat("other", "10.0.0.2:80").await.unwrap().len();
         let rows = "SELECT COUNT(*) FROM replicas";
-        store.beat("one", "10.0.0.1:80").await.unwrap();
+        store.heartbeat("one", "10.0.0.1:80").await.unwrap();
         for (later_ms, seen, kept) in [(8_000, 1, 2), (3_000, 0, 2), (60_000, 0, 1)] {
             sqlx::query("UPDATE replicas SET seen = seen - $1 WHERE id = 'one'")
                 .bind(later_ms)
@@ -58,14 +58,14 @@ async fn a_replica_that_says_nothing_for_ten_seconds_is_gone() {
 async fn every_end_of_a_session_is_read_once_and_soon() {
     on_both(async |database| {
         let (one, other) = (database.open().await, database.open().await);
-        let ids: Vec<_> = (0..450).map(|_| SessionId::new()).collect();
+        let ids: Vec<_> = (0..450).map(|_| SessionId::generate()).collect();
         let ended = |ids: &[SessionId]| {
             ids.iter().map(|id| (id.clone(), now() + DAY_MS)).collect::<Vec<_>>()
         };
         one.end_sessions(&ended(&ids[..400])).await.unwrap();
         // Again is nothing new.
         one.end_sessions(&ended(&ids[..2])).await.unwrap();
-        let mut endings = Endings::new(other);
+        let mut endings = EndedSessions::new(other);
         let read = endings.read().await.unwrap();
         assert_eq!(read.len(), 400);
         assert!(ids[..400].iter().all(|id| read.iter().any(|it| it.id == *id)));
@@ -83,11 +83,11 @@ async fn every_end_of_a_session_is_read_once_and_soon() {
 async fn what_is_over_by_itself_is_not_kept() {
     on_both(async |database| {
         let store = database.open().await;
-        let (over, later) = (SessionId::new(), SessionId::new());
+        let (over, later) = (SessionId::generate(), SessionId::generate());
         let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
         store.end_sessions(&rows).await.unwrap();
         store.delete_ended_sessions().await.unwrap();
-        let left = store.ended_sessions(&mut EndedRead::default()).await.unwrap();
+        let left = store.ended_sessions(&mut EndedCursor::default()).await.unwrap();
         assert!(left.into_iter().map(|it| it.id).eq([later]));
     })
     .await;
@@ -98,8 +98,8 @@ async fn a_row_that_cannot_be_read_hides_no_other() {
     on_both(async |database| {
         let store = database.open().await;
         let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
-        let ids = [(); 2].map(|()| SessionId::new());
-        let mut endings = Endings::new(store.clone());
+        let ids = [(); 2].map(|()| SessionId::generate());
+        let mut endings = EndedSessions::new(store.clone());
         for (id, garbage) in ids.iter().zip(["x", "y"]) {
             store.end_sessions(&[(id.clone(), now() + DAY_MS)]).await.unwrap();
             // After all that was read, and, when the next has ended, before what was not.
@@ -115,7 +115,7 @@ async fn a_row_that_cannot_be_read_hides_no_other() {
             assert!(read.into_iter().map(|it| it.id).eq([id.clone()]));
             assert_eq!(endings.read().await.unwrap(), []);
         }
-        let read = Endings::new(store).read().await.unwrap();
+        let read = EndedSessions::new(store).read().await.unwrap();
         assert!(read.into_iter().map(|it| it.id).eq(ids));
     })
     .await;

@@ -125,14 +125,14 @@ async fn the_last_use_of_a_key_is_the_latest_noted() {
         let one = store.create_key(&root(), &acme(), None, None).await.unwrap().key.id();
         let two = store.create_key(&root(), &acme(), None, None).await.unwrap().key.id();
         let last_used = async |id: &KeyId| store.key(id).await.unwrap().unwrap().last_used;
-        store.note_uses(&[]).await.unwrap();
-        store.note_uses(&[(one, 10), (two, 7), (one, 30), (one, 20)]).await.unwrap();
+        store.record_key_uses(&[]).await.unwrap();
+        store.record_key_uses(&[(one, 10), (two, 7), (one, 30), (one, 20)]).await.unwrap();
         assert_eq!((last_used(&one).await, last_used(&two).await), (Some(30), Some(7)));
         // An earlier one of another replica comes late; and there are more than one statement
         // takes.
         let mut many: Vec<_> = (0..2500).map(|_| (ApiKey::generate().id(), 1)).collect();
         many.extend([(one, 29), (two, 8)]);
-        store.note_uses(&many).await.unwrap();
+        store.record_key_uses(&many).await.unwrap();
         assert_eq!((last_used(&one).await, last_used(&two).await), (Some(30), Some(8)));
     })
     .await;

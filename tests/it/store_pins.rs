@@ -75,7 +75,7 @@ async fn what_is_held_back_is_approved_by_its_hash() {
         let (old, new, newer) =
             (definition("a", "old"), definition("a", "new"), definition("a", "newer"));
         store.first_use(&server(), &[old.clone(), definition("b", "")]).await.unwrap();
-        store.note_sighting(&server(), &held(std::slice::from_ref(&new))).await.unwrap();
+        store.record_sighting(&server(), &held(std::slice::from_ref(&new))).await.unwrap();
         let (_, seen) = store.pins(Some(&server())).await.unwrap();
         assert_eq!((seen.len(), &seen[0].definition), (1, &new));
 
@@ -84,7 +84,7 @@ async fn what_is_held_back_is_approved_by_its_hash() {
             released: vec![(new.tool.clone(), new.hash)],
             ..held(std::slice::from_ref(&newer))
         };
-        store.note_sighting(&server(), &again).await.unwrap();
+        store.record_sighting(&server(), &again).await.unwrap();
         for hashes in [&[new.hash][..], &[newer.hash, new.hash], &[old.hash]] {
             let refused = store.approve(&root(), &server(), hashes).await;
             assert!(matches!(refused, Err(StoreError::NotHeld { .. })), "{refused:?}");
@@ -111,7 +111,7 @@ async fn of_two_definitions_of_one_tool_one_is_approved() {
         let store = database.open().await;
         store.first_use(&server(), &[]).await.unwrap();
         let two = [definition("a", "one"), definition("a", "other")];
-        store.note_sighting(&server(), &held(&two)).await.unwrap();
+        store.record_sighting(&server(), &held(&two)).await.unwrap();
         let hashes = [two[0].hash, two[1].hash];
         assert_eq!(store.approve(&root(), &server(), &hashes).await.unwrap(), ["a"]);
         let (pins, left) = store.pins(None).await.unwrap();
@@ -127,11 +127,11 @@ async fn what_has_gone_is_known_and_may_come_back() {
         let store = database.open().await;
         store.first_use(&server(), &[definition("a", ""), definition("b", "")]).await.unwrap();
         let gone = Sighting { gone: vec!["a".to_owned()], ..Sighting::default() };
-        store.note_sighting(&server(), &gone).await.unwrap();
+        store.record_sighting(&server(), &gone).await.unwrap();
         assert_eq!(store.pinned().await.unwrap()[&server()].gone, ["a".to_owned()].into());
         assert!(store.pins(None).await.unwrap().0[0].gone.is_some());
         let back = Sighting { back: vec!["a".to_owned()], ..Sighting::default() };
-        store.note_sighting(&server(), &back).await.unwrap();
+        store.record_sighting(&server(), &back).await.unwrap();
         assert!(store.pinned().await.unwrap()[&server()].gone.is_empty());
     })
     .await;
@@ -143,7 +143,7 @@ async fn one_tool_is_forgotten_or_all() {
         let store = database.open().await;
         let definitions = [definition("a", ""), definition("b", "")];
         store.first_use(&server(), &definitions).await.unwrap();
-        store.note_sighting(&server(), &held(&[definition("c", "")])).await.unwrap();
+        store.record_sighting(&server(), &held(&[definition("c", "")])).await.unwrap();
         assert_eq!(store.forget_pins(&root(), &server(), Some("a")).await.unwrap(), 1);
         let absent = store.forget_pins(&root(), &server(), Some("a")).await;
         assert!(matches!(absent, Err(StoreError::NotFound(_))), "{absent:?}");
@@ -170,10 +170,10 @@ async fn no_server_fills_the_store() {
             let some = from..from + HELD_MAX;
             some.map(|at| definition(&format!("t{at}"), "")).collect::<Vec<_>>()
         };
-        store.note_sighting(&server(), &held(&many(0))).await.unwrap();
-        store.note_sighting(&server(), &held(&many(HELD_MAX))).await.unwrap();
+        store.record_sighting(&server(), &held(&many(0))).await.unwrap();
+        store.record_sighting(&server(), &held(&many(HELD_MAX))).await.unwrap();
         // The same again is no more.
-        store.note_sighting(&server(), &held(&many(0))).await.unwrap();
+        store.record_sighting(&server(), &held(&many(0))).await.unwrap();
         assert_eq!(store.pins(None).await.unwrap().1.len(), HELD_MAX);
         let hashes: Vec<_> = many(0).iter().map(|it| it.hash).collect();
         assert_eq!(store.approve(&root(), &server(), &hashes).await.unwrap().len(), HELD_MAX);
@@ -196,14 +196,14 @@ async fn many_tools_come_and_go_at_once() {
         let others: Vec<Definition> = named(121).map(|tool| definition(&tool, "other")).collect();
         let gone = named(121).collect();
         let sighting = Sighting { gone, held: others.clone(), ..Sighting::default() };
-        store.note_sighting(&server(), &sighting).await.unwrap();
+        store.record_sighting(&server(), &sighting).await.unwrap();
         let pinned = async || store.pinned().await.unwrap().remove(&server()).unwrap();
         let noted = pinned().await;
         assert_eq!((noted.gone.len(), noted.held.len()), (121, 121));
         let released = others[..120].iter().map(|it| (it.tool.clone(), it.hash)).collect();
         let back = named(120).collect();
         let sighting = Sighting { back, released, ..Sighting::default() };
-        store.note_sighting(&server(), &sighting).await.unwrap();
+        store.record_sighting(&server(), &sighting).await.unwrap();
         let noted = pinned().await;
         assert_eq!(noted.gone, ["tool-120".to_owned()].into());
         assert_eq!(noted.held, [("tool-120".to_owned(), others[120].hash)].into());

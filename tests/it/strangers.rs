@@ -20,13 +20,13 @@ async fn the_same_unknown_key_is_looked_up_once() {
     on_both(async |database| {
         let directory = directory(database).await;
         let key = ApiKey::generate();
-        assert_eq!(directory.holder(&key).await.err(), Some(KeyError::Invalid));
+        assert_eq!(directory.authenticate(&key).await.err(), Some(KeyError::Invalid));
         // Whoever asks now gets no answer.
         directory.store().close().await;
         for _ in 0..99 {
-            assert_eq!(directory.holder(&key).await.err(), Some(KeyError::Invalid));
+            assert_eq!(directory.authenticate(&key).await.err(), Some(KeyError::Invalid));
         }
-        let other = directory.holder(&ApiKey::generate()).await;
+        let other = directory.authenticate(&ApiKey::generate()).await;
         assert_eq!(other.err(), Some(KeyError::Unavailable));
     })
     .await;
@@ -43,7 +43,7 @@ async fn a_store_that_hangs_is_asked_about_a_few_at_once_and_nobody_is_told_that
 
     let mut watching = PgConnection::connect(database.url.expose()).await.unwrap();
     let keys: Vec<_> = (0..100).map(|_| ApiKey::generate()).collect();
-    let mut asking = std::pin::pin!(join_all(keys.iter().map(|key| directory.holder(key))));
+    let mut asking = std::pin::pin!(join_all(keys.iter().map(|key| directory.authenticate(key))));
     let mut under_way_max = 0;
     let outcomes = loop {
         tokio::select! {
@@ -56,7 +56,7 @@ async fn a_store_that_hangs_is_asked_about_a_few_at_once_and_nobody_is_told_that
 
     hanging.execute("ROLLBACK").await.unwrap();
     eventually("asked again", async || {
-        let outcome = directory.holder(&ApiKey::generate()).await;
+        let outcome = directory.authenticate(&ApiKey::generate()).await;
         (outcome.err() == Some(KeyError::Invalid)).then_some(())
     })
     .await;

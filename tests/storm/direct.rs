@@ -40,7 +40,7 @@ pub fn call(plan: &Plan, server: usize) -> Call {
     let arguments = format!("{{\"mark\":\"{}\"}}", plan.mark);
     let arrived = Instant::now();
     Call {
-        id: CallId::new(),
+        id: CallId::generate(),
         server: crate::round::server_name(server),
         ask: Ask::Tool {
             name: ToolName::Own("echo".to_owned()),

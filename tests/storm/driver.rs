@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 use trunkline::backend::connection::request_ids::IdSource;
-use trunkline::common::time_slice::take_short_turns;
+use trunkline::common::time_slice::use_short_time_slices;
 
 use crate::checks::Idle;
 use crate::killing;
@@ -46,7 +46,7 @@ struct Run {
 /// Runs the whole test.
 pub fn run(options: &Options) -> ExitCode {
     // As `trunkline serve` does.
-    let _ = take_short_turns();
+    let _ = use_short_time_slices();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("threads can be started");
     println!("identity storm, seed {}", options.seed);

@@ -228,7 +228,7 @@ fn measure_one(
 fn to_neighbour() -> Call {
     let arrived = Instant::now();
     Call {
-        id: CallId::new(),
+        id: CallId::generate(),
         server: NEIGHBOUR.to_owned(),
         ask: Ask::Tool {
             name: ToolName::Own("sleep".to_owned()),

@@ -21,7 +21,7 @@ pub struct CallIdentity {
 impl CallIdentity {
     /// Makes the identity of a request of the gateway itself.
     pub fn gateway(generation: u64) -> Self {
-        Self { tenant: TenantId::gateway(), call: CallId::new(), generation }
+        Self { tenant: TenantId::gateway(), call: CallId::generate(), generation }
     }
 }
 

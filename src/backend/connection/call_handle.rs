@@ -30,7 +30,7 @@ impl NewCall {
     pub fn gateway(deadline: Instant) -> Self {
         Self {
             tenant: TenantId::gateway(),
-            call: CallId::new(),
+            call: CallId::generate(),
             deadline,
             deadline_extension: None,
             listener: None,

@@ -42,7 +42,7 @@ impl CallPermits {
         let now = tokio::time::Instant::now();
         Self {
             instance: backend.place(None, now).await.unwrap(),
-            tenant: Arc::new(limits.enter().await.unwrap()),
+            tenant: Arc::new(limits.admit_tenant().await.unwrap()),
             slot,
         }
     }

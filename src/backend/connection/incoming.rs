@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use super::Connection;
 use super::answer::{Answer, Completion, RequestError};
 use super::call_notifications::CallNotification;
-use crate::backend::changes::audience::Question;
+use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::changes::mailbox::List;
-use crate::common::offload::{LONG, aside};
+use crate::common::offload::{LONG, offload};
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
 
@@ -53,7 +53,7 @@ pub(crate) async fn take_message(
         return take_now(connection, &line, expected);
     }
     let connection = connection.clone();
-    aside(move || take_now(&connection, &line, expected)).await
+    offload(move || take_now(&connection, &line, expected)).await
 }
 
 fn take_now(connection: &Arc<Connection>, line: &Bytes, expected: ExpectedAnswers) -> MessageKind {
@@ -137,7 +137,7 @@ fn take_request(
     if let Some(client) = connection.client()
         && is_plain(method)
     {
-        return client.ask(Question {
+        return client.forward_request(ServerRequest {
             connection: Arc::downgrade(connection),
             id: id.to_owned(),
             method: method.to_owned(),
@@ -192,7 +192,7 @@ fn take_notification(
     params: Option<&RawValue>,
     expected: ExpectedAnswers,
 ) {
-    let changes = &connection.audience.changes;
+    let changes = &connection.recipients.changes;
     match method {
         method::PROGRESS => {
             // The token is the id of the request, which callers cannot guess.
@@ -221,11 +221,11 @@ fn take_notification(
             if let Some(client) = connection.client()
                 && let Some((CancelledParams { request_id }, _)) = read(params)
             {
-                client.withdraw(&Arc::downgrade(connection), request_id);
+                client.cancel_request(&Arc::downgrade(connection), request_id);
             }
         }
         _ => match connection.client() {
-            Some(client) => client.tell(method, params.map(|params| detach(line, params.get()))),
+            Some(client) => client.notify(method, params.map(|params| detach(line, params.get()))),
             None => tracing::debug!(%method, "notification from the server"),
         },
     }

@@ -40,8 +40,9 @@ use self::in_flight::{InFlightCall, InFlightCalls};
 use self::liveness::Liveness;
 use self::request_ids::IdSource;
 use self::retirement::Retirement;
-use super::changes::audience::{Audience, Client};
+use super::changes::recipients::{Recipients, SessionClient};
 use super::changes::mailbox::Lists;
+use super::stdio::process::ExitReason;
 use super::stdio::writer;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
@@ -61,9 +62,9 @@ pub struct ConnectionOptions {
     /// How long an abandoned call keeps its permits.
     pub grace: Duration,
     pub ids: Arc<dyn IdSource>,
-    pub audience: Audience,
+    pub recipients: Recipients,
     /// Reports the exit of the server's process, if it has one.
-    pub exit: Option<watch::Receiver<Option<String>>>,
+    pub exit: Option<watch::Receiver<Option<ExitReason>>>,
     pub metrics: ServerMetrics,
 }
 
@@ -81,7 +82,7 @@ pub struct Connection {
     /// Wakes the sweeper when a call is abandoned.
     abandoned: Notify,
     tools_changed: Notify,
-    pub(super) audience: Audience,
+    pub(super) recipients: Recipients,
     closed: CancellationToken,
     /// Mirrors `closed` for every call's check, which would take a lock in the token.
     is_closed: AtomicBool,
@@ -140,7 +141,7 @@ impl Connection {
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
-            audience: options.audience,
+            recipients: options.recipients,
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             liveness: Liveness::default(),
@@ -246,8 +247,8 @@ impl Connection {
         if lists.tools {
             self.note_tools_changed();
         }
-        self.audience.changes.lists_may_have_changed(lists);
-        self.audience.changes.resources_may_have_changed();
+        self.recipients.changes.lists_may_have_changed(lists);
+        self.recipients.changes.resources_may_have_changed();
     }
 
     pub(super) fn note_tools_changed(&self) {
@@ -261,8 +262,8 @@ impl Connection {
     }
 
     /// Returns the client that has this connection to itself.
-    pub(super) fn client(&self) -> Option<&dyn Client> {
-        self.audience.client.as_deref()
+    pub(super) fn client(&self) -> Option<&dyn SessionClient> {
+        self.recipients.client.as_deref()
     }
 
     fn send(&self, outgoing: Outgoing) -> Result<(), RequestError> {

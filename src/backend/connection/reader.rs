@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::Connection;
 use super::answer::{CloseReason, RequestError};
 use super::incoming::{ExpectedAnswers, MessageKind, complete, take_message};
-use crate::backend::stdio::process::exited;
-use crate::protocol::jsonrpc::id_scan::Whose;
+use crate::backend::stdio::process::{ExitReason, exited};
+use crate::protocol::jsonrpc::id_scan::LineKind;
 use crate::protocol::jsonrpc::{Line, LineSplitter};
 
 /// An overlong line is skipped to its end, so that it fails only its own call. A line longer than
@@ -32,14 +32,14 @@ pub(super) async fn run(
     connection: Arc<Connection>,
     output: impl AsyncRead + Unpin,
     line_len_max: usize,
-    exit: Option<watch::Receiver<Option<String>>>,
+    exit: Option<watch::Receiver<Option<ExitReason>>>,
 ) {
     let _close_on_drop = CloseOnDrop(connection.clone());
     let read = async {
         match (read_all(&connection, output, line_len_max).await, exit) {
             (CloseReason::Exited(reason), Some(exit)) => {
                 let exit = timeout(EXIT_WAIT, exited(exit)).await;
-                CloseReason::Exited(exit.unwrap_or(reason))
+                CloseReason::Exited(exit.map_or(reason, |exit| exit.to_string()))
             }
             (reason, _) => reason,
         }
@@ -93,7 +93,7 @@ async fn take_line(
 ) -> Result<(), CloseReason> {
     let line = match line {
         Line::Whole(line) => line,
-        Line::TooLong { whose } => return fail_overlong(connection, whose),
+        Line::TooLong { kind } => return fail_overlong(connection, whose),
     };
     let len = line.len();
     let kind = take_message(connection, line, ExpectedAnswers::Any).await;
@@ -106,12 +106,12 @@ async fn take_line(
 
 /// Fails the call that an overlong line answers. If its id cannot be read, some call would wait in
 /// vain, so the connection is closed instead.
-fn fail_overlong(connection: &Connection, whose: Whose) -> Result<(), CloseReason> {
+fn fail_overlong(connection: &Connection, kind: LineKind) -> Result<(), CloseReason> {
     connection.metrics.too_long_lines.inc();
-    match whose {
-        Whose::AnswerTo(id) => complete(connection, id, Err(RequestError::TooLarge)),
-        Whose::NotAnAnswer => {}
-        Whose::Unknown => {
+    match kind {
+        LineKind::AnswerTo(id) => complete(connection, id, Err(RequestError::TooLarge)),
+        LineKind::NotAnAnswer => {}
+        LineKind::Unknown => {
             let reason = "it wrote an answer that is too large, without a readable id";
             return Err(CloseReason::Protocol(reason.into()));
         }

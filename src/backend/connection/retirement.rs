@@ -59,7 +59,7 @@ mod tests {
 
     use serde_json::json;
 
-    use crate::backend::changes::audience::Audience;
+    use crate::backend::changes::recipients::Recipients;
     use crate::backend::connection::Answer;
     use crate::backend::testing::{PIPE_LEN, connect};
     use crate::common::ids::ServerId;
@@ -67,8 +67,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_retired_connection_completes_its_calls_and_takes_no_others() {
-        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
-        let (connection, mut peer) = connect(PIPE_LEN, audience);
+        let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
+        let (connection, mut peer) = connect(PIPE_LEN, recipients);
         let deadline = Instant::now() + Duration::from_secs(5);
         let caller = connection.clone();
         let call = tokio::spawn(async move { caller.request(deadline, discover).await });
@@ -86,8 +86,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_longest_pause_counts() {
-        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
-        let (connection, _peer) = connect(PIPE_LEN, audience);
+        let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
+        let (connection, _peer) = connect(PIPE_LEN, recipients);
         let in_secs = |seconds| Instant::now() + Duration::from_secs(seconds);
         let paused_until = connection.paused_until();
         assert_eq!(*paused_until.borrow(), None);

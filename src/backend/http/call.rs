@@ -15,8 +15,8 @@ use super::refusal::handle_refusal;
 use super::refusal_probe;
 use super::sse::SseDecoder;
 use super::stream::{BodyEnd, BodyKind, deliver, drain, kind_of, read_events, read_whole};
-use crate::backend::connection::in_flight::{End, Failure};
-use crate::backend::connection::reader::{Answers, Taken};
+use crate::backend::connection::{CloseReason, RequestError};
+use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::method;
 
@@ -43,14 +43,14 @@ pub(super) async fn run(
     tokio::select! {
         outcome = request(&endpoint, id, frame, &params) => {
             if let Err(failure) = outcome {
-                if failure == Failure::TooLarge {
-                    connection.metrics().too_long_lines.inc();
+                if failure == RequestError::TooLarge {
+                    connection.metrics.too_long_lines.inc();
                 }
-                connection.pending().complete(id, Err(failure));
+                connection.in_flight.complete(id, Err(failure));
             }
         }
         () = abandoned(&endpoint, id, &cancelled) => {}
-        () = connection.token().cancelled() => {}
+        _ = connection.closed() => {}
     }
     id
 }
@@ -58,7 +58,7 @@ pub(super) async fn run(
 /// Waits until nobody wants the answer any more. A modern server notices that the stream was
 /// closed. A legacy server got a cancel notification and has the grace period to answer.
 async fn abandoned(endpoint: &Endpoint, id: u64, cancelled: &CancellationToken) {
-    let (connection, grace) = (&endpoint.connection, endpoint.connection.grace());
+    let (connection, grace) = (&endpoint.connection, endpoint.connection.grace);
     let cancelled = async {
         cancelled.cancelled().await;
         if !endpoint.is_modern() {
@@ -66,7 +66,7 @@ async fn abandoned(endpoint: &Endpoint, id: u64, cancelled: &CancellationToken) 
         }
     };
     let expired = async {
-        while let Some(deadline) = connection.pending().deadline(id) {
+        while let Some(deadline) = connection.in_flight.deadline(id) {
             sleep_until((deadline + grace).max(Instant::now() + OVERDUE_CHECK)).await;
         }
     };
@@ -81,7 +81,7 @@ async fn request(
     id: u64,
     frame: Frame,
     params: &[(String, String)],
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let info = MessageInfo::of(&frame);
     let headers = info.headers(endpoint, params)?;
     match exchange(endpoint, id, frame, &info, &headers).await {
@@ -98,7 +98,7 @@ async fn exchange(
     frame: Frame,
     info: &MessageInfo,
     headers: &HeaderMap,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let response = endpoint.post(headers, frame).await;
     let mut response = response.map_err(|error| send_failure(endpoint, error))?;
     if !response.status().is_success() {
@@ -112,8 +112,8 @@ async fn exchange(
         BodyKind::Json => {
             let body =
                 read_whole(&mut response, endpoint.message_len_max).await.map_err(cut_off)?;
-            match deliver(endpoint, body, Answers::To(id)).await {
-                Taken::Answer => Ok(()),
+            match deliver(endpoint, body, ExpectedAnswers::To(id)).await {
+                MessageKind::Answer => Ok(()),
                 _ => Err(protocol_error("its response is not the answer to the request")),
             }
         }
@@ -127,10 +127,10 @@ async fn exchange(
 }
 
 /// Reads a stream until the answer. A stream of a legacy server that ends early is resumed.
-async fn read_stream(endpoint: &Endpoint, id: u64, mut response: Response) -> Result<(), Failure> {
+async fn read_stream(endpoint: &Endpoint, id: u64, mut response: Response) -> Result<(), RequestError> {
     let mut decoder = SseDecoder::new(endpoint.message_len_max);
     loop {
-        let ended = read_events(endpoint, &mut response, &mut decoder, Answers::To(id)).await;
+        let ended = read_events(endpoint, &mut response, &mut decoder, ExpectedAnswers::To(id)).await;
         if ended == BodyEnd::Answered {
             drain(response).await;
             return Ok(());
@@ -152,9 +152,9 @@ async fn read_stream(endpoint: &Endpoint, id: u64, mut response: Response) -> Re
 }
 
 /// Returns the failure of a call whose answer did not arrive. The server may have executed it.
-fn cut_off(ended: BodyEnd) -> Failure {
+fn cut_off(ended: BodyEnd) -> RequestError {
     match ended {
-        BodyEnd::TooLarge => Failure::TooLarge,
+        BodyEnd::TooLarge => RequestError::TooLarge,
         BodyEnd::Flood => protocol_error("it floods its response with data that is no message"),
         BodyEnd::Answered | BodyEnd::EndOfBody => {
             protocol_error("it ended the response before the answer")
@@ -163,29 +163,29 @@ fn cut_off(ended: BodyEnd) -> Failure {
     }
 }
 
-fn protocol_error(reason: &str) -> Failure {
-    Failure::Ended { end: End::Protocol(reason.to_owned()), written: true }
+fn protocol_error(reason: &str) -> RequestError {
+    RequestError::Closed { reason: CloseReason::Protocol(reason.to_owned()), written: true }
 }
 
-fn connection_lost(error: &str) -> Failure {
+fn connection_lost(error: &str) -> RequestError {
     tracing::debug!(%error, "the connection was lost during a request");
     let reason = "the connection to it was lost".to_owned();
-    Failure::Ended { end: End::Exited(reason), written: true }
+    RequestError::Closed { reason: CloseReason::Exited(reason), written: true }
 }
 
-fn send_failure(endpoint: &Endpoint, error: SendError) -> Failure {
+fn send_failure(endpoint: &Endpoint, error: SendError) -> RequestError {
     let detail = error.to_string();
     match error {
         SendError::Unreachable(_) => {
             let reason = "it cannot be reached";
-            if endpoint.connection.pulse().silent_for() > HEARD_RECENTLY {
+            if endpoint.connection.liveness.silent_for() > HEARD_RECENTLY {
                 endpoint.connection.retire(reason, detail.clone());
             }
-            Failure::Unreached { reason: reason.into(), detail }
+            RequestError::Unreached { reason: reason.into(), detail }
         }
         SendError::RedirectRefused(_) | SendError::BadRedirect => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
-            Failure::Unreached { reason: BAD_REDIRECT.into(), detail }
+            RequestError::Unreached { reason: BAD_REDIRECT.into(), detail }
         }
         SendError::Broken(_) => connection_lost(&detail),
     }
@@ -216,10 +216,10 @@ mod tests {
         let is_retired = |connection: &Connection| connection.retired().is_some();
         let fail = || send_failure(&endpoint, SendError::Unreachable("refused".to_owned()));
         advance(HEARD_RECENTLY * 10).await;
-        endpoint.connection.pulse().note_heard();
+        endpoint.connection.liveness.note_output();
         advance(HEARD_RECENTLY).await;
-        assert!(matches!(fail(), Failure::Unreached { .. }) && !is_retired(&endpoint.connection));
+        assert!(matches!(fail(), RequestError::Unreached { .. }) && !is_retired(&endpoint.connection));
         advance(HEARD_RECENTLY).await;
-        assert!(matches!(fail(), Failure::Unreached { .. }) && is_retired(&endpoint.connection));
+        assert!(matches!(fail(), RequestError::Unreached { .. }) && is_retired(&endpoint.connection));
     }
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::connection::Connection;
-use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::connection::{CloseReason, Connection, RequestError};
 use crate::backend::instance::handshake::{
     Greeting, HandshakeError, Probe, open_legacy, read_probe,
 };
@@ -47,7 +46,7 @@ async fn discover(
         match connection.request(Instant::now() + init_timeout, requests::discover).await {
             Ok(answer) => match read_probe(answer)? {
                 Probe::Modern(greeting) => {
-                    connection.settle(greeting.version);
+                    connection.set_version(greeting.version);
                     return Ok(Some(greeting));
                 }
                 Probe::Legacy => return Ok(None),
@@ -62,11 +61,11 @@ async fn discover(
 
 /// Returns whether a failure may mean that the server does not know the request. Some statuses are
 /// not about the request: any other request would get them too.
-fn may_be_legacy(failure: &Failure) -> bool {
+fn may_be_legacy(failure: &RequestError) -> bool {
     match failure {
-        Failure::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
-        Failure::Expired { .. } => true,
-        Failure::Ended { end, .. } => matches!(end, End::Protocol(_)),
+        RequestError::Http { status, .. } => !matches!(status, 401 | 403 | 407 | 429 | 503),
+        RequestError::Expired { .. } => true,
+        RequestError::Closed { reason: end, .. } => matches!(end, CloseReason::Protocol(_)),
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::Endpoint;
-use crate::backend::connection::in_flight::Failure;
+use crate::backend::connection::RequestError;
 use crate::protocol::jsonrpc::{Frame, Message, decode};
 use crate::protocol::mcp::headers::encode;
 use crate::protocol::mcp::{Era, ProtocolVersion, method};
@@ -66,7 +66,7 @@ impl MessageInfo {
         &self,
         endpoint: &Endpoint,
         params: &[(String, String)],
-    ) -> Result<HeaderMap, Failure> {
+    ) -> Result<HeaderMap, RequestError> {
         // The probe uses the newest version. `initialize` negotiates the version, so it names none.
         let version = match self.method.as_str() {
             method::DISCOVER => Some(ProtocolVersion::LATEST),
@@ -82,7 +82,7 @@ impl MessageInfo {
         Ok(headers)
     }
 
-    fn add_repeated(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), Failure> {
+    fn add_repeated(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), RequestError> {
         if let Ok(method) = HeaderValue::from_str(&self.method)
             && !method.is_empty()
         {
@@ -96,7 +96,7 @@ impl MessageInfo {
         for (name, value) in name.into_iter().chain(params) {
             len += name.as_str().len() + value.len();
             if value.len() > VALUE_LEN_MAX || len > VALUES_LEN_MAX {
-                return Err(Failure::Unsendable(format!(
+                return Err(RequestError::Unsendable(format!(
                     "the value that the header `{name}` repeats is too long: one such header may \
                      have {VALUE_LEN_MAX} bytes, and all of them together {VALUES_LEN_MAX}"
                 )));
@@ -155,7 +155,7 @@ mod tests {
     async fn only_a_modern_server_gets_headers_that_repeat_the_body() {
         let headers = |version: &str, method: &str| {
             let endpoint = Endpoint::unreachable();
-            endpoint.connection.settle(ProtocolVersion::parse(version).unwrap());
+            endpoint.connection.set_version(ProtocolVersion::parse(version).unwrap());
             let info = MessageInfo { method: method.to_owned(), name: Some("a".to_owned()) };
             let headers = info.headers(&endpoint, &[("mcp-param-b".to_owned(), "b".to_owned())]);
             let headers = headers.unwrap();
@@ -174,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn a_value_that_is_too_long_for_a_header_is_not_sent() {
         let endpoint = Endpoint::unreachable();
-        endpoint.connection.settle(ProtocolVersion::LATEST);
+        endpoint.connection.set_version(ProtocolVersion::LATEST);
         let check = |name: &str, params: &[&str]| {
             let info = MessageInfo { method: "tools/call".to_owned(), name: Some(name.to_owned()) };
             let param =
@@ -186,7 +186,7 @@ mod tests {
         let half = "x".repeat(VALUE_LEN_MAX / 2);
         assert_eq!((check(&fits, &[&half]), check("a", &[&fits, &half])), (Ok(()), Ok(())));
         let is_refused = |outcome, header: &str| match outcome {
-            Err(Failure::Unsendable(why)) => assert!(why.contains(header), "{why}"),
+            Err(RequestError::Unsendable(why)) => assert!(why.contains(header), "{why}"),
             other => panic!("{other:?}"),
         };
         is_refused(check(&over, &[]), "mcp-name");

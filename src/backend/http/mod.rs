@@ -37,8 +37,7 @@ use tokio_util::sync::CancellationToken;
 use self::client::{Client, SendError};
 use self::headers::MessageInfo;
 use self::refusal_probe::RefusalProbe;
-use super::connection::in_flight::Failure;
-use super::connection::{Connection, Options, Outgoing};
+use super::connection::{Connection, ConnectionOptions, Outgoing, RequestError};
 use crate::config::{Secrets, Upstream};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::{Era, method, requests};
@@ -68,7 +67,7 @@ struct Endpoint {
 pub(super) fn open(
     upstream: &Upstream,
     secrets: &Secrets,
-    options: Options,
+    options: ConnectionOptions,
 ) -> Result<(Arc<Connection>, JoinHandle<()>), SetupError> {
     let client = Client::new(upstream, secrets, options.max_in_flight)?;
     let message_len_max = options.line_len_max;
@@ -105,7 +104,7 @@ impl Driver {
         self.messages.spawn(refusal_probe::run(self.endpoint.clone()));
         loop {
             tokio::select! {
-                () = connection.token().cancelled() => break,
+                _ = connection.closed() => break,
                 Some(call) = self.calls.join_next() => {
                     call.map(|id| self.cancels.remove(&id)).ok();
                 }
@@ -122,7 +121,7 @@ impl Driver {
         match outgoing {
             Outgoing::Request { id, frame, headers } => {
                 // The last check before the request is sent drops cancelled and expired calls.
-                if self.endpoint.connection.pending().claim_one(id, tokio::time::Instant::now()) {
+                if self.endpoint.connection.in_flight.claim_one(id, tokio::time::Instant::now()) {
                     let cancel = CancellationToken::new();
                     self.cancels.insert(id, cancel.clone());
                     self.calls.spawn(call::run(self.endpoint.clone(), id, frame, headers, cancel));
@@ -152,7 +151,7 @@ impl Driver {
             let connection = endpoint.connection.clone();
             tokio::select! {
                 () = endpoint.post_message(info, frame) => {}
-                () = connection.token().cancelled() => return,
+                _ = connection.closed() => return,
             }
             self.messages.spawn(notification_stream::listen(endpoint));
         } else {
@@ -193,10 +192,10 @@ impl Endpoint {
 
     /// Retires the connection, because the server has forgotten the session. Returns the failure of
     /// the request, which was not executed.
-    fn retire_session(&self) -> Failure {
+    fn retire_session(&self) -> RequestError {
         let (reason, detail) = ("its session has ended", "the server has ended the session");
         self.connection.retire(reason, detail.to_owned());
-        Failure::Unreached { reason: reason.into(), detail: detail.to_owned() }
+        RequestError::Unreached { reason: reason.into(), detail: detail.to_owned() }
     }
 
     async fn end_session(&self) {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Endpoint;
 use super::sse::SseDecoder;
 use super::stream::{BodyKind, kind_of, read_events};
-use crate::backend::connection::reader::Answers;
+use crate::backend::connection::incoming::ExpectedAnswers;
 
 /// The pause before the stream is opened again. It doubles after each stream that ended early.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -31,9 +31,9 @@ pub(super) async fn listen(endpoint: Arc<Endpoint>) {
                 }
                 if !is_first {
                     // The server may have dropped notifications meanwhile, whatever it replays now.
-                    endpoint.connection.note_missed();
+                    endpoint.connection.note_missed_changes();
                 }
-                read_events(&endpoint, &mut response, &mut decoder, Answers::None).await;
+                read_events(&endpoint, &mut response, &mut decoder, ExpectedAnswers::None).await;
                 decoder.restart();
             }
             // Most often 405: no such stream. If the session has ended, the next call finds out.

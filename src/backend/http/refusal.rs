@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::Endpoint;
 use super::refusal_probe;
 use super::stream::{deliver, read_whole};
-use crate::backend::connection::in_flight::Failure;
-use crate::backend::connection::reader::Answers;
+use crate::backend::connection::RequestError;
+use crate::backend::connection::incoming::ExpectedAnswers;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
@@ -38,10 +38,10 @@ pub(super) async fn handle_refusal(
     mut response: Response,
     method: &str,
     is_in_session: bool,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     // A status is a sign of life. Otherwise an idle server that only refuses would be pinged
     // forever.
-    endpoint.connection.pulse().note_heard();
+    endpoint.connection.liveness.note_output();
     let status = response.status().as_u16();
     let retry_after = match (status, retry_after(response.headers())) {
         (429, None) => Some(PAUSE),
@@ -49,7 +49,7 @@ pub(super) async fn handle_refusal(
     };
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
         endpoint.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
-        return Err(Failure::Http { status, retry_after: Some(retry_after) });
+        return Err(RequestError::Http { status, retry_after: Some(retry_after) });
     }
     let body = timeout(BODY_TIMEOUT, read_whole(&mut response, BODY_LEN_MAX)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
@@ -82,10 +82,10 @@ pub(super) async fn handle_refusal(
                 _ => {}
             }
         }
-        deliver(endpoint, body, Answers::To(id)).await;
+        deliver(endpoint, body, ExpectedAnswers::To(id)).await;
         return Ok(());
     }
-    Err(Failure::Http { status, retry_after })
+    Err(RequestError::Http { status, retry_after })
 }
 
 /// Says what a refusal means for the session.
@@ -180,7 +180,7 @@ mod tests {
                 .await
                 .unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
-            assert_eq!(failure, Failure::Http { status: 429, retry_after });
+            assert_eq!(failure, RequestError::Http { status: 429, retry_after });
             let until = Instant::now() + Duration::from_secs(paused);
             assert_eq!(*endpoint.connection.paused_until().borrow(), Some(until));
         }
@@ -207,7 +207,7 @@ mod tests {
             let failure = handle_refusal(&endpoint, 1, response, method::TOOLS_CALL, false)
                 .await
                 .unwrap_err();
-            assert_eq!(failure, Failure::Http { status, retry_after: wait });
+            assert_eq!(failure, RequestError::Http { status, retry_after: wait });
             let until = wait.map(|wait| Instant::now() + wait);
             assert_eq!(*endpoint.connection.paused_until().borrow(), until);
         }
@@ -222,7 +222,7 @@ mod tests {
             handle_refusal(&endpoint, 1, Response::from(response), method::TOOLS_CALL, false)
                 .await
                 .unwrap_err();
-            assert_eq!(endpoint.connection.pulse().silent_for(), Duration::ZERO, "{status}");
+            assert_eq!(endpoint.connection.liveness.silent_for(), Duration::ZERO, "{status}");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Endpoint;
 use super::call::BAD_REDIRECT;
-use crate::backend::connection::in_flight::{Answer, End, Failure};
+use crate::backend::connection::{Answer, CloseReason, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST};
 use crate::protocol::mcp::requests::Dialect;
@@ -54,9 +54,9 @@ pub(super) fn trigger(endpoint: &Endpoint) {
 
 /// Triggers a probe and waits for its result while the call `id` has time. Returns why the
 /// connection was retired, if it was.
-pub(super) async fn wait(endpoint: &Endpoint, id: u64) -> Option<Failure> {
+pub(super) async fn wait(endpoint: &Endpoint, id: u64) -> Option<RequestError> {
     trigger(endpoint);
-    let deadline = endpoint.connection.pending().deadline(id);
+    let deadline = endpoint.connection.in_flight.deadline(id);
     let left = deadline.map_or(Duration::ZERO, |it| it.duration_since(Instant::now()));
     let mut is_settled = endpoint.refusal_probe.is_settled.subscribe();
     let _ = timeout(WAIT_MAX.min(left / 2), is_settled.wait_for(|it| *it)).await;
@@ -65,12 +65,12 @@ pub(super) async fn wait(endpoint: &Endpoint, id: u64) -> Option<Failure> {
 
 /// Returns the failure to report for the call `id`. A call that was refused before it was executed
 /// counts as unreached if the server refuses everything.
-pub(super) async fn classify(endpoint: &Endpoint, id: u64, failure: Failure) -> Failure {
+pub(super) async fn classify(endpoint: &Endpoint, id: u64, failure: RequestError) -> RequestError {
     if lasting_fault(&failure).is_none() {
         return failure;
     }
     match failure {
-        Failure::Http { status: 400 | 401 | 403..=406 | 410, .. } | Failure::Unreached { .. } => {
+        RequestError::Http { status: 400 | 401 | 403..=406 | 410, .. } | RequestError::Unreached { .. } => {
             wait(endpoint, id).await.unwrap_or(failure)
         }
         _ => {
@@ -122,15 +122,15 @@ async fn probe(endpoint: &Endpoint) -> Option<String> {
 
 /// Returns the reason to report if every request fails like this. Returns `None` for faults that
 /// may pass: too early, too many requests, a lost connection.
-fn lasting_fault(failure: &Failure) -> Option<String> {
+fn lasting_fault(failure: &RequestError) -> Option<String> {
     match failure {
-        Failure::Http { status: 408 | 409 | 425 | 429 | 499, .. }
-        | Failure::Http { status: 503, retry_after: Some(_) } => None,
-        Failure::Http { status, .. } => {
+        RequestError::Http { status: 408 | 409 | 425 | 429 | 499, .. }
+        | RequestError::Http { status: 503, retry_after: Some(_) } => None,
+        RequestError::Http { status, .. } => {
             Some(format!("it answers everything with the HTTP status {status}"))
         }
-        Failure::Unreached { reason, .. } if reason == BAD_REDIRECT => Some(reason.to_string()),
-        Failure::Ended { end: End::Protocol(reason), .. } => Some(reason.clone()),
+        RequestError::Unreached { reason, .. } if reason == BAD_REDIRECT => Some(reason.to_string()),
+        RequestError::Closed { reason: CloseReason::Protocol(reason), .. } => Some(reason.clone()),
         _ => None,
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     /// Returns an endpoint after its handshake, and its outgoing frames.
     fn connected() -> (Arc<Endpoint>, mpsc::Receiver<Outgoing>) {
         let (connection, outgoing) = Connection::new(options(), true);
-        connection.settle(ProtocolVersion::LATEST);
+        connection.set_version(ProtocolVersion::LATEST);
         let endpoint = Arc::new(Endpoint::of(connection));
         tokio::spawn(run(endpoint.clone()));
         (endpoint, outgoing)
@@ -159,44 +159,44 @@ mod tests {
     /// Takes the probe's request and returns its id.
     async fn probed(endpoint: &Endpoint, outgoing: &mut mpsc::Receiver<Outgoing>) -> u64 {
         let Some(Outgoing::Request { id, .. }) = outgoing.recv().await else { panic!("no probe") };
-        assert!(endpoint.connection.pending().claim_one(id, Instant::now()));
+        assert!(endpoint.connection.in_flight.claim_one(id, Instant::now()));
         id
     }
 
-    async fn answer(endpoint: &Endpoint, id: u64, outcome: Result<Answer, Failure>) {
-        endpoint.connection.pending().complete(id, outcome);
+    async fn answer(endpoint: &Endpoint, id: u64, outcome: Result<Answer, RequestError>) {
+        endpoint.connection.in_flight.complete(id, outcome);
         let mut is_settled = endpoint.refusal_probe.is_settled.subscribe();
         is_settled.wait_for(|it| *it).await.unwrap();
     }
 
-    fn http(status: u16) -> Failure {
-        Failure::Http { status, retry_after: None }
+    fn http(status: u16) -> RequestError {
+        RequestError::Http { status, retry_after: None }
     }
 
-    fn unreached(reason: &'static str) -> Failure {
-        Failure::Unreached { reason: reason.into(), detail: String::new() }
+    fn unreached(reason: &'static str) -> RequestError {
+        RequestError::Unreached { reason: reason.into(), detail: String::new() }
     }
 
-    fn error(code: i64) -> Result<Answer, Failure> {
+    fn error(code: i64) -> Result<Answer, RequestError> {
         Ok(Answer::Error(format!(r#"{{"code":{code},"message":"no"}}"#).into()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_retired_if_the_probe_is_refused_too() {
         let second = Some(Duration::from_secs(1));
-        let end = End::Protocol("it makes no sense".to_owned());
+        let end = CloseReason::Protocol("it makes no sense".to_owned());
         for (outcome, reason) in [
             (Err(http(401)), "it answers everything with the HTTP status 401"),
             (Err(http(500)), "it answers everything with the HTTP status 500"),
             (error(UNSUPPORTED_PROTOCOL_VERSION), "it answers everything with the error -32022"),
             (error(INVALID_PARAMS), "it answers everything with the error -32602"),
             (Err(unreached(BAD_REDIRECT)), BAD_REDIRECT),
-            (Err(Failure::Ended { end, written: true }), "it makes no sense"),
+            (Err(RequestError::Closed { reason: end, written: true }), "it makes no sense"),
             (Ok(Answer::Result("{}".into())), ""),
             (error(METHOD_NOT_FOUND), ""),
             (Err(http(429)), ""),
-            (Err(Failure::Http { status: 503, retry_after: second }), ""),
-            (Err(Failure::Expired { written: true }), ""),
+            (Err(RequestError::Http { status: 503, retry_after: second }), ""),
+            (Err(RequestError::Expired { written: true }), ""),
             (Err(unreached("it cannot be reached")), ""),
         ] {
             let (endpoint, mut outgoing) = connected();
@@ -204,7 +204,7 @@ mod tests {
             let id = probed(&endpoint, &mut outgoing).await;
             answer(&endpoint, id, outcome).await;
             match endpoint.connection.retired() {
-                Some(Failure::Unreached { reason: given, .. }) => assert_eq!(given, reason),
+                Some(RequestError::Unreached { reason: given, .. }) => assert_eq!(given, reason),
                 retired => assert_eq!((retired, reason), (None, "")),
             }
         }
@@ -249,7 +249,7 @@ mod tests {
     async fn neither_the_handshake_nor_the_probe_itself_triggers_a_probe() {
         let endpoint = Endpoint::unreachable();
         assert!(!is_relevant(&endpoint, method::TOOLS_CALL));
-        endpoint.connection.settle(ProtocolVersion::LATEST);
+        endpoint.connection.set_version(ProtocolVersion::LATEST);
         assert!(
             is_relevant(&endpoint, method::TOOLS_CALL)
                 && !is_relevant(&endpoint, method::TOOLS_LIST)

@@ -9,7 +9,8 @@ use tokio::time::{Instant, timeout};
 use super::Endpoint;
 use super::client::causes;
 use super::sse::{Item, SseDecoder};
-use crate::backend::connection::reader::{Answers, Garbage, Taken, take_message};
+use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind, take_message};
+use crate::backend::connection::reader::GarbageCounter;
 
 /// Time to read what follows an answer. A drained connection can be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -72,10 +73,10 @@ pub(super) async fn read_events(
     endpoint: &Endpoint,
     response: &mut Response,
     decoder: &mut SseDecoder,
-    answers: Answers,
+    answers: ExpectedAnswers,
 ) -> BodyEnd {
     let mut items = vec![];
-    let mut garbage = Garbage::new();
+    let mut garbage = GarbageCounter::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => decoder.push(&chunk, &mut items),
@@ -87,15 +88,15 @@ pub(super) async fn read_events(
                 Item::Message(message) => {
                     let len = message.len();
                     match deliver(endpoint, message, answers).await {
-                        Taken::Answer => return BodyEnd::Answered,
-                        Taken::Garbage if garbage.floods(len, Instant::now()) => {
+                        MessageKind::Answer => return BodyEnd::Answered,
+                        MessageKind::Garbage if garbage.is_flood(len, Instant::now()) => {
                             return BodyEnd::Flood;
                         }
-                        Taken::Garbage | Taken::Other => {}
+                        MessageKind::Garbage | MessageKind::Other => {}
                     }
                 }
-                Item::TooLarge if answers == Answers::None => {
-                    endpoint.connection.metrics().too_long_lines.inc();
+                Item::TooLarge if answers == ExpectedAnswers::None => {
+                    endpoint.connection.metrics.too_long_lines.inc();
                 }
                 Item::TooLarge => return BodyEnd::TooLarge,
             }
@@ -104,8 +105,8 @@ pub(super) async fn read_events(
 }
 
 /// Delivers one message and returns what it was.
-pub(super) async fn deliver(endpoint: &Endpoint, message: Vec<u8>, answers: Answers) -> Taken {
-    endpoint.connection.pulse().note_heard();
+pub(super) async fn deliver(endpoint: &Endpoint, message: Vec<u8>, answers: ExpectedAnswers) -> MessageKind {
+    endpoint.connection.liveness.note_output();
     take_message(&endpoint.connection, message.into(), answers).await
 }
 

@@ -134,7 +134,7 @@ impl Pins {
         pinned.tell(server);
         pinned.is_known.send_replace(is_known);
         for connection in changed {
-            connection.audience.changes.list_changed(List::Tools);
+            connection.recipients.changes.list_changed(List::Tools);
         }
     }
 

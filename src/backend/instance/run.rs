@@ -11,9 +11,9 @@ use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
-use crate::backend::stdio::process::{Process, exited};
+use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{About, Environment, Ready, http};
 use crate::common::ids::ServerId;
@@ -38,15 +38,15 @@ pub struct Launch {
     /// Which run of the server it makes.
     pub generation: u64,
     /// Who hears what the server says beyond its answers.
-    pub audience: Audience,
+    pub recipients: Recipients,
     /// Keeps what a process last writes to standard error; for the operator only.
     pub stderr: StderrTail,
 }
 
 impl Launch {
     /// The only one.
-    pub fn only(audience: Audience) -> Self {
-        Self { generation: 1, audience, stderr: StderrTail::default() }
+    pub fn only(recipients: Recipients) -> Self {
+        Self { generation: 1, recipients, stderr: StderrTail::default() }
     }
 }
 
@@ -82,14 +82,14 @@ impl Run {
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let Launch { generation, audience, stderr } = launch;
+        let Launch { generation, recipients, stderr } = launch;
         let options = ConnectionOptions {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
             ids: (environment.ids)(),
-            audience,
+            recipients,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
         };
@@ -119,11 +119,11 @@ impl Run {
                 if let (Some(CloseReason::Exited(_)), Peer::Process(process)) = (connection.close_reason(), &peer)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
-                    error = StartError::new(&exit, &exit);
+                    error = StartError::new(&exit.to_string(), &exit.to_string());
                 }
                 connection.close(&CloseReason::Stopped);
                 if !stop.is_cancelled() {
-                    peer.tell_to_end();
+                    peer.terminate();
                 }
                 Err(StartError { stderr: peer.leave().await, ..error })
             }
@@ -139,7 +139,7 @@ impl Run {
             // from the guard holds the pipe; nobody must wait for that.
             exit = self.peer.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&CloseReason::Exited(exit));
+                    connection.close(&CloseReason::Exited(exit.to_string()));
                 }
                 connection.closed().await
             }
@@ -157,7 +157,7 @@ impl Run {
     /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
     pub fn give_up(&self, end: &CloseReason) {
         self.ready.connection.close(end);
-        self.peer.tell_to_end();
+        self.peer.terminate();
     }
 
     /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
@@ -211,7 +211,7 @@ impl Peer {
         let (greeting, setting) = match &server.transport {
             config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
             config::Transport::Http(upstream) => {
-                (http::greet(connection, upstream.init_timeout).await, "init_timeout")
+                (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
             }
         };
         greeting.map_err(|error| match error {
@@ -221,7 +221,7 @@ impl Peer {
     }
 
     /// Done when the process has ended; tells how.
-    async fn exited(&self) -> String {
+    async fn exited(&self) -> ExitReason {
         match self {
             Self::Process(process) => exited(process.exit()).await,
             Self::Http(_) => std::future::pending().await,
@@ -229,9 +229,9 @@ impl Peer {
     }
 
     /// Does not wait until it notices that nobody talks to it any more.
-    fn tell_to_end(&self) {
+    fn terminate(&self) {
         if let Self::Process(process) = self {
-            process.tell_to_end();
+            process.terminate();
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
                 ..config::Server::new(Transport::Stdio(Program::default()))
             };
             let (secrets, environment) = (Arc::default(), environment());
-            let launch = Launch::only(Audience::new(id.clone(), None));
+            let launch = Launch::only(Recipients::new(id.clone(), None));
             let never = CancellationToken::new();
             let start = Run::start(&id, &server, &secrets, &environment, launch, &never);
             let started = timeout(Duration::from_secs(10), start).await.expect("it is given up");

@@ -13,7 +13,7 @@ use super::handshake::describe;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::pins::Hash;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
@@ -250,7 +250,7 @@ impl ToolSet {
         checks_headers: bool,
     ) -> Result<(Self, Option<String>), ListError> {
         let server = server.clone();
-        aside_if_long(page.len(), move || {
+        offload_if_long(page.len(), move || {
             let cursor = self.add_page(&page, &server, checks_headers)?;
             Ok((self, cursor))
         })

@@ -8,8 +8,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::backend::connection::in_flight::End;
-use crate::backend::connection::liveness::Pulse;
+use crate::backend::connection::CloseReason;
+use crate::backend::connection::liveness::Liveness;
 use crate::backend::connection::{Connection, Outgoing};
 use crate::protocol::mcp::requests;
 
@@ -30,7 +30,7 @@ pub(crate) async fn run(
         while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
             // The scheduler runs this task as soon as the first frame is queued. Yielding lets
             // other callers queue their frames first, so that one write serves many.
-            if connection.in_flight() > 1 {
+            if connection.in_flight_len() > 1 {
                 tokio::task::yield_now().await;
                 take_waiting(&mut frames, &mut frames_taken);
             }
@@ -39,16 +39,16 @@ pub(crate) async fn run(
                     frames_taken.drain(..batch_len(&frames_taken)).collect();
                 // The last check before the write drops calls that were cancelled or expired.
                 let now = Instant::now();
-                let number = connection.pending().claim(&mut batch, Outgoing::claimed, now);
-                connection.pulse().note_writing(now, number);
-                let written = write_batch(&mut input, &mut buffer, &batch, connection.pulse());
+                let number = connection.in_flight.claim(&mut batch, Outgoing::claimed, now);
+                connection.liveness.note_write_begun(now, number);
+                let written = write_batch(&mut input, &mut buffer, &batch, &connection.liveness);
                 if let Err(unwritten) = written.await {
                     if unwritten.nothing_written {
-                        connection.pending().unclaim(batch.iter().filter_map(Outgoing::claimed));
+                        connection.in_flight.unclaim(batch.iter().filter_map(Outgoing::claimed));
                     }
                     return Err(unwritten.error);
                 }
-                connection.pulse().note_written();
+                connection.liveness.note_write_done();
             }
         }
         Ok::<(), std::io::Error>(())
@@ -56,9 +56,9 @@ pub(crate) async fn run(
     tokio::select! {
         Err(error) = write_all => {
             let reason = format!("its input cannot be written: {}", error.kind());
-            connection.close(&End::Exited(reason));
+            connection.close(&CloseReason::Exited(reason));
         }
-        () = connection.token().cancelled() => {}
+        _ = connection.closed() => {}
     }
 }
 
@@ -91,7 +91,7 @@ async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
-    pulse: &Pulse,
+    pulse: &Liveness,
 ) -> Result<(), Unwritten> {
     match batch {
         [] => Ok(()),
@@ -107,7 +107,7 @@ async fn write_batch(
 async fn write(
     input: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    pulse: &Pulse,
+    pulse: &Liveness,
 ) -> Result<(), Unwritten> {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -117,7 +117,7 @@ async fn write(
             len => len,
         };
         if taken < bytes.len() {
-            pulse.note_read();
+            pulse.note_write_progress();
         }
     }
     input.flush().await.map_err(|error| Unwritten { error, nothing_written: false })

@@ -112,7 +112,7 @@ impl Keeper {
             };
             let Some(next) = next else { return };
             // What the server remembered of its one client is gone: the client has to begin again.
-            if let Some(client) = &self.backend.audience.client
+            if let Some(client) = &self.backend.recipients.client
                 && client.has_ended()
             {
                 return;
@@ -135,13 +135,13 @@ impl Keeper {
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
-        let audience = backend.audience.clone();
+        let recipients = backend.recipients.clone();
         let start = Run::start(
             &backend.id,
             &backend.config,
             &backend.secrets,
             &backend.environment,
-            Launch { generation: self.generation, audience, stderr },
+            Launch { generation: self.generation, recipients, stderr },
             &self.stop,
         );
         tokio::pin!(start);
@@ -191,7 +191,7 @@ impl Keeper {
                 }
                 Left::Worn(why) => {
                     let server = &self.backend.id;
-                    if self.backend.audience.client.is_some() {
+                    if self.backend.recipients.client.is_some() {
                         tracing::info!(%server, %why, "a session ends with its process of server `{server}`");
                         self.stop(serving.run).await;
                         return None;
@@ -268,7 +268,7 @@ impl Keeper {
 
     /// What is left of a run that has failed.
     async fn bury(&self, run: Run, end: &CloseReason) {
-        if let Some(client) = &self.backend.audience.client {
+        if let Some(client) = &self.backend.recipients.client {
             client.end();
         }
         let (server, reason) = (&self.backend.id, end.reason());

@@ -35,8 +35,8 @@ impl Keeper {
         }
         self.may_leave().await;
         let why = worn(&self.backend.config.recycle, run, load, *since, *lifetime).await;
-        if let Some(client) = &self.backend.audience.client {
-            while !client.end_if_nothing_is_asked() {
+        if let Some(client) = &self.backend.recipients.client {
+            while !client.end_if_no_request() {
                 sleep(LOOK_AGAIN).await;
             }
         }
@@ -159,7 +159,7 @@ impl Keeper {
     /// client has to begin again: another would know nothing of what this one was told.
     pub(super) fn leave(&self, serving: Serving, reason: &str) {
         let server = &self.backend.id;
-        match &self.backend.audience.client {
+        match &self.backend.recipients.client {
             Some(client) if serving.run.ready.dialect.version().era() == Era::Legacy => {
                 client.end();
                 tracing::warn!(%server, %reason, "a session ends with its connection to server `{server}`");

@@ -110,7 +110,7 @@ fn remove_unchanged(
 }
 
 fn refuse_if_in_file(app: &AppState, id: &TenantId) -> Result<(), HttpError> {
-    if app.directory.is_of_file(id) {
+    if app.directory.is_in_file(id) {
         Err(HttpError::InConfigurationFile(id.clone()))
     } else {
         Ok(())

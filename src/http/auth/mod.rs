@@ -124,7 +124,7 @@ async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
 
 async fn holder(app: &AppState, text: &str) -> Result<Arc<Key>, HttpError> {
     let key = ApiKey::parse(text).ok_or_else(|| invalid_credential(app))?;
-    app.directory.holder(&key).await.map_err(|error| match error {
+    app.directory.authenticate(&key).await.map_err(|error| match error {
         KeyError::Invalid => invalid_credential(app),
         KeyError::Unavailable => HttpError::AuthUnavailable,
     })

@@ -28,9 +28,9 @@ impl<'a> StorePermit<'a> {
         server: &str,
     ) -> Result<Self, CallError> {
         let limits = &caller.tenant.limits;
-        let mut admission = limits.enter().await?;
+        let mut admission = limits.admit_tenant().await?;
         let rate_status = limits.admit(&mut admission, server, None).await?;
-        let own = wait(&caller.tenant.at_store).await.map_err(|_| CallError::TenantBusy {
+        let own = wait(&caller.tenant.store_permits).await.map_err(|_| CallError::TenantBusy {
             detail: "another request of yours uses the store; wait until it is done".into(),
             rate_status,
         })?;

@@ -14,7 +14,7 @@ use crate::gateway::{Ask, Call, CallError, Caller, ToolName};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::jsonrpc::rewrite::MemberChange;
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::{Era, LogLevel, meta, method, names};
@@ -105,7 +105,7 @@ impl Forward {
             _ => Ask::Method(method),
         };
         let call = Call {
-            id: CallId::new(),
+            id: CallId::generate(),
             server: subject.server,
             ask,
             others,
@@ -176,8 +176,8 @@ fn reference<'a>(
     let reference = params.get("ref").ok_or(ParamsError::Missing("ref"))?;
     let error = |error| RpcError::from(ParamsError::Members { at: "params.ref", error });
     let members = Members::parse(reference.get()).map_err(error)?;
-    if let Some(twin) = members.folded_twin(&["type", "name", "uri"]) {
-        return Err(ParamsError::Twin { at: "params.ref", name: twin.to_owned() }.into());
+    if let Some(twin) = members.case_variant(&["type", "name", "uri"]) {
+        return Err(ParamsError::CaseVariant { at: "params.ref", name: twin.to_owned() }.into());
     }
     let member = match members.get("type").and_then(text_of).as_deref() {
         Some("ref/prompt") => Some("name"),
@@ -211,7 +211,7 @@ fn others(
                     let reference = params.get("ref").map_or("{}", RawValue::get);
                     let reference = Members::parse(reference)
                         .map_err(|error| ParamsError::Members { at: "params.ref", error })?;
-                    reference.rewrite(|_, _| Change::Keep, &[(member, &name)])
+                    reference.rewrite(|_, _| MemberChange::Keep, &[(member, &name)])
                 }),
             };
             format!(",\"{member}\":{value}{}", params.others(&[member, "requestState"]))

@@ -19,7 +19,7 @@ use super::rpc::RpcError;
 use super::{Asking, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::Front;
 use crate::http::auth::credential;
@@ -27,7 +27,7 @@ use crate::http::rest::call::asked_timeout;
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::jsonrpc::rewrite::MemberChange;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
@@ -206,7 +206,7 @@ impl List {
         page: Bytes,
         kind: Kind,
     ) -> Result<(Self, Option<String>), RpcError> {
-        aside_if_long(page.len(), move || {
+        offload_if_long(page.len(), move || {
             let page = std::str::from_utf8(&page).expect("looked at by the gateway");
             let cursor = self.add_page(page, kind)?;
             Ok((self, cursor))
@@ -316,9 +316,9 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
     Some(members.rewrite(
         |member, _| {
             if member == kind.key() {
-                Change::Replace(Cow::Owned(name.clone()))
+                MemberChange::Replace(Cow::Owned(name.clone()))
             } else {
-                Change::Keep
+                MemberChange::Keep
             }
         },
         &[],
@@ -329,7 +329,7 @@ fn renamed(item: &str, kind: Kind, name: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
 
     #[test]
     fn only_a_long_page_is_read_aside() {
@@ -342,7 +342,7 @@ mod tests {
             };
             assert_eq!(list.items.len(), 1);
         };
-        assert!(!is_done_aside(read(LONG)));
-        assert!(is_done_aside(read(LONG + 1)));
+        assert!(!is_offloaded(read(LONG)));
+        assert!(is_offloaded(read(LONG + 1)));
     }
 }

@@ -15,11 +15,11 @@ use super::stream::sse;
 use super::translate::Reshape;
 use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
 use crate::http::rest::call::{ATTEMPTS, CALL_ID, call_id_value};
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// How long a request may be silent before its response begins.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -33,7 +33,7 @@ type Running = Pin<Box<dyn Future<Output = Option<Answered>> + Send>>;
 struct Answered {
     status: StatusCode,
     message: Bytes,
-    standing: Standing,
+    rate_status: RateStatus,
     attempts: u32,
 }
 
@@ -142,12 +142,12 @@ pub(super) async fn respond_at_once(
 impl Reshape {
     /// The answer; a long one is written aside.
     async fn answer(self: Arc<Self>, outcome: Result<Reply, CallError>) -> Answered {
-        let (standing, attempts, len) = match &outcome {
-            Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
-            Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
+        let (rate_status, attempts, len) = match &outcome {
+            Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
+            Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = aside_if_long(len, move || self.message(outcome)).await;
-        Answered { status, message, standing, attempts }
+        let (status, message) = offload_if_long(len, move || self.message(outcome)).await;
+        Answered { status, message, rate_status, attempts }
     }
 }
 
@@ -155,7 +155,7 @@ impl Answered {
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
-        rate_headers(response.headers_mut(), &self.standing);
+        rate_headers(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
@@ -182,7 +182,7 @@ mod tests {
                 era: Era::Modern,
                 queue: Duration::ZERO,
                 backend: Duration::ZERO,
-                standing: Standing::default(),
+                rate_status: RateStatus::default(),
                 attempts: 1,
             };
             let reshape = Reshape {
@@ -197,7 +197,7 @@ mod tests {
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();
             assert_eq!(message["result"], serde_json::json!({"a": fill}));
         };
-        assert!(!is_done_aside(answer(LONG)));
-        assert!(is_done_aside(answer(LONG + 1)));
+        assert!(!is_offloaded(answer(LONG)));
+        assert!(is_offloaded(answer(LONG + 1)));
     }
 }

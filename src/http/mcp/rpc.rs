@@ -16,7 +16,7 @@ use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{
     Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
 };
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// An error, as a client of either era reads it.
 #[derive(Debug)]
@@ -29,14 +29,14 @@ pub(super) struct RpcError {
     /// The same where only a modern client can be told so.
     modern_status: Option<StatusCode>,
     /// Where the tenant stands with its rates, if it is to be told.
-    standing: Standing,
+    rate_status: RateStatus,
 }
 
 impl RpcError {
     /// With the status that a modern client gets for this code, and no more than the code to go by.
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        let (message, standing) = (message.into(), Standing::default());
-        Self { code, message, data: None, status: None, modern_status: None, standing }
+        let (message, rate_status) = (message.into(), RateStatus::default());
+        Self { code, message, data: None, status: None, modern_status: None, rate_status }
     }
 
     pub(super) fn invalid_params(message: impl Into<String>) -> Self {
@@ -73,8 +73,8 @@ impl RpcError {
     }
 
     /// With where the tenant stands with its rates.
-    pub(super) fn with_standing(self, standing: Standing) -> Self {
-        Self { standing, ..self }
+    pub(super) fn with_rate_status(self, rate_status: RateStatus) -> Self {
+        Self { rate_status, ..self }
     }
 
     /// The message as JSON. Without an id that could be read, JSON-RPC answers with `null`.
@@ -120,7 +120,7 @@ impl RpcError {
 
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
-        rate_headers(response.headers_mut(), &self.standing);
+        rate_headers(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -153,14 +153,14 @@ impl From<CallError> for RpcError {
         // Of all attempts; what follows is about the last.
         let (attempts, executed) = (error.attempts(), error.executed());
         let is_retryable = error.is_retryable();
-        let standing = error.standing().cloned().unwrap_or_default();
+        let rate_status = error.rate_status().cloned().unwrap_or_default();
         let error = error.into_last();
         let code = match &error {
             // What the server said is passed on as it is.
             CallError::Backend(_) => {
                 let CallError::Backend(error) = error else { unreachable!("just seen") };
                 let (code, message, data) = (error.code, error.message, error.data);
-                return Self { data, standing, ..Self::new(code, message) };
+                return Self { data, rate_status, ..Self::new(code, message) };
             }
             CallError::HeaderMismatch(_) => HEADER_MISMATCH,
             CallError::InvalidRequest(_) => INVALID_REQUEST,
@@ -182,7 +182,7 @@ impl From<CallError> for RpcError {
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
         }
-        Self::new(code, error.to_string()).with_data(&data).with_standing(standing)
+        Self::new(code, error.to_string()).with_data(&data).with_rate_status(rate_status)
     }
 }
 

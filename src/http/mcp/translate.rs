@@ -11,7 +11,7 @@ use crate::backend::connection::call_notifications::CallNotification;
 use crate::gateway::{CallError, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::{Change, with_first_member};
+use crate::protocol::jsonrpc::rewrite::{MemberChange, with_first_member};
 use crate::protocol::mcp::results::ResultKind;
 use crate::protocol::mcp::{Era, RESOURCE_NOT_FOUND, meta, method};
 
@@ -103,7 +103,7 @@ impl Reshape {
         let sealed = self.state.as_ref().and_then(|sealer| sealer.seal(&state));
         let sealed = sealed.ok_or_else(|| broken("its `requestState` is too long"))?;
         let sealed = Value::from(sealed).to_string();
-        Ok(members.rewrite(|_, _| Change::Keep, &[("requestState", &sealed)]))
+        Ok(members.rewrite(|_, _| MemberChange::Keep, &[("requestState", &sealed)]))
     }
 
     /// A resource that is not there has another code in each era.
@@ -121,13 +121,13 @@ impl Reshape {
 fn replace(object: &Bytes, name: &str, value: &str) -> Option<String> {
     let object = text(object);
     let members = Members::parse(&object).ok()?;
-    Some(members.rewrite(|_, _| Change::Keep, &[(name, value)]))
+    Some(members.rewrite(|_, _| MemberChange::Keep, &[(name, value)]))
 }
 
 fn drop_members(object: &str, names: &[&str]) -> String {
     match Members::parse(object) {
         Ok(members) => members.rewrite(
-            |name, _| if names.contains(&name) { Change::Drop } else { Change::Keep },
+            |name, _| if names.contains(&name) { MemberChange::Drop } else { MemberChange::Keep },
             &[],
         ),
         Err(_) => object.to_owned(),

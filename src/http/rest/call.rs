@@ -34,7 +34,7 @@ pub(crate) async fn call_tool(
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
 ) -> Response<Body> {
-    let id = CallId::new();
+    let id = CallId::generate();
     let (caller, call) = match read_request(&app, id, caller, path, request).await {
         Ok(read) => read,
         Err(error) => {

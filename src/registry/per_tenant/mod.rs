@@ -28,7 +28,7 @@ use self::table::{Process, Table};
 use super::backend_ref::Lease;
 use super::{NoProcess, Own, Source};
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::service::Service;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, TenantId};
@@ -195,7 +195,7 @@ impl PerTenant {
 
     /// Whether a process, whatever its configuration, was started with what the tenant has stored now, and takes calls.
     fn serves(&self, process: &Process, tenant: &TenantId) -> bool {
-        process.serves(self.vault.of(tenant, &self.id).as_ref())
+        process.serves(self.vault.sealed_set(tenant, &self.id).as_ref())
     }
 
     fn backend(
@@ -205,9 +205,9 @@ impl PerTenant {
         service: Service,
     ) -> Arc<Backend> {
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
-        let audience = Audience { changes, client: None };
+        let recipients = Recipients { changes, client: None };
         let (id, environment) = (self.id.clone(), self.environment.clone());
-        Backend::with(id, config, environment, Arc::new(secrets), audience, service)
+        Backend::with(id, config, environment, Arc::new(secrets), recipients, service)
     }
 
     /// The one that takes the place of the tenant's process as soon as it is ready.
@@ -241,7 +241,7 @@ impl PerTenant {
 
     /// What the tenant has stored, if that is of interest.
     fn sealed_of(&self, tenant: &TenantId) -> Option<Arc<SealedSet>> {
-        if self.names.is_empty() { None } else { self.vault.of(tenant, &self.id) }
+        if self.names.is_empty() { None } else { self.vault.sealed_set(tenant, &self.id) }
     }
 
     fn life(&self, tenant: TenantId, process: Process) -> Running {

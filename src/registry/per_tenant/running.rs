@@ -113,7 +113,7 @@ impl Running {
         let is_current = table.current(&self.tenant).is_none_or(|it| it.is(&self.process));
         match self.process.usage.idle_since() {
             Some(since) if since + idle_timeout > now => Some(since + idle_timeout),
-            Some(_) if is_current && !backend.changes().is_heard() => {
+            Some(_) if is_current && !backend.changes().has_listeners() => {
                 self.process.leave.cancel();
                 None
             }
@@ -126,7 +126,7 @@ impl Running {
         if self.process.names.is_empty() {
             return pending().await;
         }
-        let mut moved = self.vault.moved();
+        let mut moved = self.vault.changed();
         while !self.is_outdated() {
             if moved.changed().await.is_err() {
                 return pending().await;
@@ -138,7 +138,7 @@ impl Running {
 
     fn is_outdated(&self) -> bool {
         let _table = self.table.lock();
-        let now = self.vault.of(&self.tenant, &self.server);
+        let now = self.vault.sealed_set(&self.tenant, &self.server);
         if SealedSet::is_same(self.process.sealed.as_ref(), now.as_ref(), &self.process.names) {
             return false;
         }

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::app::App;
-use trunkline::app::config_watch::Watch;
+use trunkline::app::config_watch::ConfigWatch;
 
 use super::{Api, Fake, Setup, TRUNKLINE, eventually, in_time, processes};
 
@@ -26,11 +26,11 @@ pub struct Gateway {
 
 impl Gateway {
     pub(super) async fn start(setup: Setup) -> Self {
-        let watch = Watch::new(setup.sources());
+        let watch = ConfigWatch::new(setup.sources());
         let config = trunkline::config::load(watch.sources()).unwrap();
         let reload = Arc::new(Notify::new());
         let app = App::build(config, TRUNKLINE.into()).await.unwrap();
-        let app = app.watching(watch, reload.clone());
+        let app = app.with_config_watch(watch, reload.clone());
         let (addr, ops_addr) = (app.addr().unwrap(), app.ops_addr());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(app.run(shutdown.clone().cancelled_owned()));

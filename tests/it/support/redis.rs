@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::config::Secret;
 use trunkline::telemetry::metrics::Metrics;
-use trunkline::tenants::limits::{Limits, Shared};
+use trunkline::tenants::limits::{Limits, SharedLimits};
 
 use super::{LIMIT, eventually, kill, metrics, missing};
 
@@ -113,7 +113,7 @@ impl Drop for Redis {
 /// The shared limits of one gateway.
 pub struct Replica {
     /// The limits.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedLimits>,
     metrics: Metrics,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -128,7 +128,7 @@ impl Replica {
 
     fn start_with(redis: &Redis, answer_timeout: Duration) -> Self {
         let metrics = Metrics::new();
-        let shared = Shared::connect(&redis.url(), answer_timeout, &metrics).unwrap();
+        let shared = SharedLimits::connect(&redis.url(), answer_timeout, &metrics).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn(shared.clone().run(stop.clone()));
         Self { shared, metrics, stop, task }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::{Event, Listener};
-use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::backend::connection::call_notifications::{CallNotification, NotificationListener};
+use crate::backend::connection::{Answer, RequestError};
 use crate::common::ids::{CallId, TenantId};
 use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -21,7 +21,7 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A request that the server has accepted. Dropping it cancels it.
 pub(super) struct ListenRequest {
-    answer: Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send>>,
+    answer: Pin<Box<dyn Future<Output = Result<Answer, RequestError>> + Send>>,
 }
 
 pub(super) enum ListenError {
@@ -41,9 +41,9 @@ impl ListenRequest {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
         let mut ticket = connection
-            .register(TenantId::gateway(), CallId::new(), deadline, None)
+            .register(NewCall::gateway(deadline))
             .map_err(failed)?;
-        let (listener, mut events) = Listener::new(None);
+        let (listener, mut events) = NotificationListener::new(None);
         ticket.listen(listener);
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
@@ -61,7 +61,7 @@ impl ListenRequest {
             None => None,
         };
         let resources = acknowledged.and_then(|event| match event {
-            Event::Acknowledged(params) => acknowledged_resources(&params),
+            CallNotification::Acknowledged(params) => acknowledged_resources(&params),
             _ => None,
         });
         Ok((Self { answer }, resources))
@@ -92,7 +92,7 @@ fn acknowledged_resources(params: &[u8]) -> Option<BTreeSet<String>> {
 
 impl ListenError {
     /// Classifies an answer that came instead of an acknowledgement.
-    fn of(answer: Result<Answer, Failure>) -> Self {
+    fn of(answer: Result<Answer, RequestError>) -> Self {
         match answer {
             Err(failure) if !is_final(&failure) => Self::Failed,
             answer => Self::Refused(match read(answer) {
@@ -105,12 +105,12 @@ impl ListenError {
 
 /// Returns whether a retry is of no use. Other statuses may come from a proxy that fails for a
 /// time.
-fn is_final(failure: &Failure) -> bool {
+fn is_final(failure: &RequestError) -> bool {
     match failure {
-        Failure::Http { status, retry_after: None } => {
+        RequestError::Http { status, retry_after: None } => {
             matches!(status, 400..=499 | 501) && !matches!(status, 408 | 425)
         }
-        Failure::Unsendable(_) => true,
+        RequestError::Unsendable(_) => true,
         _ => false,
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_refusal_is_distinguished_from_a_failure_that_may_pass() {
         let is_refused = |failure| matches!(ListenError::of(Err(failure)), ListenError::Refused(_));
-        let http = |status, retry_after| Failure::Http { status, retry_after };
+        let http = |status, retry_after| RequestError::Http { status, retry_after };
         for status in [400, 401, 404, 405, 501] {
             assert!(is_refused(http(status, None)), "{status}");
         }
@@ -131,7 +131,7 @@ mod tests {
         }
         assert!(!is_refused(http(429, Some(Duration::from_secs(1)))));
         let reason = "it cannot be reached".into();
-        assert!(!is_refused(Failure::Unreached { reason, detail: String::new() }));
+        assert!(!is_refused(RequestError::Unreached { reason, detail: String::new() }));
         assert!(matches!(
             ListenError::of(Ok(Answer::Result("{}".into()))),
             ListenError::Refused(_)

@@ -23,7 +23,7 @@ use self::retry::{Backoff, FailedResources};
 use self::tenant_rotation::TenantRotation;
 use super::Changes;
 use crate::backend::Ready;
-use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::backend::connection::{Answer, RequestError};
 use crate::common::ids::TenantId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
@@ -280,7 +280,7 @@ fn list_filter(ready: &Ready) -> Value {
     filter
 }
 
-fn read(answer: Result<Answer, Failure>) -> Result<(), ErrorObject> {
+fn read(answer: Result<Answer, RequestError>) -> Result<(), ErrorObject> {
     match answer {
         Ok(Answer::Result(_)) => Ok(()),
         Ok(Answer::Error(refused)) => Err(serde_json::from_slice(&refused)

@@ -14,7 +14,7 @@ use crate::protocol::mcp::ProtocolVersion;
 use crate::protocol::mcp::requests::{CallMeta, Dialect};
 
 fn connect(pipe_len: usize) -> (Arc<Connection>, Peer) {
-    testing::connect(pipe_len, Audience::new(ServerId::parse("test").unwrap(), None))
+    testing::connect(pipe_len, Recipients::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn in_secs(seconds: u64) -> Instant {
@@ -336,16 +336,16 @@ async fn missed_changes_are_told_of_the_lists_that_the_server_announces() {
         (Lists { tools: true, prompts: true, resources: false }, true),
         (Lists { tools: false, prompts: true, resources: true }, false),
     ] {
-        let audience = Audience::new(ServerId::parse("test").unwrap(), None);
-        let (changes, mailbox) = (audience.changes.clone(), Arc::new(Mailbox::default()));
+        let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
+        let (changes, mailbox) = (recipients.changes.clone(), Arc::new(Mailbox::default()));
         let _heard = changes.subscribe(TenantId::gateway(), mailbox.clone(), Lists::ALL);
-        let (connection, _peer) = testing::connect(256, audience);
+        let (connection, _peer) = testing::connect(256, recipients);
         connection.set_announced_lists(lists);
         connection.note_missed_changes();
         let mut told = Lists::default();
         while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
             let Change::List(list) = change else { panic!("{change:?}") };
-            *told.slot(list) = true;
+            *told.flag_mut(list) = true;
         }
         assert_eq!(told, lists);
         let is_listed = timeout(Duration::ZERO, connection.tools_changed()).await.is_ok();

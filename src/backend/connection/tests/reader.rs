@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
 
 use super::*;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::ServerId;
 use crate::common::offload::LONG;
-use crate::common::offload::testing::is_done_aside;
+use crate::common::offload::testing::is_offloaded;
 
 fn connection() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,6 +45,6 @@ fn only_a_long_message_is_offloaded() {
             MessageKind::Garbage
         );
     };
-    assert!(!is_done_aside(read(LONG)));
-    assert!(is_done_aside(read(LONG + 1)));
+    assert!(!is_offloaded(read(LONG)));
+    assert!(is_offloaded(read(LONG + 1)));
 }

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::testing::options;
 use crate::protocol::mcp::ProtocolVersion;
 
@@ -43,9 +43,9 @@ async fn closing_does_not_wait_for_a_server_that_never_accepts_initialized() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let (connection, driving) = open(&upstream(&url), &Secrets::new(), options()).unwrap();
-    connection.settle(ProtocolVersion::LATEST_LEGACY);
+    connection.set_version(ProtocolVersion::LATEST_LEGACY);
     connection.notify(requests::initialized());
     let _never_answered = listener.accept().await.unwrap();
-    connection.close(&End::Stopped);
+    connection.close(&CloseReason::Stopped);
     timeout(A_MINUTE / 6, driving).await.expect("the driver waits for the server").unwrap();
 }

@@ -1,10 +1,10 @@
 //! Lists of a server that is played by the test.
 
 use super::*;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::testing::{LINE_LEN_MAX, PIPE_LEN, Peer, connect, environment};
 use crate::common::offload::LONG;
-use crate::common::offload::testing::is_done_aside;
+use crate::common::offload::testing::is_offloaded;
 use crate::protocol::mcp::ProtocolVersion;
 
 /// Longer than anything may take here.
@@ -16,7 +16,7 @@ fn server() -> ServerId {
 
 /// Lists what `answer` says, page by page.
 async fn list(answer: impl Fn(usize) -> String) -> Result<Arc<ToolSet>, ListError> {
-    let (connection, mut peer) = connect(PIPE_LEN, Audience::new(server(), None));
+    let (connection, mut peer) = connect(PIPE_LEN, Recipients::new(server(), None));
     let dialect = Dialect::new(ProtocolVersion::LATEST_LEGACY);
     let (deadline, server, environment) = (Instant::now() + A_MINUTE, server(), environment());
     let listing = ToolSet::list(&connection, &dialect, deadline, &server, &environment, false);
@@ -62,6 +62,6 @@ fn only_a_long_page_is_read_aside() {
             ToolSet::default().with_page(page.into(), &server(), false).await.unwrap();
         assert_eq!(cursor, Some(next));
     };
-    assert!(!is_done_aside(read(LONG)));
-    assert!(is_done_aside(read(LONG + 1)));
+    assert!(!is_offloaded(read(LONG)));
+    assert!(is_offloaded(read(LONG + 1)));
 }

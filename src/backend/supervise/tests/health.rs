@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::connection::Answer;
 use crate::backend::queue::Queue;
@@ -30,7 +30,7 @@ struct Watched {
 
 fn watch(pipe_len: usize) -> Watched {
     let id = ServerId::parse("test").unwrap();
-    let (connection, peer) = connect(pipe_len, Audience::new(id, None));
+    let (connection, peer) = connect(pipe_len, Recipients::new(id, None));
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);
@@ -62,7 +62,7 @@ impl Watched {
             self.queue.enqueue(&tenant, 1, 0).acquire(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
         let mut ticket =
-            connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
+            connection.register(tenant, CallId::generate(), deadline, Some(permit)).unwrap();
         let meta = CallMeta::default();
         let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
         ticket.send(frame).unwrap();

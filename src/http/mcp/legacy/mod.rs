@@ -27,7 +27,7 @@ use super::session::sessions::Entered;
 use super::stream::sse;
 use super::stream::visible_servers::Following;
 use super::{Asking, SESSION_ID, Scope, is_modern, text_header};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, State};
 use crate::cluster::Peer;
 use crate::common::ids::ServerId;
@@ -332,7 +332,7 @@ fn open_stream(
 
 /// With where the tenant stands: what it has too much of are no calls.
 fn refused(error: CallError, caller: &Caller) -> RpcError {
-    RpcError::from(error).with_standing(caller.tenant.limits.standing())
+    RpcError::from(error).with_rate_status(caller.tenant.limits.rate_status())
 }
 
 /// `DELETE`: ends a session.

@@ -22,15 +22,15 @@ pub(crate) async fn subscribe(
 ) -> Result<String, RpcError> {
     let limits = &caller.tenant.limits;
     // Like a call: the server has as much to do with it.
-    let mut admission = limits.enter().await.map_err(CallError::from)?;
+    let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
     let (backend, uri) = resource(asking, caller, session)?;
     let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
     let server = backend.id().as_str();
     let (backend, _) = asking.front.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
-    let standing = admitted.map_err(CallError::from)?;
+    let rate_status = admitted.map_err(CallError::from)?;
     let watched = watch(asking, session, &backend, &uri, deadline).await;
-    watched.map_err(|error| error.with_standing(standing))
+    watched.map_err(|error| error.with_rate_status(rate_status))
 }
 
 async fn watch(

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::ServerId;

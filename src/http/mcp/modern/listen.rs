@@ -29,7 +29,7 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{meta, method, names};
 use crate::registry::Source;
-use crate::tenants::limits::{Admission, Standing};
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// Resources that one stream or session may watch.
 pub(crate) const WATCHED_MAX: usize = 1000;
@@ -70,9 +70,9 @@ pub(crate) async fn listen(
         let is_there = asking.front.gateway.server(caller, server).is_ok();
         is_there && caller.tenant.may_use_all_of(server)
     });
-    let (_admission, standing) = admit(asking, caller, &resources).await?;
+    let (_admission, rate_status) = admit(asking, caller, &resources).await?;
     let begun = begin(asking, caller, filter, resources).await;
-    begun.map_err(|error| error.with_standing(standing))
+    begun.map_err(|error| error.with_rate_status(rate_status))
 }
 
 /// Takes it from the tenant's limits, like a call to each server of which resources are watched.
@@ -80,19 +80,19 @@ async fn admit(
     asking: &Asking<'_>,
     caller: &Caller,
     resources: &HashMap<String, Vec<String>>,
-) -> Result<(Admission, Standing), CallError> {
+) -> Result<(Admission, RateStatus), CallError> {
     let limits = &caller.tenant.limits;
-    let mut admission = limits.enter().await?;
+    let mut admission = limits.admit_tenant().await?;
     if resources.is_empty() {
         let server = asking.scope.server().unwrap_or_default();
-        let standing = limits.admit(&mut admission, server, None).await?;
-        return Ok((admission, standing));
+        let rate_status = limits.admit(&mut admission, server, None).await?;
+        return Ok((admission, rate_status));
     }
-    let mut standing = Standing::default();
+    let mut rate_status = RateStatus::default();
     for server in resources.keys() {
-        standing = limits.admit(&mut admission, server, None).await?;
+        rate_status = limits.admit(&mut admission, server, None).await?;
     }
-    Ok((admission, standing))
+    Ok((admission, rate_status))
 }
 
 async fn begin(
@@ -118,7 +118,7 @@ async fn begin(
     let settle = sources.iter().map(|source| (source, &subscriptions[source.changes.server()]));
     let settle = settle.map(|(source, subscription)| async move {
         let refused = match is_ready(source) {
-            true => subscription.settled(asking.arrived + SETTLE_WAIT).await,
+            true => subscription.await_answers(asking.arrived + SETTLE_WAIT).await,
             false => vec![],
         };
         (source.changes.server(), refused)
@@ -313,7 +313,7 @@ impl Listening {
             let (caller, mailbox) = (&self.following.caller, &self.changes.mailbox);
             let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
             let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
+            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Session, State, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::{Client, Question};
+use crate::backend::changes::recipients::{SessionClient, ServerRequest};
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::Connection;
 use crate::http::mcp::rpc;
@@ -42,12 +42,12 @@ impl Session {
     }
 }
 
-impl Client for Session {
+impl SessionClient for Session {
     fn capabilities(&self) -> &str {
         &self.capabilities
     }
 
-    fn follow(&self, changes: &Arc<Changes>) {
+    fn follow_changes(&self, changes: &Arc<Changes>) {
         self.subscription(&mut self.state.lock(), changes, Lists::ALL);
     }
 
@@ -64,7 +64,7 @@ impl Client for Session {
         (!state.is_busy()).then_some(state.used)
     }
 
-    fn at_rest_since(&self) -> Option<Instant> {
+    fn inactive_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.is_at_rest().then_some(state.used)
     }
@@ -73,16 +73,16 @@ impl Client for Session {
         self.end_with(&mut self.state.lock());
     }
 
-    fn end_if_at_rest(&self) -> bool {
+    fn end_if_inactive(&self) -> bool {
         self.end_if(State::is_at_rest)
     }
 
-    fn end_if_nothing_is_asked(&self) -> bool {
+    fn end_if_no_request(&self) -> bool {
         self.end_if(|state| state.entered == 0 && state.running.is_empty())
     }
 
-    fn ask(&self, question: Question) {
-        let Question { connection, id, method, params } = question;
+    fn forward_request(&self, question: ServerRequest) {
+        let ServerRequest { connection, id, method, params } = question;
         let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
         let mut state = self.state.lock();
         // Those of processes that are gone wait for nothing.
@@ -103,7 +103,7 @@ impl Client for Session {
         }
     }
 
-    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
+    fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue) {
         let mut state = self.state.lock();
         let is_it = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
@@ -116,7 +116,7 @@ impl Client for Session {
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
-    fn tell(&self, method: &str, params: Option<Bytes>) {
+    fn notify(&self, method: &str, params: Option<Bytes>) {
         let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
         self.state.lock().deliver(&rpc::notification(method, &params));
     }

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn their_number_is_bounded_and_those_whose_tokens_end_first_go_first() {
         let mut ended = Ended::default();
-        let ids: Vec<_> = (0..ENDED_MAX + 10).map(|_| SessionId::new()).collect();
+        let ids: Vec<_> = (0..ENDED_MAX + 10).map(|_| SessionId::generate()).collect();
         // In any order.
         for (id, expires) in ids.iter().rev().zip((0..ids.len() as u64).rev()) {
             ended.note(id, expires, 0);
@@ -78,9 +78,9 @@ mod tests {
     fn none_is_forgotten_before_its_time_while_others_are_past_theirs() {
         let mut ended = Ended::default();
         for n in 0..ENDED_MAX as u64 {
-            ended.note(&SessionId::new(), n, 0);
+            ended.note(&SessionId::generate(), n, 0);
         }
-        let last = SessionId::new();
+        let last = SessionId::generate();
         ended.note(&last, 1 << 20, 5000);
         assert_eq!((ended.expires.len(), ended.take_forgotten()), (ENDED_MAX - 5000 + 1, 0));
         assert!(ended.contains(&last));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn one_that_is_noted_again_counts_once() {
-        let (mut ended, id) = (Ended::default(), SessionId::new());
+        let (mut ended, id) = (Ended::default(), SessionId::generate());
         ended.note(&id, 7, 0);
         ended.note(&id, 9, 0);
         ended.forget_before(8);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::sessions::USE_TOLD_EVERY;
 use super::{Home, Session};
-use crate::cluster::{Letter, Peer, Replicas, SendError, end_to_end};
+use crate::cluster::{PeerRequest, Peer, Cluster, SendError, end_to_end};
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::Front;
@@ -100,10 +100,10 @@ impl Arrived<'_> {
     /// until they have.
     pub(crate) async fn tell_soon(&self, session: &Session) {
         let Some(replicas) = self.replicas() else { return };
-        match replicas.turn(&session.tenant) {
+        match replicas.notice_permit(&session.tenant) {
             Some(turn) => {
                 let others = replicas.others_and(self.keeper(session));
-                replicas.tell_later(turn, others, self.letter());
+                replicas.notify_in_background(turn, others, self.letter());
             }
             None => self.tell(session).await,
         }
@@ -137,7 +137,7 @@ impl Arrived<'_> {
     async fn tell_as(&self, session: &Session, body: Bytes) {
         if let Some(replicas) = self.replicas() {
             let others = replicas.others_and(self.keeper(session));
-            replicas.tell(&others, &Letter { body, ..self.letter() }).await;
+            replicas.notify(&others, &PeerRequest { body, ..self.letter() }).await;
         }
     }
 
@@ -155,22 +155,22 @@ impl Arrived<'_> {
         let _ = timeout(ENDING_WAIT, async { tokio::join!(self.tell(session), written) }).await;
     }
 
-    fn replicas(&self) -> Option<&Arc<Replicas>> {
+    fn replicas(&self) -> Option<&Arc<Cluster>> {
         self.front.replicas.as_ref().filter(|_| !self.is_relayed)
     }
 
-    fn ping(&self) -> Letter {
-        Letter { body: Bytes::from_static(PING.as_bytes()), ..self.letter() }
+    fn ping(&self) -> PeerRequest {
+        PeerRequest { body: Bytes::from_static(PING.as_bytes()), ..self.letter() }
     }
 
-    fn letter(&self) -> Letter {
+    fn letter(&self) -> PeerRequest {
         let path = match self.scope {
             Scope::All => "/mcp".to_owned(),
             // The name of a server that is there: nothing in it needs to be escaped.
             Scope::One(server) => format!("/mcp/{server}"),
         };
         let (method, headers) = (self.method.clone(), end_to_end(self.headers));
-        Letter { method, path, headers, body: self.body.clone() }
+        PeerRequest { method, path, headers, body: self.body.clone() }
     }
 }
 
@@ -179,7 +179,7 @@ pub(crate) struct UsedHere {
     front: Arc<Front>,
     keeper: Peer,
     session: Arc<Session>,
-    ping: Letter,
+    ping: PeerRequest,
 }
 
 impl UsedHere {
@@ -193,11 +193,11 @@ impl UsedHere {
     }
 }
 
-fn tell_use(front: &Front, keeper: &Peer, session: &Session, ping: impl FnOnce() -> Letter) {
+fn tell_use(front: &Front, keeper: &Peer, session: &Session, ping: impl FnOnce() -> PeerRequest) {
     let Some(replicas) = &front.replicas else { return };
-    let turn = || replicas.turn_for_use(&session.tenant);
+    let turn = || replicas.use_notice_permit(&session.tenant);
     if let Some(turn) = front.sessions.tell_use(&session.id, turn) {
-        replicas.tell_later(turn, vec![keeper.clone()], ping());
+        replicas.notify_in_background(turn, vec![keeper.clone()], ping());
     }
 }
 

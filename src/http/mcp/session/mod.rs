@@ -221,7 +221,7 @@ impl Session {
         // Where its rights are others now, or the process, a new one takes the place of the old.
         if let Some((heard, subscription)) = state.subscriptions.get(server)
             && *heard == lists
-            && subscription.is_of(changes)
+            && subscription.belongs_to(changes)
         {
             return subscription.clone();
         }

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::ended_sessions::Ended;
 use super::session_rate::Openings;
 use super::{Home, Session};
-use crate::backend::changes::audience::Client;
-use crate::cluster::{Peer, Replicas};
+use crate::backend::changes::recipients::SessionClient;
+use crate::cluster::{Peer, Cluster};
 use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::http::mcp::Scope;
@@ -42,7 +42,7 @@ pub(crate) struct Sessions {
     /// Names this process in tokens.
     replica: String,
     /// The others, if there may be any.
-    replicas: Option<Arc<Replicas>>,
+    replicas: Option<Arc<Cluster>>,
     openings: Openings,
     /// By the first byte of the id: no lock is shared by all callers.
     shards: [Mutex<Shard>; SHARDS],
@@ -75,7 +75,7 @@ struct Token<'a> {
 }
 
 impl Sessions {
-    pub(crate) fn new(sealer: Arc<Sealer>, replicas: Option<Arc<Replicas>>) -> Self {
+    pub(crate) fn new(sealer: Arc<Sealer>, replicas: Option<Arc<Cluster>>) -> Self {
         let replica = match &replicas {
             Some(replicas) => replicas.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
@@ -95,7 +95,7 @@ impl Sessions {
         if !self.openings.take(tenant) {
             return None;
         }
-        let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
+        let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
         let token = Token {
             id: *id.as_bytes(),
             expires,
@@ -186,7 +186,7 @@ impl Sessions {
         let replicas = self.replicas.as_ref()?;
         // To its last second.
         let expires = session.expires.saturating_add(1).saturating_mul(1000);
-        Some(replicas.note_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
+        Some(replicas.record_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
     }
 
     /// A turn to tell the replica that keeps a session that it is in use, if it is time to. Where there is no turn, it is

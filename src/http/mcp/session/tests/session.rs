@@ -4,19 +4,19 @@ use serde_json::{Value, json};
 
 use super::client::QUESTIONS_MAX;
 use super::*;
-use crate::backend::changes::audience::{Audience, Client, Question};
+use crate::backend::changes::recipients::{Recipients, SessionClient, ServerRequest};
 use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::connection::CloseReason;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), Home::Here, u64::MAX))
+    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), Home::Here, u64::MAX))
 }
 
 /// A server's process.
 fn process() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn raw(text: &str) -> Box<RawValue> {
@@ -25,7 +25,7 @@ fn raw(text: &str) -> Box<RawValue> {
 
 fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
     let (connection, method) = (Arc::downgrade(connection), "roots/list".to_owned());
-    session.ask(Question { connection, id: raw(id), method, params: None });
+    session.forward_request(ServerRequest { connection, id: raw(id), method, params: None });
 }
 
 fn next(events: &mut CallNotifications) -> Value {
@@ -90,7 +90,7 @@ async fn a_client_that_cannot_hear_is_not_asked() {
     // Nor is one that does not read.
     let (_standing, events) = session.stand(&Arc::default()).unwrap();
     for _ in 0..=WAITING_MAX {
-        session.tell("notifications/x", None);
+        session.notify("notifications/x", None);
     }
     ask(&session, &connection, "8");
     assert_eq!(peer.receive().await["id"], 8);
@@ -109,10 +109,10 @@ async fn the_newest_request_that_can_hear_is_the_one_that_does() {
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
     // The client has hung up on its newest.
     drop(of_second);
-    session.tell("notifications/x", None);
+    session.notify("notifications/x", None);
     assert_eq!(next(&mut of_first)["method"], "notifications/x");
     drop((first, second));
-    session.tell("notifications/y", None);
+    session.notify("notifications/y", None);
     assert_eq!(next(&mut standing)["method"], "notifications/y");
 }
 
@@ -140,7 +140,7 @@ async fn the_end_of_a_session_ends_all_that_goes_on_in_it() {
     let _running = session.begin(&raw("1"), None, cancelled.clone());
     let (_standing, mut events) = session.stand(&seats).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
-    Client::follow(&*session, &changes);
+    SessionClient::follow_changes(&*session, &changes);
     session.end();
     assert!(cancelled.is_cancelled() && session.has_ended());
     assert!(events.recv().await.is_none());

@@ -133,7 +133,7 @@ async fn a_session_ends_where_it_is_kept_and_is_forgotten_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_keeps_a_session_is_told_of_its_use_now_and_then() {
     let sessions = sessions();
-    let (one, other) = (SessionId::new(), SessionId::new());
+    let (one, other) = (SessionId::generate(), SessionId::generate());
     let is_told = |id: &SessionId| sessions.tell_use(id, || Some(())).is_some();
     assert!(is_told(&one) && is_told(&other));
     assert!(!is_told(&one));
