@@ -31,7 +31,7 @@ use crate::tenants::Directory;
 use crate::tenants::oauth::{Resource, Verifier};
 
 use self::auth::origin::Web;
-use mcp::{Seats, Sessions};
+use mcp::{Sessions, StreamQuota};
 
 pub use self::auth::cors::Routes;
 
@@ -62,7 +62,7 @@ pub struct Front {
     sessions: Sessions,
     /// The others, if this is one of several.
     replicas: Option<Arc<Replicas>>,
-    seats: Arc<Seats>,
+    stream_quota: Arc<StreamQuota>,
 }
 
 impl Front {
@@ -90,7 +90,7 @@ impl Front {
             sessions: Sessions::new(sealer.clone(), None),
             replicas: None,
             sealer,
-            seats: Arc::default(),
+            stream_quota: Arc::default(),
         }
     }
 

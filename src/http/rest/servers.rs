@@ -51,7 +51,7 @@ pub(crate) async fn show_server(
 /// Who looks. Whoever shows the session that it calls in sees the processes that are its own.
 fn viewer<'a>(front: &Front, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
     let token = headers.get(SESSION_ID).and_then(|token| token.to_str().ok());
-    let session = token.and_then(|token| front.sessions.named(&caller.tenant.id, token));
+    let session = token.and_then(|token| front.sessions.id_in(&caller.tenant.id, token));
     Viewer { caller, session }
 }
 
