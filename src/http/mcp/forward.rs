@@ -46,7 +46,7 @@ impl ForwardedCall {
         session_log_level: Option<LogLevel>,
     ) -> Result<Self, RpcError> {
         let McpRequest { http, caller, era, id, ref params, .. } = *request;
-        let target = Target::read(request, method)?;
+        let target = CallTarget::read(request, method)?;
         let server = http.app.gateway.server(caller, &target.server).map_err(|error| {
             let (server, tool) = (target.server.clone(), target.name.clone());
             match method {
@@ -74,20 +74,19 @@ impl ForwardedCall {
             Era::Legacy => session_log_level,
         };
         let progress_token = params.progress_token()?;
-        let (listener, events) = match era {
-            // A server of the session's own may ask the client something at any time. Log lines
-            // are sent unless the client set a level.
-            Era::Legacy => Some(Listener::new(log_level.or(Some(LogLevel::Debug)))),
-            Era::Modern if progress_token.is_some() || log_level.is_some() => {
-                Some(Listener::new(log_level))
-            }
-            Era::Modern => None,
-        }
-        .unzip();
+        // A legacy client always listens: a server of its session may ask it something at any time.
+        // It gets all log lines unless it set a level.
+        let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
+        let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
+        let (listener, events) = listens.then(|| Listener::new(min_level)).unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
-            capabilities: capabilities(request)?,
+            // Through a shared server a legacy client cannot be asked anything.
+            capabilities: (era == Era::Modern).then(|| {
+                let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
+                supported_capabilities(capabilities.map_or("{}", RawValue::get))
+            }),
             others: with_trace(params, &http.headers),
         };
         let translation = Translation {
@@ -122,7 +121,7 @@ impl ForwardedCall {
 }
 
 /// The tool, prompt or resource that a request names, and its server.
-struct Target {
+struct CallTarget {
     server: String,
     /// As the server names it; a tool where all servers are shown keeps the name it has there.
     name: String,
@@ -130,7 +129,7 @@ struct Target {
     member: &'static str,
 }
 
-impl Target {
+impl CallTarget {
     fn read(request: &McpRequest<'_>, method: &str) -> Result<Self, RpcError> {
         let params = &request.params;
         let (member, name) = match method {
@@ -188,7 +187,7 @@ fn reference_members<'a>(params: &Params<'a>) -> Result<Members<'a>, ParamsError
 fn other_params(
     request: &McpRequest<'_>,
     method: &str,
-    target: &Target,
+    target: &CallTarget,
     state: Option<&RequestState>,
 ) -> Result<String, RpcError> {
     let params = &request.params;
@@ -232,24 +231,11 @@ fn tool(request: &McpRequest<'_>, name: String) -> Result<Ask, RpcError> {
                 .with_modern_status(StatusCode::BAD_REQUEST)
         })?,
     };
-    let mirrored = (request.era == Era::Modern).then(|| mirrored_params(&request.http.headers));
+    let headers = request.http.headers.iter();
+    let mirrored = headers.filter(|(name, _)| name.as_str().starts_with(PARAM_PREFIX));
+    let mirrored = mirrored.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
+    let mirrored = (request.era == Era::Modern).then(|| mirrored.collect());
     Ok(Ask::Tool { name, arguments, mirrored })
-}
-
-fn mirrored_params(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with(PARAM_PREFIX));
-    mirrored.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
-}
-
-/// Returns a modern client's capabilities. Through a shared server a legacy client cannot be asked
-/// anything, so it has none.
-fn capabilities(request: &McpRequest<'_>) -> Result<Option<String>, RpcError> {
-    if request.era == Era::Legacy {
-        return Ok(None);
-    }
-    let capabilities = request.params.meta(meta::CLIENT_CAPABILITIES);
-    let capabilities = capabilities.ok_or_else(|| RpcError::invalid_params("no capabilities"))?;
-    Ok(Some(supported_capabilities(capabilities.get())))
 }
 
 /// Removes tasks from a client's capabilities. The gateway does not carry them, so a server that

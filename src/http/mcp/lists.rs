@@ -189,26 +189,21 @@ impl Listing {
         mut self,
         page: Bytes,
         kind: ListKind,
-    ) -> Result<(Self, Option<String>), RpcError> {
+    ) -> Result<(Self, Option<String>), CallError> {
         aside_if_long(page.len(), move || {
+            let broken = || CallError::protocol("its list does not follow the protocol");
             let page = std::str::from_utf8(&page).expect("checked by the gateway");
-            let cursor = self.add_page(page, kind)?;
-            Ok((self, cursor))
+            self.caching = self.caching.and(Caching::of(page));
+            let members = Members::parse(page).map_err(|_| broken())?;
+            let items = members.get(kind.member()).ok_or_else(broken)?;
+            let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
+            if self.items.len() + items.len() > ITEMS_MAX {
+                return Err(CallError::protocol("its list is too long"));
+            }
+            self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
+            Ok((self, members.get("nextCursor").and_then(text_of).map(Cow::into_owned)))
         })
         .await
-    }
-
-    fn add_page(&mut self, page: &str, kind: ListKind) -> Result<Option<String>, CallError> {
-        let broken = || CallError::protocol("its list does not follow the protocol");
-        self.caching = self.caching.and(Caching::of(page));
-        let members = Members::parse(page).map_err(|_| broken())?;
-        let items = members.get(kind.member()).ok_or_else(broken)?;
-        let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
-        if self.items.len() + items.len() > ITEMS_MAX {
-            return Err(CallError::protocol("its list is too long"));
-        }
-        self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
-        Ok(members.get("nextCursor").and_then(text_of).map(Cow::into_owned))
     }
 
     /// Renames the items so that names tell servers apart. Items without a name are left out.

@@ -163,21 +163,27 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
             }
         }
         Ok(Message::Notification { method, params }) => {
-            legacy::accept_notification(&http, &method, params).await
+            responded(legacy::accept_notification(&http, &method, params).await)
         }
-        Ok(Message::Response { id, outcome }) => legacy::accept_response(&http, id, outcome).await,
+        Ok(Message::Response { id, outcome }) => {
+            responded(legacy::accept_response(&http, id, outcome).await)
+        }
         Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
     }
 }
 
 /// Opens the stream of a legacy session.
 pub(super) async fn get(http: HttpRequest) -> Response<Body> {
-    legacy::open_session_stream(&http).await
+    responded(legacy::open_session_stream(&http).await)
 }
 
 /// Ends a legacy session.
 pub(super) async fn delete(http: HttpRequest) -> Response<Body> {
-    legacy::delete_session(&http).await
+    responded(legacy::delete_session(&http).await)
+}
+
+fn responded(outcome: Result<Response<Body>, RpcError>) -> Response<Body> {
+    outcome.unwrap_or_else(|error| error.respond_without_id())
 }
 
 async fn answer(

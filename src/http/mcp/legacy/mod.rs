@@ -29,7 +29,6 @@ use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
 use crate::backend::changes::audience::Client;
 use crate::backend::{Backend, State};
-use crate::cluster::Peer;
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::Front;
@@ -66,7 +65,7 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
         if needs_owner(request) {
             return http.forward_to(owner, latest_deadline(request)?, Some(request.id)).await;
         }
-        http.keep_alive(owner, session);
+        http.keep_alives(owner, session).send_if_due();
     }
     let result = match request.method {
         method::PING => EMPTY.to_owned(),
@@ -232,11 +231,8 @@ pub(super) async fn accept_notification(
     http: &HttpRequest,
     method: &str,
     params: Option<&RawValue>,
-) -> Response<Body> {
-    let in_use = match session_of(http) {
-        Ok(in_use) => in_use,
-        Err(error) => return error.respond(Era::Legacy, None),
-    };
+) -> Result<Response<Body>, RpcError> {
+    let in_use = session_of(http)?;
     let session = &in_use.session;
     match method {
         method::CANCELLED => {
@@ -250,7 +246,7 @@ pub(super) async fn accept_notification(
         }
         method::ROOTS_CHANGED => {
             if let Some(owner) = http.remote_owner(session) {
-                return forward_message(http, owner).await;
+                return http.forward_to(owner, Instant::now() + PROMPT, None).await;
             }
             for backend in own_backends(http, session) {
                 if let State::Ready(ready) = backend.state() {
@@ -260,7 +256,7 @@ pub(super) async fn accept_notification(
         }
         _ => {}
     }
-    rpc::accepted()
+    Ok(rpc::accepted())
 }
 
 /// Accepts a client's response to a server's request.
@@ -268,23 +264,13 @@ pub(super) async fn accept_response(
     http: &HttpRequest,
     id: &RawValue,
     outcome: Result<&RawValue, &RawValue>,
-) -> Response<Body> {
-    match session_of(http) {
-        Ok(in_use) => match http.remote_owner(&in_use.session) {
-            Some(owner) => forward_message(http, owner).await,
-            None => {
-                in_use.session.respond_to_server(id, outcome);
-                rpc::accepted()
-            }
-        },
-        Err(error) => error.respond(Era::Legacy, None),
+) -> Result<Response<Body>, RpcError> {
+    let session = &session_of(http)?.session;
+    if let Some(owner) = http.remote_owner(session) {
+        return http.forward_to(owner, Instant::now() + PROMPT, None).await;
     }
-}
-
-/// Forwards a message that is no JSON-RPC request, which the owner accepts without waiting.
-async fn forward_message(http: &HttpRequest, owner: &Peer) -> Response<Body> {
-    let response = http.forward_to(owner, Instant::now() + PROMPT, None).await;
-    response.unwrap_or_else(|error| error.respond_without_id())
+    session.respond_to_server(id, outcome);
+    Ok(rpc::accepted())
 }
 
 /// Returns the processes that belong to a session.
@@ -293,35 +279,28 @@ fn own_backends(http: &HttpRequest, session: &Session) -> Vec<Arc<Backend>> {
 }
 
 /// Answers `GET`.
-pub(super) async fn open_session_stream(http: &HttpRequest) -> Response<Body> {
+pub(super) async fn open_session_stream(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
     if !names_session(http) {
-        return not_allowed();
+        return Ok(not_allowed());
     }
-    let opened = async {
-        let in_use = session_of(http)?;
-        match http.remote_owner(&in_use.session) {
-            Some(owner) => http.forward_to(owner, Instant::now() + PROMPT, None).await,
-            None => Ok(sse::respond(SessionStream::open(http, &in_use.session)?)),
-        }
-    };
-    opened.await.unwrap_or_else(|error: RpcError| error.respond_without_id())
+    let session = &session_of(http)?.session;
+    match http.remote_owner(session) {
+        Some(owner) => http.forward_to(owner, Instant::now() + PROMPT, None).await,
+        None => Ok(sse::respond(SessionStream::open(http, session)?)),
+    }
 }
 
 /// Answers `DELETE`.
-pub(super) async fn delete_session(http: &HttpRequest) -> Response<Body> {
+pub(super) async fn delete_session(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
     if !names_session(http) {
-        return not_allowed();
+        return Ok(not_allowed());
     }
-    match session_of(http) {
-        Ok(in_use) => {
-            end_session(&http.app, &in_use.session);
-            http.notify_end(&in_use.session).await;
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            response
-        }
-        Err(error) => error.respond(Era::Legacy, None),
-    }
+    let session = &session_of(http)?.session;
+    end_session(&http.app, session);
+    http.notify_end(session).await;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
 }
 
 fn names_session(http: &HttpRequest) -> bool {
@@ -331,7 +310,7 @@ fn names_session(http: &HttpRequest) -> bool {
 fn not_allowed() -> Response<Body> {
     let message = "only POST is allowed, except GET and DELETE of a session (`Mcp-Session-Id`)";
     let error = RpcError::invalid_request(StatusCode::METHOD_NOT_ALLOWED, message);
-    let mut response = error.respond(Era::Legacy, None);
+    let mut response = error.respond_without_id();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
 }

@@ -130,23 +130,15 @@ impl HttpRequest {
         }
     }
 
-    /// Sends the owner a keep-alive if one is due: the owner ends sessions that nobody uses.
-    pub(crate) fn keep_alive(&self, owner: &Peer, session: &Session) {
-        send_keep_alive(&self.app, owner, session, || self.ping());
-    }
-
-    /// Returns keep-alives for as long as a call of the session runs here.
+    /// Returns keep-alives for the owner of a session, which would end a session that nobody uses.
     pub(crate) fn keep_alives(&self, owner: &Peer, session: &Arc<Session>) -> KeepAlives {
-        let (app, owner, session) = (self.app.clone(), owner.clone(), session.clone());
-        KeepAlives { app, owner, session, ping: self.ping() }
+        let body = Bytes::from_static(PING.as_bytes());
+        let ping = Letter { body, ..self.peer_request() };
+        KeepAlives { app: self.app.clone(), owner: owner.clone(), session: session.clone(), ping }
     }
 
     fn cluster(&self) -> Option<&Arc<Replicas>> {
         self.app.replicas.as_ref().filter(|_| !self.is_forwarded)
-    }
-
-    fn ping(&self) -> Letter {
-        Letter { body: Bytes::from_static(PING.as_bytes()), ..self.peer_request() }
     }
 
     fn peer_request(&self) -> Letter {
@@ -160,7 +152,7 @@ impl HttpRequest {
     }
 }
 
-/// Tells the owner of a session that a call of it runs here.
+/// Tells the owner of a session that the session is used here.
 pub(crate) struct KeepAlives {
     app: Arc<Front>,
     owner: Peer,
@@ -169,21 +161,21 @@ pub(crate) struct KeepAlives {
 }
 
 impl KeepAlives {
-    /// Sends keep-alives, if any are given, until the future is dropped.
-    pub(crate) async fn run(keep_alives: Option<Self>) -> Infallible {
-        let Some(Self { app, owner, session, ping }) = keep_alives else { return pending().await };
-        loop {
-            send_keep_alive(&app, &owner, &session, || ping.clone());
-            sleep(KEEP_ALIVE_EVERY).await;
+    pub(crate) fn send_if_due(&self) {
+        let Some(cluster) = &self.app.replicas else { return };
+        let permit = || cluster.turn_for_use(&self.session.tenant);
+        if let Some(permit) = self.app.sessions.keep_alive_due(&self.session.id, permit) {
+            cluster.tell_later(permit, vec![self.owner.clone()], self.ping.clone());
         }
     }
-}
 
-fn send_keep_alive(app: &Front, owner: &Peer, session: &Session, ping: impl FnOnce() -> Letter) {
-    let Some(cluster) = &app.replicas else { return };
-    let permit = || cluster.turn_for_use(&session.tenant);
-    if let Some(permit) = app.sessions.keep_alive_due(&session.id, permit) {
-        cluster.tell_later(permit, vec![owner.clone()], ping());
+    /// Sends keep-alives, if any are given, until the future is dropped.
+    pub(crate) async fn run(keep_alives: Option<Self>) -> Infallible {
+        let Some(keep_alives) = keep_alives else { return pending().await };
+        loop {
+            keep_alives.send_if_due();
+            sleep(KEEP_ALIVE_EVERY).await;
+        }
     }
 }
 

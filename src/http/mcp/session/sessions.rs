@@ -71,7 +71,7 @@ struct SessionToken<'a> {
     server: Option<&'a str>,
     /// The id of the replica that opened the session.
     owner: &'a str,
-    /// Where other replicas reach the owner.
+    /// The address at which other replicas reach the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
     #[serde(borrow)]

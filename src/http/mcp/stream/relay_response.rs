@@ -33,12 +33,6 @@ struct RelayedResponse {
     progress: SseProgress,
 }
 
-enum Chunk {
-    Data(Bytes),
-    End,
-    Broken(CallError),
-}
-
 /// Relays a response. All its events must have begun at `until`; without `until` it lasts until the
 /// gateway closes. An event that has begun may take as long as more of it keeps coming.
 pub(crate) fn relay(
@@ -54,10 +48,9 @@ pub(crate) fn relay(
     let relayed = RelayedResponse { response, is_stream, until, id, closing, progress };
     let body = stream::unfold(Some(relayed), |relayed| async move {
         let mut relayed = relayed?;
-        match relayed.next().await {
-            Chunk::Data(data) => Some((Ok(data), Some(relayed))),
-            Chunk::End => None,
-            Chunk::Broken(error) => Some((relayed.replace_rest(error)?, None)),
+        match relayed.next().await? {
+            Ok(chunk) => Some((Ok(chunk), Some(relayed))),
+            Err(error) => Some((relayed.replace_rest(error)?, None)),
         }
     });
     let mut response = Response::new(Body::from_stream(body));
@@ -67,25 +60,22 @@ pub(crate) fn relay(
 }
 
 impl RelayedResponse {
-    async fn next(&mut self) -> Chunk {
+    async fn next(&mut self) -> Option<Result<Bytes, CallError>> {
         let silent = Instant::now() + SILENCE_MAX;
         let is_between_events = self.is_stream && self.progress.is_at_boundary;
         let until = self.until.filter(|_| is_between_events);
         tokio::select! {
             biased;
-            () = self.closing.cancelled(), if self.until.is_none() => Chunk::End,
-            chunk = self.response.chunk() => match chunk {
-                Ok(Some(chunk)) => {
-                    if self.is_stream {
-                        self.progress.push(&chunk);
-                    }
-                    Chunk::Data(chunk)
+            () = self.closing.cancelled(), if self.until.is_none() => None,
+            chunk = self.response.chunk() => {
+                let chunk = chunk.map_err(|_| owner_exited()).transpose()?;
+                if self.is_stream && let Ok(chunk) = &chunk {
+                    self.progress.push(chunk);
                 }
-                Ok(None) => Chunk::End,
-                Err(_) => Chunk::Broken(owner_exited()),
-            },
+                Some(chunk)
+            }
             () = sleep_until(until.map_or(silent, |until| until.min(silent))) => {
-                Chunk::Broken(CallError::DeadlineExceeded { executed: Executed::Unknown })
+                Some(Err(CallError::DeadlineExceeded { executed: Executed::Unknown }))
             }
         }
     }
