@@ -1,6 +1,5 @@
-//! One request on its way: what its server says meanwhile, and then its answer.
+//! Responds to a call: with JSON, or with a stream if the server's notifications come first.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,150 +11,148 @@ use tokio::time::timeout;
 
 use super::rpc;
 use super::stream::sse;
-use super::translate::Reshape;
-use crate::backend::connection::call_notifications::CallNotifications;
+use super::translate::Translation;
+use crate::backend::connection::call_notifications::Events;
 use crate::common::ids::CallId;
-use crate::common::offload::offload_if_long;
+use crate::common::offload::aside_if_long;
 use crate::gateway::{CallError, Reply};
 use crate::http::error::rate_headers;
 use crate::http::rest::call::{ATTEMPTS, CALL_ID, call_id_value};
-use crate::tenants::limits::RateStatus;
+use crate::tenants::limits::Standing;
 
-/// How long a request may be silent before its response begins.
+/// How long a response may be silent before it becomes a stream, which has keep-alives. Otherwise
+/// proxies may take the connection for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
 
-/// The outcome of a call; `None` if it was cancelled and shall not be answered.
-pub(super) type Outcome = Option<Result<Reply, CallError>>;
+/// Resolves to the outcome of a call, or to `None` if it was cancelled and gets no answer.
+type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 
-type Running = Pin<Box<dyn Future<Output = Option<Answered>> + Send>>;
-
-/// An answer in its client's terms, and what its response says besides.
-struct Answered {
+/// A JSON-RPC response, and the HTTP status and headers that go with it.
+struct RpcResponse {
     status: StatusCode,
     message: Bytes,
-    rate_status: RateStatus,
+    rates: Standing,
     attempts: u32,
 }
 
-/// A call that may have something to say before its answer.
-pub(super) struct Exchange {
-    /// `None` once it has ended.
+/// The response to a call during which its server may send notifications.
+pub(super) struct CallResponse {
+    /// `None` once the call has ended.
     running: Option<Running>,
-    events: CallNotifications,
-    answer: Option<Option<Answered>>,
-    reshape: Arc<Reshape>,
+    events: Events,
+    /// The outcome of `running`.
+    response: Option<RpcResponse>,
+    translation: Arc<Translation>,
+    /// A notification that was taken before the stream began.
+    first: Option<Bytes>,
+    /// Nothing follows the response.
+    is_over: bool,
 }
 
 enum Step {
-    CallNotification(Bytes),
-    End(Option<Answered>),
+    Notification(Bytes),
+    End(Option<RpcResponse>),
 }
 
-impl Exchange {
+impl CallResponse {
     pub(super) fn new(
-        running: impl Future<Output = Outcome> + Send + 'static,
-        events: CallNotifications,
-        reshape: Reshape,
+        outcome: impl Future<Output = Option<Result<Reply, CallError>>> + Send + 'static,
+        events: Events,
+        translation: Translation,
     ) -> Self {
-        let reshape = Arc::new(reshape);
-        let answering = reshape.clone();
-        let running = async move { Some(answering.answer(running.await?).await) };
-        Self { running: Some(Box::pin(running)), events, answer: None, reshape }
+        let translation = Arc::new(translation);
+        let translating = translation.clone();
+        let running = async move { Some(RpcResponse::new(translating, outcome.await?).await) };
+        let running: Option<Running> = Some(Box::pin(running));
+        Self { running, events, response: None, translation, first: None, is_over: false }
     }
 
-    /// Answers with JSON if the answer is the first thing that comes, else with a stream. So nobody has to guess
-    /// beforehand whether a server will have something to say. After a long silence it is a stream, too, so that
-    /// nobody between takes the connection for dead. `None`: it was cancelled.
+    /// Responds with JSON if the result comes first, and with a stream otherwise. So nobody has to
+    /// guess whether the server will send notifications. Returns `None` if the call was cancelled.
     pub(super) async fn respond(mut self, call: CallId) -> Option<Response<Body>> {
-        let mut response = match timeout(SILENCE_MAX, self.step()).await {
-            Ok(Step::CallNotification(first)) => {
-                sse::respond(Begun { first: Some(first), exchange: Some(self) })
-            }
-            Ok(Step::End(answer)) => answer?.respond(),
-            Err(_) => sse::respond(Begun { first: None, exchange: Some(self) }),
+        let response = match timeout(SILENCE_MAX, self.step()).await {
+            Ok(Step::End(response)) => response?.respond(),
+            Ok(Step::Notification(first)) => sse::respond(Self { first: Some(first), ..self }),
+            Err(_) => sse::respond(self),
         };
-        response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
-        Some(response)
+        Some(with_call_id(response, call))
     }
 
-    /// The next event, or the answer when all events before it are out. Safe to give up.
+    /// Returns the next notification, or the response once all notifications before it are out.
+    /// Cancel-safe.
     async fn step(&mut self) -> Step {
         loop {
-            if let Some(answer) = &mut self.answer {
-                // All that came before the answer is there already.
-                let Some(event) = self.events.try_recv() else { return Step::End(answer.take()) };
-                match self.reshape.event(event) {
-                    Some(message) => return Step::CallNotification(message),
-                    None => continue,
-                }
-            }
-            let running = self.running.as_mut().expect("there is no answer yet");
-            tokio::select! {
-                biased;
-                Some(event) = self.events.recv() => {
-                    if let Some(message) = self.reshape.event(event) {
-                        return Step::CallNotification(message);
+            let event = match &mut self.running {
+                Some(running) => tokio::select! {
+                    biased;
+                    Some(event) = self.events.recv() => event,
+                    response = running => {
+                        self.response = response;
+                        self.running = None;
+                        continue;
                     }
-                }
-                answer = poll_fn(|cx| running.as_mut().poll(cx)) => {
-                    self.running = None;
-                    self.answer = Some(answer);
-                }
+                },
+                // All notifications before the response have been received already.
+                None => match self.events.try_recv() {
+                    Some(event) => event,
+                    None => return Step::End(self.response.take()),
+                },
+            };
+            if let Some(message) = self.translation.notification(event) {
+                return Step::Notification(message);
             }
         }
     }
 }
 
-/// An exchange that has become a stream.
-struct Begun {
-    first: Option<Bytes>,
-    /// `None` after the answer.
-    exchange: Option<Exchange>,
-}
-
-impl sse::Source for Begun {
+impl sse::MessageSource for CallResponse {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
-        match self.exchange.as_mut()?.step().await {
-            Step::CallNotification(event) => Some(event),
-            Step::End(answer) => {
-                self.exchange = None;
-                answer.map(|answer| answer.message)
+        if self.is_over {
+            return None;
+        }
+        match self.step().await {
+            Step::Notification(message) => Some(message),
+            Step::End(response) => {
+                self.is_over = true;
+                response.map(|response| response.message)
             }
         }
     }
 }
 
-/// A call that has nothing to say before its answer.
-pub(super) async fn respond_at_once(
+/// Responds to a call whose client takes no notifications.
+pub(super) async fn respond_with_json(
     outcome: Result<Reply, CallError>,
-    reshape: Reshape,
+    translation: Translation,
     call: CallId,
 ) -> Response<Body> {
-    let mut response = Arc::new(reshape).answer(outcome).await.respond();
+    let response = RpcResponse::new(Arc::new(translation), outcome).await;
+    with_call_id(response.respond(), call)
+}
+
+fn with_call_id(mut response: Response<Body>, call: CallId) -> Response<Body> {
     response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
     response
 }
 
-impl Reshape {
-    /// The answer; a long one is written aside.
-    async fn answer(self: Arc<Self>, outcome: Result<Reply, CallError>) -> Answered {
-        let (rate_status, attempts, len) = match &outcome {
-            Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
-            Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
+impl RpcResponse {
+    /// Translates an outcome. A long result is offloaded.
+    async fn new(translation: Arc<Translation>, outcome: Result<Reply, CallError>) -> Self {
+        let (rates, attempts, len) = match &outcome {
+            Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
+            Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = offload_if_long(len, move || self.message(outcome)).await;
-        Answered { status, message, rate_status, attempts }
+        let (status, message) = aside_if_long(len, move || translation.response(outcome)).await;
+        Self { status, message, rates, attempts }
     }
-}
 
-impl Answered {
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
-        rate_headers(response.headers_mut(), &self.rate_status);
+        rate_headers(response.headers_mut(), &self.rates);
         response
     }
 }
@@ -166,12 +163,12 @@ mod tests {
 
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_offloaded;
+    use crate::common::offload::testing::is_done_aside;
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
     #[test]
-    fn only_a_long_answer_is_written_aside() {
+    fn only_a_long_result_is_offloaded() {
         let answer = |len: usize| async move {
             let around = "{\"resultType\":\"complete\",\"a\":\"\"}".len();
             let fill = "x".repeat(len - around);
@@ -182,10 +179,10 @@ mod tests {
                 era: Era::Modern,
                 queue: Duration::ZERO,
                 backend: Duration::ZERO,
-                rate_status: RateStatus::default(),
+                standing: Standing::default(),
                 attempts: 1,
             };
-            let reshape = Reshape {
+            let translation = Translation {
                 era: Era::Legacy,
                 id: RawValue::from_string("7".to_owned()).unwrap(),
                 progress_token: None,
@@ -193,11 +190,11 @@ mod tests {
                 uri: None,
                 state: None,
             };
-            let answered = Arc::new(reshape).answer(Ok(reply)).await;
+            let answered = RpcResponse::new(Arc::new(translation), Ok(reply)).await;
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();
             assert_eq!(message["result"], serde_json::json!({"a": fill}));
         };
-        assert!(!is_offloaded(answer(LONG)));
-        assert!(is_offloaded(answer(LONG + 1)));
+        assert!(!is_done_aside(answer(LONG)));
+        assert!(is_done_aside(answer(LONG + 1)));
     }
 }

@@ -1,34 +1,28 @@
 //! `initialize`: opens a session of the legacy era.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode};
+use axum::http::{HeaderValue, Response};
 use serde_json::value::RawValue;
 
-use super::{end_session, within};
-use crate::gateway::{CallError, Caller};
+use super::{end_session, in_session};
+use crate::gateway::CallError;
 use crate::http::Front;
-use crate::http::mcp::forward::carried_capabilities;
-use crate::http::mcp::introduction::Introduction;
-use crate::http::mcp::rpc;
-use crate::http::mcp::rpc::RpcError;
+use crate::http::mcp::endpoint_info::EndpointInfo;
+use crate::http::mcp::forward::supported_capabilities;
+use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::session::Session;
 use crate::http::mcp::session::sessions::CAPABILITIES_LEN_MAX;
-use crate::http::mcp::{Asking, SESSION_ID};
+use crate::http::mcp::{McpRequest, SESSION_ID};
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{Era, ProtocolVersion};
 
 const TOO_MANY_OPENED: &str =
     "sessions are opened too often; use those that are open, or wait a moment";
 
-pub(crate) async fn initialize(
-    asking: &Asking<'_>,
-    caller: Caller,
-) -> Result<Response<Body>, RpcError> {
-    let params = &asking.params;
-    let asked = ProtocolVersion::parse(&params.text("protocolVersion")?);
-    let version = asked.filter(|version| version.era() == Era::Legacy);
+pub(super) async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
+    let McpRequest { http, id, ref params, .. } = request;
+    let version = ProtocolVersion::parse(&params.text("protocolVersion")?);
+    let version = version.filter(|version| version.era() == Era::Legacy);
     let version = version.unwrap_or(ProtocolVersion::LATEST_LEGACY);
     let capabilities = params.get("capabilities").ok_or(ParamsError::Missing("capabilities"))?;
     if !capabilities.get().starts_with('{') || capabilities.get().len() > CAPABILITIES_LEN_MAX {
@@ -36,40 +30,40 @@ pub(crate) async fn initialize(
             "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
         )));
     }
-    let front = asking.front;
-    let capabilities = RawValue::from_string(carried_capabilities(capabilities.get()))
-        .expect("what was JSON is JSON");
-    let sessions = &front.sessions;
-    let created = sessions.create(&caller.tenant.id, asking.scope, version, &capabilities);
-    let (entered, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
-    // Whether it fails or the client hangs up: a session that nobody knows of must not have a process.
-    let opening = Opening { front, session: Some(&entered.session) };
-    let caller = within(caller, &entered.session);
-    let introduction = Introduction::of(front, &caller, asking.scope).await?;
+    let capabilities = RawValue::from_string(supported_capabilities(capabilities.get()))
+        .expect("JSON without some members is JSON");
+    let tenant = &http.caller.tenant.id;
+    let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
+    let (session, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
+    let session = &session.session;
+    let opening = OpeningSession { app: &http.app, session, is_known: false };
+    let caller = in_session(&http.caller, session);
+    let info = EndpointInfo::of(&McpRequest { caller: &caller, ..request }).await?;
     opening.done();
-    let result = introduction.initialize_result(version).to_string();
-    let mut response = rpc::respond(StatusCode::OK, rpc::result(asking.id, &result));
+    let mut response = rpc::respond_result(id, &info.initialize_result(version));
     let token = HeaderValue::from_str(&token).expect("made of letters, digits, `-` and `_`");
     response.headers_mut().insert(SESSION_ID, token);
     Ok(response)
 }
 
-/// A session whose client does not know of it yet; ended if it never gets to.
-struct Opening<'a> {
-    front: &'a Front,
-    session: Option<&'a Arc<Session>>,
+/// Ends a session that its client never learns of, because opening it fails or the client
+/// disconnects. Nobody else would end the session's processes.
+struct OpeningSession<'a> {
+    app: &'a Front,
+    session: &'a Session,
+    is_known: bool,
 }
 
-impl Opening<'_> {
+impl OpeningSession<'_> {
     fn done(mut self) {
-        self.session = None;
+        self.is_known = true;
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for OpeningSession<'_> {
     fn drop(&mut self) {
-        if let Some(session) = self.session {
-            end_session(self.front, session);
+        if !self.is_known {
+            end_session(self.app, self.session);
         }
     }
 }

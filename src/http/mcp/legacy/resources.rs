@@ -1,86 +1,81 @@
-//! `resources/subscribe` and `resources/unsubscribe` of the legacy era. Modern clients listen ([`crate::http::mcp::modern::listen`]).
+//! `resources/subscribe` and `resources/unsubscribe` of the legacy era. Modern clients use
+//! [`crate::http::mcp::modern::listen`].
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{EMPTY, gone};
+use super::{EMPTY, session_not_found};
 use crate::backend::changes::mailbox::Lists;
-use crate::gateway::{CallError, Caller};
-use crate::http::mcp::modern::listen::{WATCHED_MAX, not_watched};
+use crate::gateway::CallError;
+use crate::http::mcp::modern::listen::{WATCHED_MAX, watch_error};
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::Session;
-use crate::http::mcp::{Asking, Scope};
+use crate::http::mcp::{McpRequest, Scope};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
 use crate::registry::Lease;
 
-pub(crate) async fn subscribe(
-    asking: &Asking<'_>,
-    caller: &Caller,
+/// Watches a resource. Counts as a call: it makes the server work as much as one.
+pub(super) async fn subscribe(
+    request: &McpRequest<'_>,
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
+    let (http, caller) = (request.http, request.caller);
     let limits = &caller.tenant.limits;
-    // Like a call: the server has as much to do with it.
-    let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
-    let (backend, uri) = resource(asking, caller, session)?;
-    let deadline = asking.arrived + asked_timeout(asking.headers)?.unwrap_or(backend.timeout());
+    let mut admission = limits.enter().await.map_err(CallError::from)?;
+    let (backend, uri) = resource(request, session)?;
+    let deadline = http.arrived + asked_timeout(&http.headers)?.unwrap_or(backend.timeout());
     let server = backend.id().as_str();
-    let (backend, _) = asking.front.gateway.ready(caller, server, |_| deadline).await?;
+    let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
-    let rate_status = admitted.map_err(CallError::from)?;
-    let watched = watch(asking, session, &backend, &uri, deadline).await;
-    watched.map_err(|error| error.with_rate_status(rate_status))
+    let rates = admitted.map_err(CallError::from)?;
+    let watched = watch(request, session, &backend, &uri, deadline).await;
+    watched.map_err(|error| error.with_rates(rates))
 }
 
 async fn watch(
-    asking: &Asking<'_>,
+    request: &McpRequest<'_>,
     session: &Arc<Session>,
     backend: &Lease,
     uri: &str,
     deadline: Instant,
 ) -> Result<String, RpcError> {
-    let subscription = session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?;
+    let quota = &request.http.app.stream_quota;
+    let subscription = session.subscribe(backend.changes(), Lists::ALL, quota)?;
     if subscription.watched_len() >= WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "a session can watch at most {WATCHED_MAX} resources of a server"
         )));
     }
-    match subscription.watch(uri, deadline).await {
-        Ok(()) => Ok(EMPTY.to_owned()),
-        Err(error) => Err(not_watched(&error)),
-    }
+    let watched = subscription.watch(uri, deadline).await;
+    watched.map(|()| EMPTY.to_owned()).map_err(|error| watch_error(&error))
 }
 
-pub(crate) fn unsubscribe(
-    asking: &Asking<'_>,
-    caller: &Caller,
+pub(super) fn unsubscribe(
+    request: &McpRequest<'_>,
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
-    let (backend, uri) = resource(asking, caller, session)?;
-    session.listen_to(backend.changes(), Lists::ALL, &asking.front.seats)?.unwatch(&uri);
+    let (backend, uri) = resource(request, session)?;
+    session.subscribe(backend.changes(), Lists::ALL, &request.http.app.stream_quota)?.unwatch(&uri);
     Ok(EMPTY.to_owned())
 }
 
-/// The resource that a request is about, and the server that has it.
-fn resource(
-    asking: &Asking<'_>,
-    caller: &Caller,
-    session: &Arc<Session>,
-) -> Result<(Lease, String), RpcError> {
-    if !session.is_ours() {
-        return Err(gone());
+/// Returns the server of the resource that a request names, and the server's own URI for it.
+fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(Lease, String), RpcError> {
+    if !session.is_owned_here() {
+        return Err(session_not_found());
     }
-    let uri = asking.params.text("uri")?;
-    let (server, uri) = match asking.scope {
+    let uri = request.params.text("uri")?;
+    let (server, uri) = match &request.http.scope {
         Scope::One(server) => (server.as_str(), &*uri),
         Scope::All => names::split_resource_uri(&uri).ok_or_else(|| {
             RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
         })?,
     };
-    let backend = asking.front.gateway.backend(caller, server)?;
-    if !caller.tenant.may_use_all_of(server) {
-        return Err(RpcError::method_not_found(asking.method));
+    let backend = request.http.app.gateway.backend(request.caller, server)?;
+    if !request.caller.tenant.may_use_all_of(server) {
+        return Err(RpcError::method_not_found(request.method));
     }
     Ok((backend, uri.to_owned()))
 }

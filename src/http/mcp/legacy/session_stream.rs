@@ -1,79 +1,91 @@
-//! The standing stream of a legacy session: what has changed, and what is nobody's answer.
+//! The stream that a legacy session opens with `GET`: changes at servers, and messages of the
+//! session's own servers that belong to no request.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 
-use crate::backend::changes::recipients::SessionClient;
+use super::{own_backends, session_not_found, with_rates};
+use crate::backend::changes::audience::Client;
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
+use crate::backend::connection::call_notifications::{Event, Events};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller, Rights};
-use crate::http::mcp::modern::listen::{Messages, ended};
-use crate::http::mcp::session::{Session, Standing};
+use crate::gateway::{CallError, Caller};
+use crate::http::mcp::HttpRequest;
+use crate::http::mcp::rpc::RpcError;
+use crate::http::mcp::session::{OpenStream, Session};
+use crate::http::mcp::stream::change_messages::ChangeMessages;
 use crate::http::mcp::stream::sse;
-use crate::http::mcp::stream::visible_servers::{Following, is_ready};
+use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
 
-/// The lists of a server that a caller may hear of.
-pub(crate) fn lists_of(caller: &Caller, server: &ServerId) -> Lists {
+pub(super) struct SessionStream {
+    changes: ChangeMessages,
+    events: Events,
+    servers: VisibleServers,
+    stream: OpenStream,
+}
+
+impl SessionStream {
+    pub(super) fn open(http: &HttpRequest, session: &Arc<Session>) -> Result<Self, RpcError> {
+        if !session.is_owned_here() {
+            return Err(session_not_found());
+        }
+        let (caller, quota) = (&http.caller, &http.app.stream_quota);
+        let is_visible = |server: &ServerId| caller.tenant.sees(server.as_str());
+        session.retain_subscriptions(is_visible);
+        let mut servers = VisibleServers::new(http, caller);
+        let mut open = || {
+            for backend in own_backends(http, session).iter().filter(|it| is_visible(it.id())) {
+                let lists = visible_lists(caller, backend.id());
+                session.subscribe(backend.changes(), lists, quota)?;
+            }
+            subscribe_to_added(session, &mut servers)?;
+            session.open_stream(quota)
+        };
+        let (stream, events) = open().map_err(|error| with_rates(error, caller))?;
+        let (mailbox, scope) = (session.mailbox.clone(), http.scope.clone());
+        let changes = ChangeMessages { mailbox, scope, subscription_id: None };
+        Ok(Self { changes, events, servers, stream })
+    }
+}
+
+fn visible_lists(caller: &Caller, server: &ServerId) -> Lists {
     let may_use_all = caller.tenant.may_use_all_of(server.as_str());
     Lists { tools: true, prompts: may_use_all, resources: may_use_all }
 }
 
-/// The standing stream of a legacy session.
-pub(crate) struct StandingStream {
-    changes: Messages,
-    events: CallNotifications,
-    closing: CancellationToken,
-    rights: Rights,
-    following: Following,
-    standing: Standing,
-}
-
-impl StandingStream {
-    pub(crate) fn new(standing: Standing, events: CallNotifications, following: Following) -> Self {
-        let (mailbox, scope) = (standing.session.mailbox.clone(), following.scope.clone());
-        let changes = Messages { mailbox, scope, subscription_id: None };
-        let (closing, rights) = (following.front.closing.clone(), following.caller.rights.clone());
-        Self { changes, events, closing, rights, following, standing }
-    }
-}
-
-/// Has a session hear of the servers that it has not heard of yet. Gives the lists of those that are there already,
-/// which they will not tell of.
-pub(crate) fn listen_to_new(
-    session: &Session,
-    following: &mut Following,
-) -> Result<Lists, CallError> {
-    let mut there = Lists::default();
-    for source in following.new_ones() {
-        let lists = lists_of(&following.caller, source.changes.server());
-        session.listen_to(&source.changes, lists, &following.front.seats)?;
+/// Subscribes a session to servers that were added. Returns the lists of those that are ready: they
+/// will not announce their lists any more.
+fn subscribe_to_added(session: &Session, servers: &mut VisibleServers) -> Result<Lists, CallError> {
+    let mut ready = Lists::default();
+    for source in servers.added() {
+        let lists = visible_lists(&servers.caller, source.changes.server());
+        session.subscribe(&source.changes, lists, &servers.app.stream_quota)?;
         if is_ready(&source) {
-            there = there.or(lists);
+            ready = ready.or(lists);
         }
     }
-    Ok(there)
+    Ok(ready)
 }
 
-impl sse::Source for StandingStream {
+impl sse::MessageSource for SessionStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             tokio::select! {
                 biased;
-                // First: a server that never stops talking does not keep the stream open.
-                () = ended(&self.closing, &self.rights) => return None,
-                () = self.standing.session.ended() => return None,
-                // Closed when a newer stream has taken its place, which then gets the news, too.
+                // First, so that a server that never stops talking does not keep the stream open.
+                stays_open = self.servers.changed() => if !stays_open { return None },
+                () = self.stream.session.ended() => return None,
+                // Closed when a newer stream has replaced this one, and gets the changes instead.
                 event = self.events.recv() => match event? {
-                    CallNotification::Message(message) => return Some(message),
+                    Event::Message(message) => return Some(message),
                     _ => unreachable!("all others go to their own request"),
                 },
-                () = self.following.changed() => {}
                 message = self.changes.next() => return Some(message),
             }
-            // It does not fail: a session that has a stream has its seat.
-            if let Ok(new) = listen_to_new(&self.standing.session, &mut self.following) {
-                self.changes.mailbox.lists_changed(new);
+            // Never fails: a session with a stream has its permit.
+            if let Ok(ready) = subscribe_to_added(&self.stream.session, &mut self.servers) {
+                self.changes.mailbox.lists_changed(ready);
             }
         }
     }

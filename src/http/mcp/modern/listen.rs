@@ -1,4 +1,5 @@
-//! Streams of changes: `subscriptions/listen` of the modern era. That of a legacy session is [`crate::http::mcp::legacy::session_stream`].
+//! `subscriptions/listen` of the modern era: a stream of changes at servers. Legacy sessions have
+//! [`crate::http::mcp::legacy::session_stream`] instead.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,33 +12,32 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio_util::sync::CancellationToken;
 
 use crate::backend::State;
-use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox};
+use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller, Executed, Rights};
-use crate::http::mcp::rpc;
-use crate::http::mcp::rpc::RpcError;
-use crate::http::mcp::session::too_many_seats;
+use crate::gateway::{CallError, Caller, Executed};
+use crate::http::mcp::rpc::{self, RpcError};
+use crate::http::mcp::session::too_many_streams;
+use crate::http::mcp::stream::change_messages::{ChangeMessages, exposed_uri, subscription_meta};
 use crate::http::mcp::stream::sse;
-use crate::http::mcp::stream::stream_quota::Seat;
-use crate::http::mcp::stream::visible_servers::{Following, is_ready};
-use crate::http::mcp::{Asking, Scope};
+use crate::http::mcp::stream::stream_quota::StreamPermit;
+use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
+use crate::http::mcp::{McpRequest, Scope};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
-use crate::protocol::mcp::{meta, method, names};
+use crate::protocol::mcp::results::ServerCapabilities;
+use crate::protocol::mcp::{method, names};
 use crate::registry::Source;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Standing};
 
-/// Resources that one stream or session may watch.
+/// The most resources that one stream or session may watch.
 pub(crate) const WATCHED_MAX: usize = 1000;
+/// How long servers may take to accept subscriptions before the client is told that it listens.
+const ACCEPT_WAIT: Duration = Duration::from_secs(3);
 
-/// How long a server may take to agree before a client is told that it listens all the same.
-const SETTLE_WAIT: Duration = Duration::from_secs(3);
-
-/// What a client wants to hear of.
+/// The changes that a client wants to be told of.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Filter {
@@ -47,129 +47,109 @@ struct Filter {
     resource_subscriptions: Vec<String>,
 }
 
-/// `subscriptions/listen`.
-pub(crate) async fn listen(
-    asking: &Asking<'_>,
-    caller: &Caller,
-) -> Result<Response<Body>, RpcError> {
-    let filter = asking.params.get("notifications").ok_or(ParamsError::Missing("notifications"))?;
-    // Without this look serde would also take an array, member by member.
+/// URIs of the resources to watch, as their servers name them, by server.
+type Resources = HashMap<String, Vec<String>>;
+
+pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, RpcError> {
+    let filter = request.params.get("notifications");
+    let filter = filter.ok_or(ParamsError::Missing("notifications"))?;
+    // serde would also take an array as the members in order.
     let filter = Some(filter.get()).filter(|filter| filter.starts_with('{'));
     let filter = filter.and_then(|filter| serde_json::from_str(filter).ok());
     let mut filter: Filter = filter.ok_or_else(|| {
         let expected = "an object such as {\"toolsListChanged\": true}";
         ParamsError::WrongType { at: "params.notifications".into(), expected }
     })?;
-    if filter.resource_subscriptions.len() > WATCHED_MAX {
+    let uris = std::mem::take(&mut filter.resource_subscriptions);
+    if uris.len() > WATCHED_MAX {
         return Err(RpcError::invalid_params(format!(
             "at most {WATCHED_MAX} resources can be watched at once"
         )));
     }
-    let mut resources = by_server(asking.scope, std::mem::take(&mut filter.resource_subscriptions));
+    let mut resources = by_server(&request.http.scope, uris);
     resources.retain(|server, _| {
-        let is_there = asking.front.gateway.server(caller, server).is_ok();
-        is_there && caller.tenant.may_use_all_of(server)
+        let is_visible = request.http.app.gateway.server(request.caller, server).is_ok();
+        is_visible && request.caller.tenant.may_use_all_of(server)
     });
-    let (_admission, rate_status) = admit(asking, caller, &resources).await?;
-    let begun = begin(asking, caller, filter, resources).await;
-    begun.map_err(|error| error.with_rate_status(rate_status))
+    let (_admission, rates) = admit(request, &resources).await?;
+    let opened = open_stream(request, filter, resources).await;
+    opened.map_err(|error| error.with_rates(rates))
 }
 
-/// Takes it from the tenant's limits, like a call to each server of which resources are watched.
+fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
+    let mut resources = Resources::new();
+    for uri in &uris {
+        let split = match scope {
+            Scope::One(server) => Some((server.as_str(), uri.as_str())),
+            Scope::All => names::split_resource_uri(uri),
+        };
+        if let Some((server, uri)) = split {
+            resources.entry(server.to_owned()).or_default().push(uri.to_owned());
+        }
+    }
+    resources
+}
+
+/// Counts the request against the tenant's limits, as one call per server with watched resources.
 async fn admit(
-    asking: &Asking<'_>,
-    caller: &Caller,
-    resources: &HashMap<String, Vec<String>>,
-) -> Result<(Admission, RateStatus), CallError> {
-    let limits = &caller.tenant.limits;
-    let mut admission = limits.admit_tenant().await?;
-    if resources.is_empty() {
-        let server = asking.scope.server().unwrap_or_default();
-        let rate_status = limits.admit(&mut admission, server, None).await?;
-        return Ok((admission, rate_status));
+    request: &McpRequest<'_>,
+    resources: &Resources,
+) -> Result<(Admission, Standing), CallError> {
+    let limits = &request.caller.tenant.limits;
+    let mut admission = limits.enter().await?;
+    let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
+    if servers.is_empty() {
+        servers.push(request.http.scope.server().unwrap_or_default());
     }
-    let mut rate_status = RateStatus::default();
-    for server in resources.keys() {
-        rate_status = limits.admit(&mut admission, server, None).await?;
+    let mut rates = Standing::default();
+    for server in servers {
+        rates = limits.admit(&mut admission, server, None).await?;
     }
-    Ok((admission, rate_status))
+    Ok((admission, rates))
 }
 
-async fn begin(
-    asking: &Asking<'_>,
-    caller: &Caller,
+async fn open_stream(
+    request: &McpRequest<'_>,
     filter: Filter,
-    mut resources: HashMap<String, Vec<String>>,
+    mut resources: Resources,
 ) -> Result<Response<Body>, RpcError> {
-    let seat = asking.front.seats.take(&caller.tenant.id).ok_or_else(too_many_seats)?;
+    let (http, caller) = (request.http, request.caller);
+    let permit = http.app.stream_quota.take(&caller.tenant.id).ok_or_else(too_many_streams)?;
     let mailbox = Arc::new(Mailbox::default());
     let mut subscriptions = HashMap::new();
-    let mut honoured = Honoured::default();
-    let mut following = Following::new(asking.front, caller, asking.scope);
-    let sources = following.new_ones();
+    let mut accepted = Accepted::default();
+    let mut servers = VisibleServers::new(http, caller);
+    let sources = servers.added();
     for source in &sources {
         let server = source.changes.server();
         let (lists, subscription) = filter.subscribe(source, caller, &mailbox);
         let watched = resources.remove(server.as_str()).unwrap_or_default();
-        honoured.add(source, lists, &subscription, watched)?;
+        accepted.add(source, lists, &subscription, watched)?;
         subscriptions.insert(server.clone(), subscription);
     }
-    // Whoever is told that it listens must not miss anything from then on.
-    let settle = sources.iter().map(|source| (source, &subscriptions[source.changes.server()]));
-    let settle = settle.map(|(source, subscription)| async move {
-        let refused = match is_ready(source) {
-            true => subscription.await_answers(asking.arrived + SETTLE_WAIT).await,
-            false => vec![],
-        };
-        (source.changes.server(), refused)
+    // A client that is told that it listens must not miss a change from then on.
+    let settled = sources.iter().filter(|source| is_ready(source)).map(|source| {
+        let server = source.changes.server();
+        let settled = subscriptions[server].settled(http.arrived + ACCEPT_WAIT);
+        async move { (server, settled.await) }
     });
-    for (of, refused) in join_all(settle).await {
-        honoured.resources.retain(|(server, uri)| server != of || !refused.contains(uri));
+    for (by, refused) in join_all(settled).await {
+        accepted.resources.retain(|(server, uri)| server != by || !refused.contains(uri));
     }
-    let id = asking.id.to_owned();
-    let scope = asking.scope.clone();
-    let acknowledged = honoured.acknowledgement(&id, &scope);
-    let closing = asking.front.closing.clone();
-    Ok(sse::respond(Listening {
-        first: Some(acknowledged),
-        changes: Messages { mailbox, scope, subscription_id: Some(id) },
-        closing,
-        rights: caller.rights.clone(),
-        following,
+    let (id, scope) = (request.id.to_owned(), http.scope.clone());
+    Ok(sse::respond(ListenStream {
+        acknowledgement: Some(accepted.acknowledgement(&id, &scope)),
+        changes: ChangeMessages { mailbox, scope, subscription_id: Some(id) },
+        servers,
         filter,
         subscriptions,
-        _seat: seat,
+        _permit: permit,
         is_over: false,
     }))
 }
 
-/// The resources to watch at each server, in its own terms.
-fn by_server(scope: &Scope, uris: Vec<String>) -> HashMap<String, Vec<String>> {
-    let mut by_server: HashMap<String, Vec<String>> = HashMap::new();
-    for uri in uris {
-        match scope {
-            Scope::One(server) => by_server.entry(server.clone()).or_default().push(uri),
-            Scope::All => {
-                if let Some((server, uri)) = names::split_resource_uri(&uri) {
-                    by_server.entry(server.to_owned()).or_default().push(uri.to_owned());
-                }
-            }
-        }
-    }
-    by_server
-}
-
 impl Filter {
-    /// The lists of a server of which all may be used, or only the tools.
-    fn lists(&self, may_use_all: bool) -> Lists {
-        Lists {
-            tools: self.tools_list_changed,
-            prompts: self.prompts_list_changed && may_use_all,
-            resources: self.resources_list_changed && may_use_all,
-        }
-    }
-
-    /// Has a mailbox hear of the lists of a server.
+    /// Subscribes a mailbox to the lists of a server that the client wants and may see.
     fn subscribe(
         &self,
         source: &Source,
@@ -177,22 +157,26 @@ impl Filter {
         mailbox: &Arc<Mailbox>,
     ) -> (Lists, Subscription) {
         let changes = &source.changes;
-        let lists = self.lists(caller.tenant.may_use_all_of(changes.server().as_str()));
-        let tenant = caller.tenant.id.clone();
-        (lists, changes.subscribe(tenant, mailbox.clone(), lists))
+        let may_use_all = caller.tenant.may_use_all_of(changes.server().as_str());
+        let lists = Lists {
+            tools: self.tools_list_changed,
+            prompts: self.prompts_list_changed && may_use_all,
+            resources: self.resources_list_changed && may_use_all,
+        };
+        (lists, changes.subscribe(caller.tenant.id.clone(), mailbox.clone(), lists))
     }
 }
 
-/// What a client will hear of, of what it asked for.
+/// The part of a filter that servers have accepted.
 #[derive(Default)]
-struct Honoured {
+struct Accepted {
     lists: Lists,
-    /// With their servers, in the servers' own terms.
+    /// Resources as their servers name them.
     resources: Vec<(ServerId, String)>,
 }
 
-impl Honoured {
-    /// A server that is not there yet may turn out to have everything.
+impl Accepted {
+    /// Adds what a server can report. A server that is not ready yet may be able to report all.
     fn add(
         &mut self,
         source: &Source,
@@ -204,8 +188,8 @@ impl Honoured {
             Some(State::Ready(ready)) => Some(ready.about.clone()),
             _ => None,
         };
-        let has = |of: fn(&crate::protocol::mcp::results::ServerCapabilities) -> bool| {
-            about.as_ref().is_none_or(|about| of(&about.capabilities))
+        let has = |capability: fn(&ServerCapabilities) -> bool| {
+            about.as_ref().is_none_or(|about| capability(&about.capabilities))
         };
         self.lists.tools |= lists.tools && has(|it| it.tools.is_some());
         self.lists.prompts |= lists.prompts && has(|it| it.prompts.is_some());
@@ -213,34 +197,35 @@ impl Honoured {
         if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
             let server = source.changes.server();
             self.resources.extend(watched.iter().map(|uri| (server.clone(), uri.clone())));
-            subscription.watch_all(watched).map_err(|error| not_watched(&error))?;
+            subscription.watch_all(watched).map_err(|error| watch_error(&error))?;
         }
         Ok(())
     }
 
     fn acknowledgement(&self, id: &RawValue, scope: &Scope) -> Bytes {
         let mut notifications = json!({});
-        for (name, honoured) in [
+        for (name, is_accepted) in [
             ("toolsListChanged", self.lists.tools),
             ("promptsListChanged", self.lists.prompts),
             ("resourcesListChanged", self.lists.resources),
         ] {
-            if honoured {
+            if is_accepted {
                 notifications[name] = json!(true);
             }
         }
         if !self.resources.is_empty() {
-            let exposed = |(server, uri): &(ServerId, String)| exposed(scope, server.as_str(), uri);
-            let uris: Vec<_> = self.resources.iter().map(exposed).collect();
-            notifications["resourceSubscriptions"] = json!(uris);
+            let uris = self.resources.iter();
+            let uris = uris.map(|(server, uri)| exposed_uri(scope, server.as_str(), uri));
+            notifications["resourceSubscriptions"] = uris.collect();
         }
-        let params = format!("{{\"notifications\":{notifications},{}}}", tag(id));
+        let meta = subscription_meta(id);
+        let params = format!("{{\"notifications\":{notifications},{meta}}}");
         rpc::notification(method::ACKNOWLEDGED, &params)
     }
 }
 
-/// Why a resource cannot be watched, as an error.
-pub(crate) fn not_watched(error: &WatchError) -> RpcError {
+/// Returns the client's error for a resource that cannot be watched.
+pub(crate) fn watch_error(error: &WatchError) -> RpcError {
     match error {
         WatchError::Refused(error) => RpcError::from(CallError::Backend(ErrorObject::clone(error))),
         WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
@@ -252,68 +237,26 @@ pub(crate) fn not_watched(error: &WatchError) -> RpcError {
     }
 }
 
-/// The member that says which request a message belongs to: its id as it was written.
-fn tag(id: &RawValue) -> String {
-    format!("\"_meta\":{{\"{}\":{}}}", meta::SUBSCRIPTION_ID, id.get())
-}
-
-fn exposed(scope: &Scope, server: &str, uri: &str) -> String {
-    match scope {
-        Scope::All => names::resource_uri(server, uri),
-        Scope::One(_) => uri.to_owned(),
-    }
-}
-
-/// News as the messages that tell them.
-pub(crate) struct Messages {
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) scope: Scope,
-    /// Modern: the request that asked for them.
-    pub(crate) subscription_id: Option<Box<RawValue>>,
-}
-
-impl Messages {
-    pub(crate) async fn next(&self) -> Bytes {
-        match self.mailbox.next().await {
-            Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
-            Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
-            Change::List(List::Resources) => self.message(method::RESOURCES_CHANGED, None),
-            Change::Resource(server, uri) => {
-                let uri = exposed(&self.scope, server.as_str(), &uri);
-                self.message(method::RESOURCE_UPDATED, Some(&uri))
-            }
-        }
-    }
-
-    fn message(&self, method: &str, uri: Option<&str>) -> Bytes {
-        let uri = uri.map(|uri| format!("\"uri\":{}", json!(uri)));
-        let members = uri.into_iter().chain(self.subscription_id.as_deref().map(tag));
-        let members = members.collect::<Vec<_>>().join(",");
-        rpc::notification(method, &format!("{{{members}}}"))
-    }
-}
-
 /// The stream of a `subscriptions/listen` request.
-struct Listening {
-    first: Option<Bytes>,
-    changes: Messages,
-    closing: CancellationToken,
-    rights: Rights,
-    following: Following,
+struct ListenStream {
+    /// Sent first.
+    acknowledgement: Option<Bytes>,
+    changes: ChangeMessages,
+    servers: VisibleServers,
     filter: Filter,
     subscriptions: HashMap<ServerId, Subscription>,
-    _seat: Seat,
+    _permit: StreamPermit,
     is_over: bool,
 }
 
-impl Listening {
-    /// Hears of servers that were not there before. Those that are back are still heard.
-    fn follow(&mut self) {
-        for source in self.following.new_ones() {
-            let (caller, mailbox) = (&self.following.caller, &self.changes.mailbox);
+impl ListenStream {
+    /// Subscribes to servers that were added. Servers that came back are still subscribed to.
+    fn subscribe_to_added(&mut self) {
+        for source in self.servers.added() {
+            let (caller, mailbox) = (&self.servers.caller, &self.changes.mailbox);
             let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
             let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
+            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {
@@ -323,10 +266,10 @@ impl Listening {
     }
 }
 
-impl sse::Source for Listening {
+impl sse::MessageSource for ListenStream {
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
+        if let Some(acknowledgement) = self.acknowledgement.take() {
+            return Some(acknowledgement);
         }
         if self.is_over {
             return None;
@@ -334,24 +277,15 @@ impl sse::Source for Listening {
         loop {
             tokio::select! {
                 biased;
-                () = ended(&self.closing, &self.rights) => {
+                stays_open = self.servers.changed() => if !stays_open {
                     self.is_over = true;
                     let id = self.changes.subscription_id.as_deref()?;
-                    let result = format!("{{\"resultType\":\"complete\",{}}}", tag(id));
+                    let result = format!("{{\"resultType\":\"complete\",{}}}", subscription_meta(id));
                     return Some(rpc::result(id, &result));
-                }
-                () = self.following.changed() => {}
+                },
                 message = self.changes.next() => return Some(message),
             }
-            self.follow();
+            self.subscribe_to_added();
         }
-    }
-}
-
-/// The gateway ends, or the caller's rights do.
-pub(crate) async fn ended(closing: &CancellationToken, rights: &Rights) {
-    tokio::select! {
-        () = closing.cancelled() => {}
-        () = rights.over() => {}
     }
 }

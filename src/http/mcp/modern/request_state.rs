@@ -1,6 +1,6 @@
-//! What a modern server wants back with a client's next request (`requestState`). It goes through the
-//! client, so it is sealed on the way out and opened on the way in: it comes back from the same tenant, with
-//! the same request, before it is too old, or not at all.
+//! Seals `requestState`, which a modern server wants back with the client's next request. It passes
+//! through the client. Sealed, it is accepted only from the same tenant, with the same request,
+//! before it expires.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,29 +11,26 @@ use sha2::{Digest, Sha256};
 use crate::common::ids::TenantId;
 use crate::common::seal::{PLAIN_LEN_MAX, Purpose, Sealer};
 
-/// How long a client may take to come back: somebody may have to be asked first.
+/// How long a client may take to come back: it may have to ask a person first.
 const VALID_FOR: Duration = Duration::from_secs(60 * 60);
 const EXPIRY_LEN: usize = 8;
 
-/// Seals and opens for one request. Hardly any request needs either, so it only keeps what it takes.
+/// Seals and opens the state of one request. Few requests need it, so nothing is computed before.
 pub(crate) struct RequestState {
     pub(crate) sealer: Arc<Sealer>,
-    /// Whose request it is.
     pub(crate) tenant: TenantId,
-    /// To which server.
     pub(crate) server: String,
     pub(crate) method: &'static str,
-    /// The tool, prompt or resource that it names.
-    pub(crate) subject: String,
+    /// The tool, prompt or resource that the request names.
+    pub(crate) name: String,
     /// JSON.
     pub(crate) arguments: Option<Bytes>,
 }
 
 impl RequestState {
-    /// A digest of the request.
-    fn context(&self) -> Vec<u8> {
+    fn digest(&self) -> Vec<u8> {
         let arguments = self.arguments.as_deref().map(without_space).unwrap_or_default();
-        let texts = [self.tenant.as_str(), &self.server, self.method, &self.subject];
+        let texts = [self.tenant.as_str(), &self.server, self.method, &self.name];
         let mut hash = Sha256::new();
         for part in texts.map(str::as_bytes).into_iter().chain([&*arguments]) {
             hash.update((part.len() as u64).to_be_bytes());
@@ -42,17 +39,17 @@ impl RequestState {
         hash.finalize().to_vec()
     }
 
-    /// `None` if it is too long.
+    /// Returns `None` if the state is too long.
     pub(crate) fn seal(&self, state: &str) -> Option<String> {
         let expiry = (now() + VALID_FOR).as_secs().to_be_bytes();
         let plain = [&expiry, state.as_bytes()].concat();
         (plain.len() <= PLAIN_LEN_MAX)
-            .then(|| self.sealer.seal(Purpose::RequestState, &self.context(), &plain))
+            .then(|| self.sealer.seal(Purpose::RequestState, &self.digest(), &plain))
     }
 
-    /// `None` if it is not what was sealed for this request, or too old.
+    /// Returns `None` if the text was not sealed for this request, or has expired.
     pub(crate) fn open(&self, sealed: &str) -> Option<String> {
-        let plain = self.sealer.open(Purpose::RequestState, &self.context(), sealed)?;
+        let plain = self.sealer.open(Purpose::RequestState, &self.digest(), sealed)?;
         let (expiry, state) = plain.split_first_chunk::<EXPIRY_LEN>()?;
         if u64::from_be_bytes(*expiry) < now().as_secs() {
             return None;
@@ -61,8 +58,8 @@ impl RequestState {
     }
 }
 
-/// JSON without the space between its tokens. Nothing else is taken for the same: not even two numbers of the
-/// same value.
+/// Removes the space between the tokens of JSON. Any other difference counts, even between two
+/// numbers of the same value.
 fn without_space(json: &[u8]) -> Vec<u8> {
     let mut compact = Vec::with_capacity(json.len());
     let (mut in_text, mut is_escaped) = (false, false);
@@ -86,19 +83,19 @@ fn now() -> Duration {
 mod tests {
     use super::*;
 
-    fn state(sealer: &Arc<Sealer>, tenant: &str, subject: &str, arguments: &str) -> RequestState {
+    fn state(sealer: &Arc<Sealer>, tenant: &str, name: &str, arguments: &str) -> RequestState {
         RequestState {
             sealer: sealer.clone(),
             tenant: TenantId::parse(tenant).unwrap(),
             server: "std".to_owned(),
             method: "tools/call",
-            subject: subject.to_owned(),
+            name: name.to_owned(),
             arguments: Some(Bytes::copy_from_slice(arguments.as_bytes())),
         }
     }
 
     #[test]
-    fn it_comes_back_with_the_same_request_of_the_same_tenant_only() {
+    fn state_is_accepted_only_with_the_same_request_of_the_same_tenant() {
         let sealer = Arc::new(Sealer::random());
         let ours = state(&sealer, "acme", "deploy", r#"{"a":1,"b":2}"#);
         let sealed = ours.seal("where we were").unwrap();

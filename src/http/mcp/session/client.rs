@@ -1,5 +1,6 @@
-//! A session as its own servers' client: what it is asked and told by them.
+//! A session as the client of its own servers, which may send it requests and notifications.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -7,47 +8,43 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Session, State, canonical};
+use super::{Session, SessionState, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::changes::recipients::{SessionClient, ServerRequest};
+use crate::backend::changes::audience::{Client, Question};
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::Connection;
 use crate::http::mcp::rpc;
 use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
 use crate::protocol::mcp::{LogLevel, method};
 
-/// Questions of servers that may wait for one client.
+/// The most requests of servers that may wait for one client.
 pub(super) const QUESTIONS_MAX: usize = 64;
 
 impl Session {
-    fn end_with(&self, state: &mut State) {
+    /// Ends the session if it may end. A request that starts after this sees that it has ended.
+    fn end_if(&self, may_end: impl FnOnce(&SessionState) -> bool) -> bool {
+        let mut state = self.state.lock();
+        if !may_end(&state) {
+            return false;
+        }
         self.ended.cancel();
         for (_, cancelled) in state.running.drain().map(|(_, running)| running) {
             cancelled.cancel();
         }
-        state.listeners.clear();
-        state.standing = None;
+        state.request_streams.clear();
+        state.session_stream = None;
         state.subscriptions.clear();
-        state.seat = None;
-    }
-
-    /// Whoever enters after this sees that it has ended.
-    fn end_if(&self, may_end: impl FnOnce(&State) -> bool) -> bool {
-        let mut state = self.state.lock();
-        let may_end = may_end(&state);
-        if may_end {
-            self.end_with(&mut state);
-        }
-        may_end
+        state.permit = None;
+        true
     }
 }
 
-impl SessionClient for Session {
+impl Client for Session {
     fn capabilities(&self) -> &str {
         &self.capabilities
     }
 
-    fn follow_changes(&self, changes: &Arc<Changes>) {
+    fn follow(&self, changes: &Arc<Changes>) {
         self.subscription(&mut self.state.lock(), changes, Lists::ALL);
     }
 
@@ -61,33 +58,33 @@ impl SessionClient for Session {
 
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        (!state.is_busy()).then_some(state.used)
+        (!state.is_busy()).then_some(state.last_used)
     }
 
-    fn inactive_since(&self) -> Option<Instant> {
+    fn at_rest_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        state.is_at_rest().then_some(state.used)
+        state.is_at_rest().then_some(state.last_used)
     }
 
     fn end(&self) {
-        self.end_with(&mut self.state.lock());
+        self.end_if(|_| true);
     }
 
-    fn end_if_inactive(&self) -> bool {
-        self.end_if(State::is_at_rest)
+    fn end_if_at_rest(&self) -> bool {
+        self.end_if(SessionState::is_at_rest)
     }
 
-    fn end_if_no_request(&self) -> bool {
-        self.end_if(|state| state.entered == 0 && state.running.is_empty())
+    fn end_if_nothing_is_asked(&self) -> bool {
+        self.end_if(|state| state.open_requests == 0 && state.running.is_empty())
     }
 
-    fn forward_request(&self, question: ServerRequest) {
-        let ServerRequest { connection, id, method, params } = question;
-        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
+    fn ask(&self, question: Question) {
+        let Question { connection, id, method, params } = question;
+        let params = text(params.as_ref());
         let mut state = self.state.lock();
-        // Those of processes that are gone wait for nothing.
+        // Questions of processes that have exited wait for nothing.
         state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
-        let number = state.number();
+        let number = state.next_number();
         let message = Frame::request(number, &method, &[&params]).into_bytes();
         let is_asked =
             state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
@@ -103,29 +100,31 @@ impl SessionClient for Session {
         }
     }
 
-    fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue) {
+    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
         let mut state = self.state.lock();
-        let is_it = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
+        let is_same = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
         };
         let number =
-            state.questions.iter().find(|(_, asked)| is_it(asked)).map(|(number, _)| *number);
+            state.questions.iter().find(|(_, asked)| is_same(asked)).map(|(number, _)| *number);
         let Some(number) = number else { return };
         state.questions.remove(&number);
         let params = format!("{{\"requestId\":{number}}}");
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
-    fn notify(&self, method: &str, params: Option<Bytes>) {
-        let params = params.as_ref().map_or("{}".into(), |params| String::from_utf8_lossy(params));
-        self.state.lock().deliver(&rpc::notification(method, &params));
+    fn tell(&self, method: &str, params: Option<Bytes>) {
+        self.state.lock().deliver(&rpc::notification(method, &text(params.as_ref())));
     }
 
     fn log(&self, level: LogLevel, params: Bytes) {
         let state = self.state.lock();
         if state.log_level.is_none_or(|lowest| level >= lowest) {
-            let params = String::from_utf8_lossy(&params);
-            state.deliver(&rpc::notification(method::LOG_MESSAGE, &params));
+            state.deliver(&rpc::notification(method::LOG_MESSAGE, &text(Some(&params))));
         }
     }
+}
+
+fn text(params: Option<&Bytes>) -> Cow<'_, str> {
+    params.map_or("{}".into(), |params| String::from_utf8_lossy(params))
 }

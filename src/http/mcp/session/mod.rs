@@ -1,12 +1,12 @@
-//! One session of a legacy client: what has to be remembered of it between its requests.
+//! One session of a legacy client: what must be remembered of it between its requests.
 //!
-//! Most of a session is in its token ([`self::sessions`]). What is here belongs to this process: requests that
-//! may be cancelled, streams, subscriptions, and questions of servers that wait for the client's answer.
+//! Most of a session is in its token ([`sessions`]). Its state here belongs to this process:
+//! requests that may be cancelled, streams, subscriptions, and questions of servers to the client.
 
 mod client;
-pub(crate) mod ended_sessions;
 pub(crate) mod forward_to_owner;
-pub(crate) mod session_rate;
+mod revoked_sessions;
+mod session_rate;
 pub(crate) mod sessions;
 
 use std::collections::HashMap;
@@ -19,71 +19,67 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::stream::stream_quota::{Seat, Seats};
+use super::stream::stream_quota::{StreamPermit, StreamQuota};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
-use crate::backend::connection::call_notifications::{CallNotification, CallNotifications, NotificationListener};
+use crate::backend::connection::call_notifications::{Event, Events, Listener};
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::LogLevel;
+use crate::protocol::mcp::params::text_of;
 
-/// Requests of one session that can be cancelled, at once.
+/// The most requests of one session that can be cancelled.
 const RUNNING_MAX: usize = 4096;
-
 /// How long changes are kept for a client without a stream.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
-/// Why nothing more can be remembered.
-pub(crate) fn too_many_seats() -> CallError {
+pub(crate) fn too_many_streams() -> CallError {
     CallError::busy("too many streams are open, or sessions remembered; end some of them (DELETE)")
 }
 
-/// Where a session was opened. What belongs to one process alone is there only.
+/// The replica that opened a session. Only there are its processes, streams and subscriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// In this process.
-    Here,
-    /// In a replica that can be asked.
-    At(Peer),
-    /// In a process that cannot be asked, or is no more.
-    Lost,
+pub(crate) enum OwnerReplica {
+    This,
+    Other(Peer),
+    /// A process that cannot be reached, or has ended.
+    Unreachable,
 }
 
-/// One session.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) tenant: TenantId,
-    /// What the client can do: a JSON object.
+    /// The client's capabilities: a JSON object.
     capabilities: String,
-    pub(crate) home: Home,
-    /// Until when its token is good, in seconds since 1970.
+    pub(crate) owner: OwnerReplica,
+    /// When its token expires, in seconds since 1970.
     pub(crate) expires: u64,
-    /// What has changed and not been told yet.
+    /// Changes that the client has not been sent yet.
     pub(crate) mailbox: Arc<Mailbox>,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     ended: CancellationToken,
 }
 
-struct State {
+struct SessionState {
     /// Taken with the first thing that must be remembered.
-    seat: Option<Seat>,
+    permit: Option<StreamPermit>,
     log_level: Option<LogLevel>,
-    /// By the id the client gave them.
+    /// Requests that can be cancelled, by the client's ids.
     running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
-    listeners: Vec<(u64, NotificationListener)>,
-    /// The stream that is nobody's answer.
-    standing: Option<(u64, NotificationListener)>,
-    /// With the lists that it hears of.
+    request_streams: Vec<(u64, Listener)>,
+    /// The stream that `GET` opened.
+    session_stream: Option<(u64, Listener)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
+    /// Requests of the session's own servers: who asked, under which id.
     questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
-    next: u64,
-    /// Requests that are being looked at now.
-    entered: usize,
-    used: Instant,
+    last_number: u64,
+    /// HTTP requests that are being handled.
+    open_requests: usize,
+    last_used: Instant,
 }
 
 impl Session {
@@ -91,51 +87,48 @@ impl Session {
         id: SessionId,
         tenant: TenantId,
         capabilities: String,
-        home: Home,
+        owner: OwnerReplica,
         expires: u64,
     ) -> Self {
-        let (state, ended) = (Mutex::new(State::new()), CancellationToken::new());
-        Self { id, tenant, capabilities, home, expires, mailbox: Arc::default(), state, ended }
+        let (state, ended) = (Mutex::new(SessionState::new()), CancellationToken::new());
+        Self { id, tenant, capabilities, owner, expires, mailbox: Arc::default(), state, ended }
     }
 
-    /// Whether this process opened it.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.home == Home::Here
+    pub(crate) fn is_owned_here(&self) -> bool {
+        self.owner == OwnerReplica::This
     }
 
-    /// Whether there is nothing that its token does not say.
+    /// Returns whether its token says all about it.
     pub(crate) fn is_blank(&self) -> bool {
         let state = self.state.lock();
-        let is_unused = state.running.is_empty() && state.listeners.is_empty();
-        is_unused && state.seat.is_none() && !self.ended.is_cancelled()
+        let is_unused = state.running.is_empty() && state.request_streams.is_empty();
+        is_unused && state.permit.is_none() && !self.ended.is_cancelled()
     }
 
-    /// Forgets what would only be told on a stream, when there has been none for a while: a client that comes
-    /// back soon misses nothing, and one that does not keeps nothing.
-    pub(crate) fn forget(&self) {
+    /// Drops what would only be sent on a stream, if there has been no stream for a while. A client
+    /// that comes back soon misses nothing, and one that does not holds nothing.
+    pub(crate) fn forget_unheard(&self) {
         let mut state = self.state.lock();
         let watches = |(_, it): &(Lists, Arc<Subscription>)| it.watched_len() > 0;
-        let is_left = !state.is_busy() && state.used.elapsed() >= FORGET_AFTER;
-        let asked = state.log_level.is_some() || state.subscriptions.values().any(watches);
-        if is_left && !asked {
+        let is_left = !state.is_busy() && state.last_used.elapsed() >= FORGET_AFTER;
+        let must_stay = state.log_level.is_some() || state.subscriptions.values().any(watches);
+        if is_left && !must_stay {
             state.subscriptions.clear();
-            state.seat = None;
+            state.permit = None;
         }
     }
 
-    /// A request of it comes in.
-    pub(crate) fn enter(&self) {
-        self.state.lock().entered += 1;
+    pub(crate) fn request_started(&self) {
+        self.state.lock().open_requests += 1;
     }
 
-    /// And has been dealt with.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn request_finished(&self) {
         let mut state = self.state.lock();
-        state.entered -= 1;
-        state.used = Instant::now();
+        state.open_requests -= 1;
+        state.last_used = Instant::now();
     }
 
-    /// How grave log lines must be, if the client said so.
+    /// Returns the lowest level of log lines that the client wants, if it set one.
     pub(crate) fn log_level(&self) -> Option<LogLevel> {
         self.state.lock().log_level
     }
@@ -143,41 +136,39 @@ impl Session {
     pub(crate) fn set_log_level(
         &self,
         level: LogLevel,
-        seats: &Arc<Seats>,
+        quota: &Arc<StreamQuota>,
     ) -> Result<(), CallError> {
         let mut state = self.state.lock();
-        state.sit(&self.tenant, seats)?;
+        state.take_permit(&self.tenant, quota)?;
         state.log_level = Some(level);
         Ok(())
     }
 
-    /// Remembers a request, so that it can be cancelled and heard from, until the guard is dropped. One whose id
-    /// is in use already cannot be cancelled.
-    pub(crate) fn begin(
+    /// Registers a request until the guard is dropped. Then it can be cancelled, and its stream can
+    /// carry messages. A request whose id is in use already cannot be cancelled.
+    pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
-        listener: Option<NotificationListener>,
+        listener: Option<Listener>,
         cancelled: CancellationToken,
-    ) -> InSession {
+    ) -> RunningRequest {
         let mut state = self.state.lock();
-        let number = state.number();
+        let number = state.next_number();
         let id = canonical(id);
-        let has_room = state.running.len() < RUNNING_MAX && !state.running.contains_key(&id);
-        if has_room {
+        let can_cancel = state.running.len() < RUNNING_MAX && !state.running.contains_key(&id);
+        if can_cancel {
             state.running.insert(id.clone(), (number, cancelled.clone()));
         }
-        if let Some(listener) = listener {
-            state.listeners.push((number, listener));
-        }
+        state.request_streams.extend(listener.map(|listener| (number, listener)));
         drop(state);
-        // It may have ended since the request came in.
+        // The session may have ended since the request came in.
         if self.ended.is_cancelled() {
             cancelled.cancel();
         }
-        InSession { session: self.clone(), number, id: has_room.then_some(id) }
+        RunningRequest { session: self.clone(), number, id: can_cancel.then_some(id) }
     }
 
-    /// The client no longer wants the answer to its request. Tells whether that is being answered here.
+    /// Cancels a request of the client's. Returns whether it runs here.
     pub(crate) fn cancel(&self, id: &RawValue) -> bool {
         let running = self.state.lock().running.remove(&canonical(id));
         if let Some((_, cancelled)) = &running {
@@ -186,135 +177,141 @@ impl Session {
         running.is_some()
     }
 
-    /// The stream for what is nobody's answer. A new one takes the place of the old.
-    pub(crate) fn stand(
+    /// Opens the session's stream. A new one replaces the old.
+    pub(crate) fn open_stream(
         self: &Arc<Self>,
-        seats: &Arc<Seats>,
-    ) -> Result<(Standing, CallNotifications), CallError> {
-        let (listener, events) = NotificationListener::new(None);
+        quota: &Arc<StreamQuota>,
+    ) -> Result<(OpenStream, Events), CallError> {
+        let (listener, events) = Listener::new(None);
         let mut state = self.state.lock();
-        state.sit(&self.tenant, seats)?;
-        let number = state.number();
-        state.standing = Some((number, listener));
-        Ok((Standing { session: self.clone(), number }, events))
+        state.take_permit(&self.tenant, quota)?;
+        let number = state.next_number();
+        state.session_stream = Some((number, listener));
+        Ok((OpenStream { session: self.clone(), number }, events))
     }
 
-    /// Hears of changes at a server from now on: of these lists, and what it watches.
-    pub(crate) fn listen_to(
+    /// Subscribes to a server's changes: to these lists, and to the resources that are watched.
+    pub(crate) fn subscribe(
         &self,
         changes: &Arc<Changes>,
         lists: Lists,
-        seats: &Arc<Seats>,
+        quota: &Arc<StreamQuota>,
     ) -> Result<Arc<Subscription>, CallError> {
         let mut state = self.state.lock();
-        state.sit(&self.tenant, seats)?;
+        state.take_permit(&self.tenant, quota)?;
         Ok(self.subscription(&mut state, changes, lists))
     }
 
     fn subscription(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         changes: &Arc<Changes>,
         lists: Lists,
     ) -> Arc<Subscription> {
         let server = changes.server();
-        // Where its rights are others now, or the process, a new one takes the place of the old.
-        if let Some((heard, subscription)) = state.subscriptions.get(server)
-            && *heard == lists
-            && subscription.belongs_to(changes)
+        // A new one replaces the old if the tenant's rights or the process have changed.
+        if let Some((subscribed, subscription)) = state.subscriptions.get(server)
+            && *subscribed == lists
+            && subscription.is_of(changes)
         {
             return subscription.clone();
         }
-        let new = changes.subscribe(self.tenant.clone(), self.mailbox.clone(), lists);
-        let new = Arc::new(new);
+        let new = Arc::new(changes.subscribe(self.tenant.clone(), self.mailbox.clone(), lists));
         state.subscriptions.insert(server.clone(), (lists, new.clone()));
         new
     }
 
-    /// Hears no more of servers that are not there for its client any longer.
-    pub(crate) fn keep_to(&self, sees: impl Fn(&ServerId) -> bool) {
-        self.state.lock().subscriptions.retain(|server, _| sees(server));
+    /// Drops the subscriptions to servers that no longer exist for the client.
+    pub(crate) fn retain_subscriptions(&self, is_visible: impl Fn(&ServerId) -> bool) {
+        self.state.lock().subscriptions.retain(|server, _| is_visible(server));
     }
 
-    /// The client's answer to a server's question goes to that server. Any other is ignored.
-    pub(crate) fn answer(&self, id: &RawValue, answer: Result<&RawValue, &RawValue>) {
-        let asked =
-            id.get().parse().ok().and_then(|id: u64| self.state.lock().questions.remove(&id));
-        if let Some((connection, id)) = asked
+    /// Sends the client's response to the server that asked. A response to no question is ignored.
+    pub(crate) fn respond_to_server(&self, id: &RawValue, response: Result<&RawValue, &RawValue>) {
+        let number = id.get().parse().ok();
+        let question = number.and_then(|it: u64| self.state.lock().questions.remove(&it));
+        if let Some((connection, id)) = question
             && let Some(connection) = connection.upgrade()
         {
-            connection.notify(Frame::answer(&id, answer));
+            connection.notify(Frame::answer(&id, response));
         }
     }
 }
 
-impl State {
+impl SessionState {
     fn new() -> Self {
         Self {
-            seat: None,
+            permit: None,
             log_level: None,
             running: HashMap::new(),
-            listeners: Vec::new(),
-            standing: None,
+            request_streams: Vec::new(),
+            session_stream: None,
             subscriptions: HashMap::new(),
             questions: HashMap::new(),
-            next: 0,
-            entered: 0,
-            used: Instant::now(),
+            last_number: 0,
+            open_requests: 0,
+            last_used: Instant::now(),
         }
     }
 
-    fn sit(&mut self, tenant: &TenantId, seats: &Arc<Seats>) -> Result<(), CallError> {
-        if self.seat.is_none() {
-            self.seat = Some(seats.take(tenant).ok_or_else(too_many_seats)?);
+    fn take_permit(
+        &mut self,
+        tenant: &TenantId,
+        quota: &Arc<StreamQuota>,
+    ) -> Result<(), CallError> {
+        if self.permit.is_none() {
+            self.permit = Some(quota.take(tenant).ok_or_else(too_many_streams)?);
         }
         Ok(())
     }
 
-    /// Whether it asks for something, or listens.
+    /// Returns whether the client waits for a response, or listens.
     fn is_busy(&self) -> bool {
-        self.entered > 0 || !self.listeners.is_empty() || self.standing.is_some()
+        let has_stream = !self.request_streams.is_empty() || self.session_stream.is_some();
+        self.open_requests > 0 || has_stream
     }
 
-    /// Whether nothing is under way: no request, whoever waits for it, and no question that may be answered.
+    /// Returns whether nothing is under way: no request, even if nobody waits for it, no stream,
+    /// and no question that the client may answer.
     fn is_at_rest(&self) -> bool {
-        let is_asked = || self.questions.values().any(|(asker, _)| asker.strong_count() > 0);
-        !self.is_busy() && self.running.is_empty() && !is_asked()
+        let has_question = || self.questions.values().any(|(asker, _)| asker.strong_count() > 0);
+        !self.is_busy() && self.running.is_empty() && !has_question()
     }
 
-    /// Puts a message on one stream of the client's: that of its newest request that has room, else the
-    /// standing one. Tells whether there was any.
+    /// Sends a message on one stream of the client's: that of its newest request with room, else
+    /// the session's. Returns whether there was any.
     fn deliver(&self, message: &Bytes) -> bool {
-        let streams = self.listeners.iter().rev().chain(&self.standing);
-        streams.into_iter().any(|(_, listener)| listener.send(CallNotification::Message(message.clone())))
+        let mut streams = self.request_streams.iter().rev().chain(&self.session_stream);
+        streams.any(|(_, listener)| listener.hear(Event::Message(message.clone())))
     }
 
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
 
-/// Ids are the same if they are the same value: `"a"` and `"\u0061"` are.
+/// Returns one text for all spellings of an id: `"a"` and `"\u0061"` are the same.
 fn canonical(id: &RawValue) -> String {
-    match crate::protocol::mcp::params::text_of(id) {
+    match text_of(id) {
         Some(text) => format!("\"{text}"),
         None => id.get().to_owned(),
     }
 }
 
 /// A request that is being answered.
-pub(crate) struct InSession {
+pub(crate) struct RunningRequest {
     session: Arc<Session>,
     number: u64,
+    /// `None` if it cannot be cancelled.
     id: Option<String>,
 }
 
-impl Drop for InSession {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         let mut state = self.session.state.lock();
-        state.used = Instant::now();
-        state.listeners.retain(|(number, _)| *number != self.number);
+        state.last_used = Instant::now();
+        state.request_streams.retain(|(number, _)| *number != self.number);
         if let Some(id) = &self.id
             && state.running.get(id).is_some_and(|(number, _)| *number == self.number)
         {
@@ -323,18 +320,18 @@ impl Drop for InSession {
     }
 }
 
-/// The open stream for what is nobody's answer.
-pub(crate) struct Standing {
+/// The session's open stream.
+pub(crate) struct OpenStream {
     pub(crate) session: Arc<Session>,
     number: u64,
 }
 
-impl Drop for Standing {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         let mut state = self.session.state.lock();
-        state.used = Instant::now();
-        if state.standing.as_ref().is_some_and(|(number, _)| *number == self.number) {
-            state.standing = None;
+        state.last_used = Instant::now();
+        if state.session_stream.as_ref().is_some_and(|(number, _)| *number == self.number) {
+            state.session_stream = None;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How often a tenant may open sessions. Opening one is no call, and is taken from no rate; but each that is ended is remembered
-//! by all replicas until its token ends.
+//! Limits how often a tenant may open sessions. Opening one is no call, so no rate of the tenant's
+//! counts it. But all replicas remember each ended session until its token expires.
 
 use std::num::NonZeroU32;
 
@@ -7,25 +7,25 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use crate::common::ids::TenantId;
 
-/// Sessions that a tenant may open at once, and then in a second.
+/// Sessions that a tenant may open at once, and then per second.
 const BURST: NonZeroU32 = NonZeroU32::new(1000).expect("it is not 0");
 const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not 0");
 
-/// What each tenant has opened of late.
+/// Counts the sessions that each tenant has opened recently.
 #[derive(Debug)]
-pub(crate) struct Openings(DefaultKeyedRateLimiter<TenantId>);
+pub(crate) struct SessionRate(DefaultKeyedRateLimiter<TenantId>);
 
-impl Openings {
+impl SessionRate {
     pub(crate) fn new() -> Self {
         Self(RateLimiter::keyed(Quota::per_second(PER_SECOND).allow_burst(BURST)))
     }
 
-    /// Whether `tenant` may open another now.
-    pub(crate) fn take(&self, tenant: &TenantId) -> bool {
+    /// Counts a session that the tenant opens. Returns `false` if it may not open one now.
+    pub(crate) fn admits(&self, tenant: &TenantId) -> bool {
         self.0.check_key(tenant).is_ok()
     }
 
-    /// Forgets those who have opened none of late.
+    /// Forgets tenants that have opened no sessions recently.
     pub(crate) fn sweep(&self) {
         self.0.retain_recent();
     }
@@ -36,14 +36,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenant_cannot_open_without_end_and_others_do_not_notice() {
-        let openings = Openings::new();
+    fn one_tenant_cannot_open_sessions_without_end_and_others_do_not_notice() {
+        let rate = SessionRate::new();
         let [a, b] = ["a", "b"].map(|tenant| TenantId::parse(tenant).unwrap());
-        let opened = (0..10_000).take_while(|_| openings.take(&a)).count();
-        // A few are earned meanwhile.
+        let opened = (0..10_000).take_while(|_| rate.admits(&a)).count();
+        // The rate admits a few more meanwhile.
         assert!((1000..2000).contains(&opened), "{opened}");
-        assert!(openings.take(&b));
-        openings.sweep();
-        assert_eq!(openings.0.len(), 2, "both have opened some just now");
+        assert!(rate.admits(&b));
+        rate.sweep();
+        assert_eq!(rate.0.len(), 2, "both have opened sessions just now");
     }
 }

@@ -1,5 +1,5 @@
-//! The sessions of legacy clients. A session's id is a sealed token that says all about it, so that any replica with
-//! the same key can serve it; nothing is remembered of a session as long as nothing must be.
+//! The sessions of legacy clients. A session's id is a sealed token that says all about it, so any
+//! replica with the same key can serve it. Only state that the token cannot say takes memory.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,28 +12,28 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::ended_sessions::Ended;
-use super::session_rate::Openings;
-use super::{Home, Session};
-use crate::backend::changes::recipients::SessionClient;
-use crate::cluster::{Peer, Cluster};
+use super::revoked_sessions::RevokedSessions;
+use super::session_rate::SessionRate;
+use super::{OwnerReplica, Session};
+use crate::backend::changes::audience::Client;
+use crate::cluster::{Peer, Replicas};
 use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::http::mcp::Scope;
 use crate::protocol::mcp::ProtocolVersion;
 
-/// How long a session lasts at most.
+/// The longest life of a session.
 const VALID_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// A session that must be remembered, but is not used for so long, is ended.
+/// A remembered session that is not used for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// The longest text of a client's capabilities: the token is a header.
 pub(crate) const CAPABILITIES_LEN_MAX: usize = 4096;
 const SHARDS: usize = 32;
-/// How often the replica that keeps a session is told that it is used elsewhere.
-pub(crate) const USE_TOLD_EVERY: Duration = Duration::from_secs(10);
-/// Sessions of which that is remembered, per shard.
-const USE_TOLD_MAX: usize = 4096;
-/// How often to look for sessions that were left.
+/// How often the owner of a session is told that the session is used in another replica.
+pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// The most sessions per shard whose last keep-alive is remembered.
+const KEEP_ALIVES_MAX: usize = 4096;
+/// How often to look for idle sessions.
 pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// All sessions of this process.
@@ -41,139 +41,144 @@ pub(crate) struct Sessions {
     sealer: Arc<Sealer>,
     /// Names this process in tokens.
     replica: String,
-    /// The others, if there may be any.
-    replicas: Option<Arc<Cluster>>,
-    openings: Openings,
-    /// By the first byte of the id: no lock is shared by all callers.
+    cluster: Option<Arc<Replicas>>,
+    rate: SessionRate,
+    /// By the first byte of the id, so that callers do not share one lock.
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Default)]
 struct Shard {
     live: HashMap<SessionId, Arc<Session>>,
-    /// Those that have ended before their time.
-    ended: Ended,
-    /// When another replica was told that its session is in use.
-    use_told: HashMap<SessionId, Instant>,
+    revoked: RevokedSessions,
+    /// When the owner of a session was last told that it is used here.
+    keep_alives: HashMap<SessionId, Instant>,
 }
 
-/// What a token says.
+impl Shard {
+    fn revoke(&mut self, session: &Session) {
+        self.live.remove(&session.id);
+        self.revoked.add(&session.id, session.expires, now());
+    }
+}
+
 #[derive(Serialize, Deserialize)]
-struct Token<'a> {
+struct SessionToken<'a> {
     id: [u8; 16],
     expires: u64,
     version: &'a str,
-    /// The server, or nothing for all of them.
+    /// `None` if the endpoint shows all servers.
     server: Option<&'a str>,
-    /// Which replica opened it.
+    /// The id of the replica that opened the session.
     owner: &'a str,
-    /// Where others reach that one, if they do.
+    /// The address at which other replicas reach the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
     #[serde(borrow)]
     capabilities: &'a RawValue,
 }
 
+impl<'a> SessionToken<'a> {
+    /// Returns `None` for a token that has expired.
+    fn parse(plain: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(plain).ok().filter(|token: &Self| token.expires >= now())
+    }
+}
+
 impl Sessions {
-    pub(crate) fn new(sealer: Arc<Sealer>, replicas: Option<Arc<Cluster>>) -> Self {
-        let replica = match &replicas {
-            Some(replicas) => replicas.me().id.clone(),
+    pub(crate) fn new(sealer: Arc<Sealer>, cluster: Option<Arc<Replicas>>) -> Self {
+        let replica = match &cluster {
+            Some(cluster) => cluster.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
         };
-        let openings = Openings::new();
-        Self { sealer, replica, replicas, openings, shards: Default::default() }
+        let rate = SessionRate::new();
+        Self { sealer, replica, cluster, rate, shards: Default::default() }
     }
 
-    /// A new session and its token, unless its tenant opens too many.
+    /// Opens a session and returns its token, unless the tenant opens sessions too often.
     pub(crate) fn create(
         &self,
         tenant: &TenantId,
         scope: &Scope,
         version: ProtocolVersion,
         capabilities: &RawValue,
-    ) -> Option<(Entered<'_>, String)> {
-        if !self.openings.take(tenant) {
+    ) -> Option<(SessionInUse<'_>, String)> {
+        if !self.rate.admits(tenant) {
             return None;
         }
-        let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
-        let token = Token {
+        let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
+        let token = SessionToken {
             id: *id.as_bytes(),
             expires,
             version: version.as_str(),
             server: scope.server(),
             owner: &self.replica,
-            address: self.replicas.as_ref().map(|replicas| replicas.me().address),
+            address: self.cluster.as_ref().map(|cluster| cluster.me().address),
             capabilities,
         };
         let token = serde_json::to_vec(&token).expect("plain data");
         let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
-        let capabilities = capabilities.get().to_owned();
-        let session = Session::new(id.clone(), tenant.clone(), capabilities, Home::Here, expires);
+        let (capabilities, owner) = (capabilities.get().to_owned(), OwnerReplica::This);
+        let session = Session::new(id.clone(), tenant.clone(), capabilities, owner, expires);
         let session = Arc::new(session);
-        session.enter();
+        session.request_started();
         self.shard(&id).lock().live.insert(id, session.clone());
-        Some((Entered { sessions: self, session }, token))
+        Some((SessionInUse { sessions: self, session }, token))
     }
 
-    /// The session that a token names, if it is this tenant's, for this endpoint, and not over.
-    pub(crate) fn enter(
+    /// Returns the session of a token for one request. The token must be of this tenant and this
+    /// endpoint, and its session must not have ended.
+    pub(crate) fn acquire(
         &self,
         tenant: &TenantId,
         scope: &Scope,
         token: &str,
-    ) -> Option<Entered<'_>> {
+    ) -> Option<SessionInUse<'_>> {
         let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
-        let token: Token<'_> = serde_json::from_slice(&token).ok()?;
-        if token.expires < now() || token.server != scope.server() {
-            return None;
-        }
+        let token = SessionToken::parse(&token).filter(|token| token.server == scope.server())?;
         ProtocolVersion::parse(token.version)?;
         let id = SessionId::from_bytes(token.id);
         let mut shard = self.shard(&id).lock();
-        if shard.ended.contains(&id) {
+        if shard.revoked.contains(&id) {
             return None;
         }
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
-            let home = self.home(token.owner, token.address);
-            Arc::new(Session::new(id.clone(), tenant.clone(), capabilities, home, token.expires))
+            let owner = self.owner(token.owner, token.address);
+            Arc::new(Session::new(id, tenant.clone(), capabilities, owner, token.expires))
         });
         let session = session.clone();
-        // In this order: one that a request has entered is not ended to make room.
-        session.enter();
+        // First this, then the check: a session with an open request is not evicted.
+        session.request_started();
         if session.has_ended() {
-            session.leave();
-            shard.live.remove(&id);
-            shard.ended.note(&id, session.expires, now());
-            self.tell_ended(&session);
+            session.request_finished();
+            shard.revoke(&session);
+            self.announce_end(&session);
             return None;
         }
-        Some(Entered { sessions: self, session })
+        Some(SessionInUse { sessions: self, session })
     }
 
-    /// The session that a token names, whatever its endpoint, if it is this tenant's and not over. To look at it is not to
-    /// use it.
-    pub(crate) fn named(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
+    /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended.
+    /// Does not count as use.
+    pub(crate) fn id_in(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
         let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
-        let token: Token<'_> = serde_json::from_slice(&token).ok()?;
-        let id = SessionId::from_bytes(token.id);
-        let is_over = token.expires < now() || self.shard(&id).lock().ended.contains(&id);
-        (!is_over).then_some(id)
+        let id = SessionId::from_bytes(SessionToken::parse(&token)?.id);
+        let is_revoked = self.shard(&id).lock().revoked.contains(&id);
+        (!is_revoked).then_some(id)
     }
 
-    /// Ends a session. Its token is worth nothing from now on.
+    /// Ends a session and revokes its token.
     pub(crate) fn end(&self, session: &Session) {
         session.end();
-        let mut shard = self.shard(&session.id).lock();
-        shard.live.remove(&session.id);
-        shard.ended.note(&session.id, session.expires, now());
+        self.shard(&session.id).lock().revoke(session);
     }
 
-    /// A session has ended elsewhere, whose token would be good until `expires`.
+    /// Ends a session that has ended in another replica. Its token would be valid until `expires`.
     pub(crate) fn end_by_id(&self, id: &SessionId, expires: u64) {
         let live = {
             let mut shard = self.shard(id).lock();
-            shard.ended.note(id, expires, now());
+            shard.revoked.add(id, expires, now());
             shard.live.remove(id)
         };
         if let Some(session) = live {
@@ -181,82 +186,80 @@ impl Sessions {
         }
     }
 
-    /// Has other replicas learn that a session has ended here; gives who says when it is written down.
-    pub(crate) fn tell_ended(&self, session: &Session) -> Option<oneshot::Receiver<()>> {
-        let replicas = self.replicas.as_ref()?;
-        // To its last second.
+    /// Tells other replicas that a session has ended. The receiver resolves when the store knows.
+    pub(crate) fn announce_end(&self, session: &Session) -> Option<oneshot::Receiver<()>> {
+        let cluster = self.cluster.as_ref()?;
+        // The token is valid until the end of its last second.
         let expires = session.expires.saturating_add(1).saturating_mul(1000);
-        Some(replicas.record_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
+        Some(cluster.note_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
     }
 
-    /// A turn to tell the replica that keeps a session that it is in use, if it is time to. Where there is no turn, it is
-    /// still time afterwards.
-    pub(crate) fn tell_use<T>(
+    /// Returns the result of `permit` if the owner of a session is due for a keep-alive. Without a
+    /// permit the keep-alive stays due.
+    pub(crate) fn keep_alive_due<T>(
         &self,
         id: &SessionId,
-        turn: impl FnOnce() -> Option<T>,
+        permit: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
-        let told = &mut self.shard(id).lock().use_told;
-        let is_recent = |at: &Instant| at.elapsed() < USE_TOLD_EVERY;
-        if told.get(id).is_some_and(is_recent) {
+        let sent = &mut self.shard(id).lock().keep_alives;
+        let is_recent = |at: &Instant| at.elapsed() < KEEP_ALIVE_EVERY;
+        if sent.get(id).is_some_and(is_recent) {
             return None;
         }
-        if told.len() >= USE_TOLD_MAX {
-            told.retain(|_, at| is_recent(at));
+        if sent.len() >= KEEP_ALIVES_MAX {
+            sent.retain(|_, at| is_recent(at));
         }
-        if told.len() >= USE_TOLD_MAX {
+        if sent.len() >= KEEP_ALIVES_MAX {
             return None;
         }
-        let turn = turn()?;
-        told.insert(id.clone(), Instant::now());
-        Some(turn)
+        let permit = permit()?;
+        sent.insert(id.clone(), Instant::now());
+        Some(permit)
     }
 
-    /// Where a session is that a token names.
-    fn home(&self, owner: &str, address: Option<SocketAddr>) -> Home {
-        match (&self.replicas, address) {
-            _ if owner == self.replica => Home::Here,
-            (Some(_), Some(address)) => Home::At(Peer { id: owner.to_owned(), address }),
-            _ => Home::Lost,
+    fn owner(&self, id: &str, address: Option<SocketAddr>) -> OwnerReplica {
+        match (&self.cluster, address) {
+            _ if id == self.replica => OwnerReplica::This,
+            (Some(_), Some(address)) => OwnerReplica::Other(Peer { id: id.to_owned(), address }),
+            _ => OwnerReplica::Unreachable,
         }
     }
 
-    /// Ends sessions that were left; to be called now and then. Gives how many tokens of ended sessions are good again
-    /// since the last time, because there were too many to remember.
+    /// Ends idle sessions; to be called now and then. Returns how many revoked tokens have become
+    /// valid again since the last call, because there were too many to remember.
     pub(crate) fn sweep(&self) -> u64 {
         let mut forgotten = 0;
-        self.openings.sweep();
+        self.rate.sweep();
         for shard in &self.shards {
-            let left: Vec<_> = {
+            let idle: Vec<_> = {
                 let mut shard = shard.lock();
-                shard.ended.forget_before(now());
-                forgotten += shard.ended.take_forgotten();
-                shard.use_told.retain(|_, at| at.elapsed() < USE_TOLD_EVERY);
-                // Whoever uses one, or has a process for it, holds it too.
+                shard.revoked.remove_expired(now());
+                forgotten += shard.revoked.take_forgotten();
+                shard.keep_alives.retain(|_, at| at.elapsed() < KEEP_ALIVE_EVERY);
+                // A request or a process of a session holds a reference of its own.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
-                shard.live.values().for_each(|session| session.forget());
+                shard.live.values().for_each(|session| session.forget_unheard());
                 shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
-                // Among them those whose process was left idle, or has crashed.
-                let over = shard.live.values().filter(|session| session.has_ended());
-                let over: Vec<_> = over.cloned().collect();
-                for session in over {
-                    shard.live.remove(&session.id);
-                    shard.ended.note(&session.id, session.expires, now());
-                    self.tell_ended(&session);
+                // Sessions that ended because their process was idle or has crashed.
+                let ended = shard.live.values().filter(|session| session.has_ended());
+                let ended: Vec<_> = ended.cloned().collect();
+                for session in ended {
+                    shard.revoke(&session);
+                    self.announce_end(&session);
                 }
-                let is_left = |session: &Arc<Session>| {
+                let is_idle = |session: &Arc<Session>| {
                     let since = session.idle_since().filter(|_| is_unused(session));
                     since.is_some_and(|since| since.elapsed() >= IDLE_MAX)
                 };
-                // Of one that another replica keeps, this one need not know more than its token says.
-                let is_kept_elsewhere =
-                    |session: &Session| self.replicas.is_some() && !session.is_ours();
-                shard.live.retain(|_, it| !(is_kept_elsewhere(it) && is_left(it)));
-                shard.live.values().filter(|session| is_left(session)).cloned().collect()
+                // Only the owner ends a session. Other replicas forget it: they have its token.
+                let is_elsewhere =
+                    |session: &Session| self.cluster.is_some() && !session.is_owned_here();
+                shard.live.retain(|_, it| !(is_elsewhere(it) && is_idle(it)));
+                shard.live.values().filter(|session| is_idle(session)).cloned().collect()
             };
-            for session in left {
+            for session in idle {
                 self.end(&session);
-                self.tell_ended(&session);
+                self.announce_end(&session);
             }
         }
         forgotten
@@ -267,17 +270,17 @@ impl Sessions {
     }
 }
 
-/// A session while a request uses it. Afterwards it is forgotten, if there is nothing to remember.
-pub(crate) struct Entered<'a> {
+/// A session that a request uses. When dropped, the session is forgotten if its token says all.
+pub(crate) struct SessionInUse<'a> {
     sessions: &'a Sessions,
     pub(crate) session: Arc<Session>,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for SessionInUse<'_> {
     fn drop(&mut self) {
-        self.session.leave();
+        self.session.request_finished();
         let mut shard = self.sessions.shard(&self.session.id).lock();
-        // Besides this one, only the table holds it.
+        // Only this guard and the table hold it.
         if Arc::strong_count(&self.session) == 2 && self.session.is_blank() {
             shard.live.remove(&self.session.id);
         }

@@ -1,4 +1,4 @@
-//! The answer of another replica, passed back as it comes.
+//! Relays the response of another replica to the client.
 
 use std::io;
 use std::time::Duration;
@@ -12,38 +12,30 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::sse;
-use super::sse_progress::Heard;
+use super::sse_progress::SseProgress;
 use crate::cluster::end_to_end;
 use crate::gateway::{CallError, Executed};
 use crate::http::mcp::rpc::RpcError;
-use crate::http::mcp::session::forward_to_owner::broken_off;
+use crate::http::mcp::session::forward_to_owner::owner_exited;
 
-/// How long an answer may be silent: three times as long as a stream that lives is.
+/// How long a response may be silent: three keep-alives of a stream.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
-/// An answer that has begun.
-struct Relayed {
+struct RelayedResponse {
     response: reqwest::Response,
     is_stream: bool,
-    /// When its last event must have begun, if it is one that has a last.
+    /// The time by which every event must have begun. A stream that lasts has none.
     until: Option<Instant>,
-    /// The request that it answers, if it does.
+    /// The request that waits for the response, if any.
     id: Option<Box<RawValue>>,
-    /// Cancelled when streams that last must end.
+    /// Ends streams that last.
     closing: CancellationToken,
-    heard: Heard,
+    progress: SseProgress,
 }
 
-/// What comes next of an answer.
-enum Next {
-    Chunk(Bytes),
-    End,
-    Broken(CallError),
-}
-
-/// Answers with what another replica has answered. `until` is when all of a stream's events must have begun; without it, it
-/// lasts until the gateway ends. What has begun may go on for as long as more of it comes.
-pub(crate) fn pass_back(
+/// Relays a response. All its events must have begun at `until`; without `until` it lasts until the
+/// gateway closes. An event that has begun may take as long as more of it keeps coming.
+pub(crate) fn relay(
     response: reqwest::Response,
     until: Option<Instant>,
     id: Option<&RawValue>,
@@ -52,14 +44,13 @@ pub(crate) fn pass_back(
     let (status, headers) = (response.status(), end_to_end(response.headers()));
     let is_stream =
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
-    let (heard, id) = (Heard::new(id), id.map(ToOwned::to_owned));
-    let relayed = Relayed { response, is_stream, until, id, closing, heard };
+    let (progress, id) = (SseProgress::new(id), id.map(ToOwned::to_owned));
+    let relayed = RelayedResponse { response, is_stream, until, id, closing, progress };
     let body = stream::unfold(Some(relayed), |relayed| async move {
         let mut relayed = relayed?;
-        match relayed.next().await {
-            Next::Chunk(chunk) => Some((Ok(chunk), Some(relayed))),
-            Next::End => None,
-            Next::Broken(error) => Some((relayed.last_word(error)?, None)),
+        match relayed.next().await? {
+            Ok(chunk) => Some((Ok(chunk), Some(relayed))),
+            Err(error) => Some((relayed.replace_rest(error)?, None)),
         }
     });
     let mut response = Response::new(Body::from_stream(body));
@@ -68,38 +59,35 @@ pub(crate) fn pass_back(
     response
 }
 
-impl Relayed {
-    async fn next(&mut self) -> Next {
+impl RelayedResponse {
+    async fn next(&mut self) -> Option<Result<Bytes, CallError>> {
         let silent = Instant::now() + SILENCE_MAX;
-        let waits = self.is_stream && self.heard.is_whole;
-        let late = self.until.filter(|_| waits).map_or(silent, |until| until.min(silent));
+        let is_between_events = self.is_stream && self.progress.is_at_boundary;
+        let until = self.until.filter(|_| is_between_events);
         tokio::select! {
             biased;
-            () = self.closing.cancelled(), if self.until.is_none() => Next::End,
-            chunk = self.response.chunk() => match chunk {
-                Ok(Some(chunk)) => {
-                    if self.is_stream {
-                        self.heard.hear(&chunk);
-                    }
-                    Next::Chunk(chunk)
+            () = self.closing.cancelled(), if self.until.is_none() => None,
+            chunk = self.response.chunk() => {
+                let chunk = chunk.map_err(|_| owner_exited()).transpose()?;
+                if self.is_stream && let Ok(chunk) = &chunk {
+                    self.progress.push(chunk);
                 }
-                Ok(None) => Next::End,
-                Err(_) => Next::Broken(broken_off()),
-            },
-            () = sleep_until(late) => {
-                Next::Broken(CallError::DeadlineExceeded { executed: Executed::Unknown })
+                Some(chunk)
+            }
+            () = sleep_until(until.map_or(silent, |until| until.min(silent))) => {
+                Some(Err(CallError::DeadlineExceeded { executed: Executed::Unknown }))
             }
         }
     }
 
-    /// What is said instead of the rest. A client that waits for an answer is told that there will be none, as long as it can
-    /// still be told; else it finds its response cut off.
-    fn last_word(&self, error: CallError) -> Option<Result<Bytes, io::Error>> {
-        if !self.is_stream || !self.heard.is_whole {
+    /// Returns what the client gets instead of the rest: an error for the request that waits for a
+    /// response. Where it could not be read as an event, the response is cut off.
+    fn replace_rest(&self, error: CallError) -> Option<Result<Bytes, io::Error>> {
+        if !self.is_stream || !self.progress.is_at_boundary {
             return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
-        // One that has its answer gets no second one.
-        let id = self.id.as_deref().filter(|_| !self.heard.is_answered)?;
+        // No second response follows the first.
+        let id = self.id.as_deref().filter(|_| !self.progress.has_response)?;
         Some(Ok(sse::event(&RpcError::from(error).body(Some(id)))))
     }
 }

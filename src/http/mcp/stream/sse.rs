@@ -1,4 +1,4 @@
-//! Server-sent events: a response that goes on, one JSON-RPC message per event.
+//! Server-sent events: a response that is a stream, with one JSON-RPC message per event.
 
 use std::time::Duration;
 
@@ -8,20 +8,24 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use tokio::time::sleep;
 
-/// A comment is sent after so much silence, so that nobody between takes the connection for dead.
+use crate::protocol::jsonrpc::raw::blank_line_breaks;
+
+/// A comment is sent after this much silence, so that proxies do not take the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Where the messages of a stream come from.
-pub(crate) trait Source: Send + 'static {
-    /// The next message, or the end. Giving up the future loses nothing.
+/// Yields the messages of a stream.
+pub(crate) trait MessageSource: Send + 'static {
+    /// Returns the next message, or `None` at the end. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
-/// A response that lasts as long as its source. Dropping it (the client has gone) drops the source.
+/// Responds with a stream of the source's messages. When the client disconnects, the source is
+/// dropped.
 ///
-/// Messages are taken from the source only as the client reads: what a slow client does not read waits at the source,
-/// within the source's bounds. One that does not read at all is cut off with its connection (`http/patience.rs`).
-pub(crate) fn respond(source: impl Source) -> Response<Body> {
+/// Messages are taken from the source only as the client reads them. The source bounds what waits
+/// for a slow client. The connection of a client that reads nothing is closed
+/// (`http/connection_timeouts.rs`).
+pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
     let events = stream::unfold(source, |mut source| async {
         let event = tokio::select! {
             biased;
@@ -38,22 +42,22 @@ pub(crate) fn respond(source: impl Source) -> Response<Body> {
     response
 }
 
-/// A stream that has already ended.
-pub(crate) fn ended() -> Response<Body> {
+/// Responds with a stream that has no events.
+pub(crate) fn respond_empty() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let event_stream = HeaderValue::from_static("text/event-stream");
     response.headers_mut().insert(header::CONTENT_TYPE, event_stream);
     response
 }
 
-/// One message as one event. Raw line breaks would end it: in JSON they stand between tokens only, where a
-/// space means the same.
+/// Writes a message as one event. A raw line break would end the event, so each becomes a space: in
+/// JSON line breaks stand only between tokens.
 pub(crate) fn event(message: &[u8]) -> Bytes {
     let mut event = BytesMut::with_capacity(message.len() + 24);
     event.extend_from_slice(b"event: message\ndata: ");
     let start = event.len();
     event.extend_from_slice(message);
-    crate::protocol::jsonrpc::raw::blank_line_breaks(&mut event[start..]);
+    blank_line_breaks(&mut event[start..]);
     event.extend_from_slice(b"\n\n");
     event.freeze()
 }

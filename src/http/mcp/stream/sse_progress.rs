@@ -1,43 +1,46 @@
-//! What has been heard of a stream that is passed on: whether it stands between two events, and whether the answer that
-//! somebody waits for was among them. Only the beginning of each event is kept, however long it is.
+//! Follows a stream of events that is relayed: whether it is between two events, and whether the
+//! response that the client waits for has passed. Only the beginning of each event is kept.
 
 use serde_json::value::RawValue;
 
 use super::sse;
-use crate::http::mcp::rpc;
-use crate::http::mcp::rpc::RpcError;
+use crate::http::mcp::rpc::{self, RpcError};
 
-/// So much of a stream.
-pub(crate) struct Heard {
-    /// How an event begins that is the answer, for each kind of answer.
-    answers: Vec<Vec<u8>>,
-    /// The beginning of the event that is coming.
+pub(crate) struct SseProgress {
+    /// The beginnings of an event that is the response: with a result, or with an error.
+    response_heads: Vec<Vec<u8>>,
+    /// The beginning of the current event.
     head: Vec<u8>,
-    /// Whether the last that came was the end of a line.
     ends_line: bool,
-    /// Whether what has come so far is whole events.
-    pub(crate) is_whole: bool,
-    /// Whether the answer has come.
-    pub(crate) is_answered: bool,
+    /// The stream is between two events.
+    pub(crate) is_at_boundary: bool,
+    /// The response has passed.
+    pub(crate) has_response: bool,
 }
 
-impl Heard {
-    /// Of a stream that answers the request with this id, if it answers one. It is written by a gateway like this one.
+impl SseProgress {
+    /// Follows a stream that another replica writes, in response to the request with this id.
     pub(crate) fn new(id: Option<&RawValue>) -> Self {
-        let answers = id.map_or(vec![], |id| vec![result_head(id), error_head(id)]);
-        Self { answers, head: vec![], ends_line: false, is_whole: true, is_answered: false }
+        let response_heads = id.map_or(vec![], |id| vec![result_head(id), error_head(id)]);
+        Self {
+            response_heads,
+            head: vec![],
+            ends_line: false,
+            is_at_boundary: true,
+            has_response: false,
+        }
     }
 
-    /// More of it has come, cut anywhere.
-    pub(crate) fn hear(&mut self, chunk: &[u8]) {
+    /// Takes the next bytes of the stream, which may be cut anywhere.
+    pub(crate) fn push(&mut self, chunk: &[u8]) {
         for part in chunk.split_inclusive(|byte| *byte == b'\n') {
-            self.is_whole = self.ends_line && part == b"\n";
+            self.is_at_boundary = self.ends_line && part == b"\n";
             self.ends_line = part.ends_with(b"\n");
-            if self.is_whole {
-                self.is_answered |= self.answers.iter().any(|it| self.head.starts_with(it));
+            if self.is_at_boundary {
+                self.has_response |= self.response_heads.iter().any(|it| self.head.starts_with(it));
                 self.head.clear();
             } else {
-                let longest = self.answers.iter().map(Vec::len).max().unwrap_or_default();
+                let longest = self.response_heads.iter().map(Vec::len).max().unwrap_or_default();
                 let room = longest.saturating_sub(self.head.len());
                 self.head.extend_from_slice(&part[..part.len().min(room)]);
             }
@@ -64,7 +67,7 @@ mod tests {
         RawValue::from_string(text.to_owned()).unwrap()
     }
 
-    /// A stream whose last event may be the answer to the request `7`.
+    /// Streams, and whether each has the response to the request `7`.
     fn streams() -> [(String, bool); 6] {
         let id = raw("7");
         let event = |message: &[u8]| String::from_utf8(sse::event(message).to_vec()).unwrap();
@@ -83,24 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_whether_the_answer_has_come_wherever_the_stream_is_cut() {
-        for (stream, is_answered) in streams() {
+    fn the_response_is_found_wherever_the_stream_is_cut() {
+        for (stream, has_response) in streams() {
             for len in 1..=stream.len().max(1) {
-                let mut heard = Heard::new(Some(&raw("7")));
-                stream.as_bytes().chunks(len).for_each(|chunk| heard.hear(chunk));
-                assert!(heard.is_whole, "{stream} by {len}");
-                assert_eq!(heard.is_answered, is_answered, "{stream} by {len}");
+                let mut progress = SseProgress::new(Some(&raw("7")));
+                stream.as_bytes().chunks(len).for_each(|chunk| progress.push(chunk));
+                assert!(progress.is_at_boundary, "{stream} by {len}");
+                assert_eq!(progress.has_response, has_response, "{stream} by {len}");
             }
         }
     }
 
     #[test]
-    fn half_an_event_is_neither_whole_nor_an_answer() {
-        let answer = sse::event(&rpc::result(&raw("7"), "{}"));
-        for len in 1..answer.len() {
-            let mut heard = Heard::new(Some(&raw("7")));
-            heard.hear(&answer[..len]);
-            assert!(!heard.is_whole && !heard.is_answered, "{len} bytes");
+    fn half_an_event_is_neither_whole_nor_a_response() {
+        let response = sse::event(&rpc::result(&raw("7"), "{}"));
+        for len in 1..response.len() {
+            let mut progress = SseProgress::new(Some(&raw("7")));
+            progress.push(&response[..len]);
+            assert!(!progress.is_at_boundary && !progress.has_response, "{len} bytes");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How many lasting things each tenant may have: streams, and sessions that must be remembered. Calls are
-//! bounded by the servers' queues; these are not calls.
+//! Limits what a tenant may keep open beside calls: streams, and sessions that must be remembered.
+//! Calls are bounded by the servers' queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,41 +8,41 @@ use parking_lot::Mutex;
 
 use crate::common::ids::TenantId;
 
-/// Streams and remembered sessions of one tenant.
-pub(crate) const SEATS_MAX: usize = 1024;
+/// The most streams and remembered sessions of one tenant.
+const STREAMS_MAX: usize = 1024;
 
-/// All that are taken.
+/// Counts the permits of each tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct StreamQuota {
     taken: Mutex<HashMap<TenantId, usize>>,
 }
 
-/// One of them; free again when dropped.
+/// Counts as one stream until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct StreamPermit {
+    quota: Arc<StreamQuota>,
     tenant: TenantId,
 }
 
-impl Seats {
-    /// A seat for `tenant`, if it may have another.
-    pub(crate) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<Seat> {
+impl StreamQuota {
+    /// Returns a permit, unless the tenant holds as many as it may.
+    pub(crate) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<StreamPermit> {
         let mut taken = self.taken.lock();
-        let of_tenant = taken.entry(tenant.clone()).or_default();
-        if *of_tenant == SEATS_MAX {
+        let count = taken.entry(tenant.clone()).or_default();
+        if *count == STREAMS_MAX {
             return None;
         }
-        *of_tenant += 1;
-        Some(Seat { seats: self.clone(), tenant: tenant.clone() })
+        *count += 1;
+        Some(StreamPermit { quota: self.clone(), tenant: tenant.clone() })
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.lock();
-        if let Some(of_tenant) = taken.get_mut(&self.tenant) {
-            *of_tenant -= 1;
-            if *of_tenant == 0 {
+        let mut taken = self.quota.taken.lock();
+        if let Some(count) = taken.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
                 taken.remove(&self.tenant);
             }
         }
@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenant_cannot_take_the_seats_of_another_and_leaves_nothing_behind() {
-        let seats = Arc::new(Seats::default());
+    fn one_tenant_cannot_take_the_permits_of_another_and_leaves_nothing_behind() {
+        let quota = Arc::new(StreamQuota::default());
         let [a, b] = ["a", "b"].map(|tenant| TenantId::parse(tenant).unwrap());
-        let taken: Vec<_> = (0..SEATS_MAX).map(|_| seats.take(&a).unwrap()).collect();
-        assert!(seats.take(&a).is_none());
-        assert!(seats.take(&b).is_some());
+        let taken: Vec<_> = (0..STREAMS_MAX).map(|_| quota.take(&a).unwrap()).collect();
+        assert!(quota.take(&a).is_none());
+        assert!(quota.take(&b).is_some());
         drop(taken);
-        assert!(seats.taken.lock().is_empty());
+        assert!(quota.taken.lock().is_empty());
     }
 }

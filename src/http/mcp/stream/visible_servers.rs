@@ -1,4 +1,5 @@
-//! Which servers a stream hears of. They come and go, and a stream that is open meanwhile goes with them.
+//! The servers whose changes a stream reports. A reload may add and remove servers while the stream
+//! is open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,40 +11,36 @@ use crate::backend::changes::Changes;
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::http::Front;
-use crate::http::mcp::Scope;
+use crate::http::mcp::{HttpRequest, Scope};
 use crate::registry::Source;
 
-/// The servers that an endpoint shows to a caller, but for those of its session, as of now and from now on. Listening
-/// starts none of them.
-pub(crate) struct Following {
-    pub(crate) front: Arc<Front>,
+/// The servers that an endpoint shows to a caller, kept current. Processes of the caller's session
+/// are not among them. Listening to a server does not start it.
+pub(crate) struct VisibleServers {
+    pub(crate) app: Arc<Front>,
     pub(crate) caller: Caller,
     pub(crate) scope: Scope,
     changed: watch::Receiver<u64>,
-    /// Of a name there may be others later.
+    /// As of the last call of `added`. A server that was removed and added again has new changes.
     known: HashMap<ServerId, Arc<Changes>>,
 }
 
-impl Following {
-    /// Knows none of them yet.
-    pub(crate) fn new(front: &Arc<Front>, caller: &Caller, scope: &Scope) -> Self {
+impl VisibleServers {
+    pub(crate) fn new(http: &HttpRequest, caller: &Caller) -> Self {
         Self {
-            front: front.clone(),
+            app: http.app.clone(),
             caller: caller.clone(),
-            scope: scope.clone(),
-            changed: front.gateway.registry().changed(),
+            scope: http.scope.clone(),
+            changed: http.app.gateway.registry().changed(),
             known: HashMap::new(),
         }
     }
 
-    /// Those that were not there when this was last asked.
-    pub(crate) fn new_ones(&mut self) -> Vec<Source> {
+    /// Returns the servers that were added since the last call; the first time, all of them.
+    pub(crate) fn added(&mut self) -> Vec<Source> {
         self.changed.borrow_and_update();
-        let servers = self.front.gateway.servers(&self.caller);
-        let shown = servers.filter(|server| match &self.scope {
-            Scope::All => true,
-            Scope::One(id) => server.id().as_str() == id,
-        });
+        let servers = self.app.gateway.servers(&self.caller);
+        let shown = servers.filter(|server| self.scope.shows(server.id()));
         let tenant = &self.caller.tenant.id;
         let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
         let of_now = |source: &Source| (source.changes.server().clone(), source.changes.clone());
@@ -55,15 +52,22 @@ impl Following {
         now.into_iter().filter(|source| !is_known(source)).collect()
     }
 
-    /// Done when there may be others. Safe to give up.
-    pub(crate) async fn changed(&mut self) {
-        if self.changed.changed().await.is_err() {
-            std::future::pending().await
+    /// Waits until servers may have been added, and returns `true`. Returns `false` when the stream
+    /// must close: the gateway shuts down, or the caller's rights have changed. Cancel-safe.
+    pub(crate) async fn changed(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.app.closing.cancelled() => false,
+            () = self.caller.rights.over() => false,
+            changed = self.changed.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => std::future::pending().await,
+            },
         }
     }
 }
 
-/// Whether a server has been ready for others already: then it tells nobody else that its lists are there.
+/// Returns whether a server is ready already, so that it will not announce its lists any more.
 pub(crate) fn is_ready(source: &Source) -> bool {
     source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), State::Ready(_)))
 }

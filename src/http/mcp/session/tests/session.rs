@@ -1,22 +1,22 @@
-//! What a session remembers, and whom it asks.
+//! A session's requests, streams, and questions of its servers.
 
 use serde_json::{Value, json};
 
 use super::client::QUESTIONS_MAX;
 use super::*;
-use crate::backend::changes::recipients::{Recipients, SessionClient, ServerRequest};
+use crate::backend::changes::audience::{Audience, Client, Question};
 use crate::backend::connection::call_notifications::WAITING_MAX;
-use crate::backend::connection::CloseReason;
+use crate::backend::connection::in_flight::End;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), Home::Here, u64::MAX))
+    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 
-/// A server's process.
+/// Connects to a process of a server's.
 fn process() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn raw(text: &str) -> Box<RawValue> {
@@ -25,29 +25,29 @@ fn raw(text: &str) -> Box<RawValue> {
 
 fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
     let (connection, method) = (Arc::downgrade(connection), "roots/list".to_owned());
-    session.forward_request(ServerRequest { connection, id: raw(id), method, params: None });
+    session.ask(Question { connection, id: raw(id), method, params: None });
 }
 
-fn next(events: &mut CallNotifications) -> Value {
-    let Some(CallNotification::Message(message)) = events.try_recv() else { panic!("nothing came") };
+fn next(events: &mut Events) -> Value {
+    let Some(Event::Message(message)) = events.try_recv() else { panic!("nothing came") };
     serde_json::from_slice(&message).unwrap()
 }
 
 #[tokio::test]
-async fn an_answer_goes_to_the_process_that_asked_under_its_own_id_once() {
-    let (session, seats) = (session(), Arc::default());
-    let (_standing, mut events) = session.stand(&seats).unwrap();
+async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
+    let (session, quota) = (session(), Arc::default());
+    let (_stream, mut events) = session.open_stream(&quota).unwrap();
     let [(one, mut peer_one), (two, mut peer_two)] = [process(), process()];
     ask(&session, &one, "1");
     ask(&session, &two, "1");
     let [of_one, of_two] = [next(&mut events), next(&mut events)];
     assert_ne!(of_one["id"], of_two["id"]);
-    session.answer(&raw("\"1\""), Ok(&raw("1")));
-    session.answer(&raw("99"), Ok(&raw("2")));
+    session.respond_to_server(&raw("\"1\""), Ok(&raw("1")));
+    session.respond_to_server(&raw("99"), Ok(&raw("2")));
     let id = raw(&of_two["id"].to_string());
-    session.answer(&id, Ok(&raw("{\"for\":\n\"two\"}")));
-    session.answer(&id, Ok(&raw("3")));
-    session.answer(&raw(&of_one["id"].to_string()), Err(&raw("{\"code\":1}")));
+    session.respond_to_server(&id, Ok(&raw("{\"for\":\n\"two\"}")));
+    session.respond_to_server(&id, Ok(&raw("3")));
+    session.respond_to_server(&raw(&of_one["id"].to_string()), Err(&raw("{\"code\":1}")));
     assert_eq!(
         peer_two.receive().await,
         json!({"jsonrpc": "2.0", "id": 1, "result": {"for": "two"}})
@@ -57,10 +57,10 @@ async fn an_answer_goes_to_the_process_that_asked_under_its_own_id_once() {
 }
 
 #[tokio::test]
-async fn a_client_is_asked_so_much_at_once_and_not_for_a_process_that_is_gone() {
-    let (session, seats) = (session(), Arc::default());
+async fn questions_to_a_client_are_bounded_and_end_with_their_process() {
+    let (session, quota) = (session(), Arc::default());
     let (connection, mut peer) = process();
-    let (_standing, mut events) = session.stand(&seats).unwrap();
+    let (_stream, mut events) = session.open_stream(&quota).unwrap();
     for n in 0..QUESTIONS_MAX {
         ask(&session, &connection, &n.to_string());
         next(&mut events);
@@ -69,8 +69,8 @@ async fn a_client_is_asked_so_much_at_once_and_not_for_a_process_that_is_gone() 
     assert!(events.try_recv().is_none());
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("too much"), &json!(-32603)));
-    // What a process has asked goes with it.
-    connection.close(&CloseReason::Stopped);
+    // The questions of a process end with it.
+    connection.close(&End::Stopped);
     drop((connection, peer));
     while session.state.lock().questions.values().any(|(asker, _)| asker.strong_count() > 0) {
         tokio::task::yield_now().await;
@@ -82,15 +82,15 @@ async fn a_client_is_asked_so_much_at_once_and_not_for_a_process_that_is_gone() 
 }
 
 #[tokio::test]
-async fn a_client_that_cannot_hear_is_not_asked() {
+async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
     let session = session();
     let (connection, mut peer) = process();
     ask(&session, &connection, "7");
     assert_eq!(peer.receive().await["error"]["code"], -32603);
-    // Nor is one that does not read.
-    let (_standing, events) = session.stand(&Arc::default()).unwrap();
+    // Nor is a client that does not read.
+    let (_stream, events) = session.open_stream(&Arc::default()).unwrap();
     for _ in 0..=WAITING_MAX {
-        session.notify("notifications/x", None);
+        session.tell("notifications/x", None);
     }
     ask(&session, &connection, "8");
     assert_eq!(peer.receive().await["id"], 8);
@@ -99,31 +99,31 @@ async fn a_client_that_cannot_hear_is_not_asked() {
 }
 
 #[tokio::test]
-async fn the_newest_request_that_can_hear_is_the_one_that_does() {
+async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, events) = NotificationListener::new(None);
-        (session.begin(&raw(id), Some(listener), CancellationToken::new()), events)
+        let (listener, events) = Listener::new(None);
+        (session.register(&raw(id), Some(listener), CancellationToken::new()), events)
     };
-    let (_standing, mut standing) = session.stand(&Arc::default()).unwrap();
+    let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
-    // The client has hung up on its newest.
+    // The client has disconnected from its newest request.
     drop(of_second);
-    session.notify("notifications/x", None);
+    session.tell("notifications/x", None);
     assert_eq!(next(&mut of_first)["method"], "notifications/x");
     drop((first, second));
-    session.notify("notifications/y", None);
-    assert_eq!(next(&mut standing)["method"], "notifications/y");
+    session.tell("notifications/y", None);
+    assert_eq!(next(&mut of_session)["method"], "notifications/y");
 }
 
 #[tokio::test]
 async fn a_request_is_cancelled_by_its_id_whatever_its_spelling_and_once() {
     let session = session();
     let tokens = [(); 3].map(|()| CancellationToken::new());
-    let _one = session.begin(&raw("\"a\""), None, tokens[0].clone());
-    let two = session.begin(&raw("1"), None, tokens[1].clone());
-    // An id that is in use already: which one would be meant?
-    let _again = session.begin(&raw("1"), None, tokens[2].clone());
+    let _one = session.register(&raw("\"a\""), None, tokens[0].clone());
+    let two = session.register(&raw("1"), None, tokens[1].clone());
+    // The id is in use already, so a cancel would be ambiguous.
+    let _again = session.register(&raw("1"), None, tokens[2].clone());
     assert!(!session.cancel(&raw("\"1\"")) && !session.cancel(&raw("2")));
     assert!(!tokens.iter().any(CancellationToken::is_cancelled));
     assert!(session.cancel(&raw("\"\\u0061\"")));
@@ -134,15 +134,15 @@ async fn a_request_is_cancelled_by_its_id_whatever_its_spelling_and_once() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_ends_all_that_goes_on_in_it() {
-    let (session, seats) = (session(), Arc::<Seats>::default());
+async fn the_end_of_a_session_ends_its_requests_streams_and_subscriptions() {
+    let (session, quota) = (session(), Arc::<StreamQuota>::default());
     let cancelled = CancellationToken::new();
-    let _running = session.begin(&raw("1"), None, cancelled.clone());
-    let (_standing, mut events) = session.stand(&seats).unwrap();
+    let _running = session.register(&raw("1"), None, cancelled.clone());
+    let (_stream, mut events) = session.open_stream(&quota).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
-    SessionClient::follow_changes(&*session, &changes);
+    Client::follow(&*session, &changes);
     session.end();
     assert!(cancelled.is_cancelled() && session.has_ended());
     assert!(events.recv().await.is_none());
-    assert!(session.state.lock().subscriptions.is_empty() && session.state.lock().seat.is_none());
+    assert!(session.state.lock().subscriptions.is_empty() && session.state.lock().permit.is_none());
 }
