@@ -28,7 +28,7 @@ pub mod supervise;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod visits;
+pub mod uses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,8 @@ use self::instance::pool::{Lease, Load, Pool};
 use self::queue::Queue;
 use self::retry_budget::RetryBudget;
 pub use self::state::{About, NotReady, Ready, State};
-use self::supervise::service::Service;
-use self::visits::{Visit, Visits};
+use self::supervise::rollover::Stage;
+use self::uses::Uses;
 use crate::common::ids::ServerId;
 use crate::config::{self, Secrets, Transport};
 use crate::protocol::mcp::Era;
@@ -71,11 +71,10 @@ pub struct Backend {
     /// Held while one copy's change is shown, so that what is shown last is what was last.
     showing: Mutex<()>,
     audience: Audience,
-    service: Service,
+    stage: watch::Sender<Stage>,
     /// Wakes a lazy server.
     wanted: CancellationToken,
-    /// Those who use it.
-    visits: Visits,
+    uses: Uses,
     /// Whether it has started or failed once.
     settled: AtomicBool,
     retries: RetryBudget,
@@ -95,7 +94,7 @@ impl Backend {
         client: Option<Arc<dyn Client>>,
     ) -> Arc<Self> {
         let audience = Audience::new(id.clone(), client);
-        Self::with(id, config, environment, secrets, audience, Service::active())
+        Self::with(id, config, environment, secrets, audience, Stage::Active)
     }
 
     /// The same for those who listen already, or beside another that has the name still.
@@ -105,7 +104,7 @@ impl Backend {
         environment: Environment,
         secrets: Arc<Secrets>,
         audience: Audience,
-        service: Service,
+        stage: Stage,
     ) -> Arc<Self> {
         let initial = match config.start {
             config::Start::Eager => State::Starting,
@@ -115,13 +114,13 @@ impl Backend {
         let copies = if audience.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
             audience,
-            service,
+            stage: watch::Sender::new(stage),
             queue: Queue::with_gate(copies * config.max_in_flight as usize, gate),
             pool: Pool::new(copies, &initial),
             state: watch::Sender::new(initial),
             showing: Mutex::new(()),
             wanted: CancellationToken::new(),
-            visits: Visits::default(),
+            uses: Uses::default(),
             settled: AtomicBool::new(config.start == config::Start::Lazy),
             retries: RetryBudget::default(),
             metrics: environment.metrics.server(id.as_str()),
@@ -136,20 +135,20 @@ impl Backend {
 
     /// Keeps the server running until `stop`, or until it is retired and has no calls; done when its processes are gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
-        if self.service.retired_until().is_some() || stop.is_cancelled() {
+        if self.is_draining() || stop.is_cancelled() {
             (0..self.pool.size()).for_each(|number| self.enter(number, State::Stopped, None));
         } else {
             let (stop, halt) = (stop.child_token(), stop);
             let mut running = std::pin::pin!(supervise::run(self.clone(), stop.clone(), halt));
             tokio::select! {
                 () = &mut running => {}
-                () = self.last_call() => {
+                () = self.drained() => {
                     stop.cancel();
                     running.await;
                 }
             }
         }
-        self.service.note_gone();
+        self.set_gone();
     }
 
     /// The running server. Waits while it is being started; refuses at once while it is not.
@@ -195,9 +194,9 @@ impl Backend {
         }
     }
 
-    /// Counts among those who use it, until dropped.
-    pub fn visit(&self) -> Visit<'_> {
-        self.visits.enter()
+    /// Returns since when nobody uses it.
+    pub fn idle_since(&self) -> Option<Instant> {
+        self.uses.idle_since()
     }
 
     /// The server as soon as it runs, for whatever reason. Starts nothing.
@@ -316,15 +315,15 @@ impl Backend {
         }
         self.state.send_replace(whole);
         self.forget_tools();
-        if self.service.is_active() {
-            self.note_up();
+        if self.is_active() {
+            self.update_up_metrics();
         }
     }
 
     /// Shows how much of the server can be called. Another of its name speaks for itself.
-    fn note_up(&self) {
+    fn update_up_metrics(&self) {
         let Some(metrics) = &self.up else { return };
-        let is_active = self.service.is_active();
+        let is_active = self.is_active();
         let shown = |count: usize| if is_active { count as i64 } else { 0 };
         let is_up = matches!(*self.state.borrow(), State::Ready(_));
         metrics.up.set(shown(usize::from(is_up)));

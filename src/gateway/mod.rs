@@ -25,7 +25,7 @@ use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
-use crate::registry::{Lease, NoProcess, Owner, Registry, Server};
+use crate::registry::{BackendRef, NoBackend, Registry, Server, SessionOwner};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 use crate::tenants::limits::{Admission, Standing};
@@ -36,7 +36,7 @@ pub struct Caller {
     /// Whose limits and rights apply.
     pub tenant: Arc<Tenant>,
     /// The MCP session it calls in, if any: servers that are not shared belong to one.
-    pub session: Option<Owner>,
+    pub session: Option<SessionOwner>,
     /// How long what it asks for may last.
     pub rights: Rights,
 }
@@ -130,12 +130,12 @@ impl Gateway {
     }
 
     /// The server's process that a caller uses.
-    pub fn backend(&self, caller: &Caller, id: &str) -> Result<Lease, CallError> {
+    pub fn backend(&self, caller: &Caller, id: &str) -> Result<BackendRef, CallError> {
         let mut server = self.server(caller, id)?;
         loop {
             match server.backend(&caller.tenant.id, caller.session.as_ref()) {
                 // It was replaced after it was found, or the gateway ends.
-                Err(NoProcess::Stopped) => {
+                Err(NoBackend::Stopped) => {
                     let found = std::mem::replace(&mut server, self.server(caller, id)?);
                     if Arc::ptr_eq(&found, &server) {
                         return Err(CallError::ShuttingDown);
@@ -152,7 +152,7 @@ impl Gateway {
         caller: &Caller,
         id: &str,
         until: impl Fn(&Backend) -> Instant,
-    ) -> Result<(Lease, Arc<Ready>), CallError> {
+    ) -> Result<(BackendRef, Arc<Ready>), CallError> {
         let mut server = self.backend(caller, id)?;
         loop {
             match server.ready(until(&server)).await {
@@ -169,7 +169,7 @@ impl Gateway {
         caller: &Caller,
         id: &str,
         stopped: &Arc<Backend>,
-    ) -> Result<Lease, CallError> {
+    ) -> Result<BackendRef, CallError> {
         let server = self.backend(caller, id)?;
         if Arc::ptr_eq(&server, stopped) { Err(CallError::ShuttingDown) } else { Ok(server) }
     }
@@ -235,7 +235,6 @@ async fn at_server(
     pass: &mut Pass,
     record: &mut Record<'_>,
 ) -> Result<Reply, CallError> {
-    let _visit = server.visit();
     let _in_flight = record.at_server(server);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
     let line_up = || server.queue().line_up(tenant, policy.weight, call.size);

@@ -62,8 +62,8 @@ impl Backend {
         self.resize();
         // There may be places for those who wait for one.
         self.pool.wake();
-        if self.service.is_active() {
-            self.note_up();
+        if self.is_active() {
+            self.update_up_metrics();
         }
     }
 }

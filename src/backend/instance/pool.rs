@@ -55,7 +55,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.copy.load.give_back();
+        self.copy.load.end();
         // In one order with what those do who begin to wait: they either see the place or are seen.
         if self.freed.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.places.notify_waiters();
@@ -91,7 +91,7 @@ impl Pool {
             };
             let copy = ready.iter().filter(has_place).min_by_key(least)?;
             // Somebody else may have had the last one.
-            if copy.load.take() {
+            if copy.load.try_begin() {
                 if ready.len() > 1 {
                     copy.load.set_turn(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
                 }

@@ -5,7 +5,7 @@ pub(crate) mod health;
 pub(crate) mod recycle;
 mod replace;
 pub mod restart_policy;
-pub mod service;
+pub mod rollover;
 mod serving_run;
 pub(crate) mod subscription_leader;
 mod tool_refresh;

@@ -116,7 +116,7 @@ impl Keeper {
         let usual = self.backend.config.usual_call();
         let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
         let end = tokio::select! {
-            _ = timeout(usual + grace, old.load.idle()) => End::Stopped,
+            _ = timeout(usual + grace, old.load.drained()) => End::Stopped,
             end = old.run.ended() => end,
             // Where calls share a process that hangs, none is answered however long it is waited for.
             reason = failing(&old.run.ready, grace, usual), if is_process => {
@@ -177,8 +177,8 @@ impl Keeper {
         let (backend, halt) = (self.backend.clone(), self.halt.clone());
         self.leaving.spawn(async move {
             tokio::select! {
-                _ = timeout(backend.time_for_calls(), load.idle()) => {}
-                () = backend.service.over() => {}
+                _ = timeout(backend.time_for_calls(), load.drained()) => {}
+                () = backend.drain_timed_out() => {}
                 _ = run.ended() => {}
                 () = halt.cancelled() => {}
             }

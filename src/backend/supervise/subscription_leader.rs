@@ -9,10 +9,10 @@ use crate::backend::{Backend, State};
 /// Subscriptions are kept with one of the copies, whichever speaks for the server; and of two backends of a name, only
 /// the one that is called keeps them. Never ends.
 pub(crate) async fn keep_subscribed_to_one(backend: &Backend) {
-    backend.service.entered().await;
+    backend.activated().await;
     tokio::select! {
         () = follow_speaker(backend) => {}
-        () = backend.service.retired() => {}
+        () = backend.draining() => {}
     }
     pending().await
 }

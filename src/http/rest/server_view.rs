@@ -8,7 +8,7 @@ use crate::backend::instance::pool;
 use crate::backend::{Backend, State};
 use crate::common::ids::SessionId;
 use crate::gateway::Caller;
-use crate::registry::{Own, Registry, Server};
+use crate::registry::{OwnedBackend, Registry, Server};
 
 /// Processes of one server that are shown, where each tenant or session has its own.
 const PROCESSES_MAX: usize = 100;
@@ -133,7 +133,7 @@ impl ServerView {
     /// As those do who see everything.
     pub(crate) fn for_operator(registry: &Registry, server: &Server) -> Self {
         let Some(backend) = server.shared() else {
-            let own = server.own();
+            let own = server.owned();
             let process_count = Some(own.len());
             let processes = shown(own).iter().map(OwnView::of).collect();
             return Self { process_count, processes, ..Self::without_process(server) };
@@ -239,7 +239,7 @@ impl CopyView {
 }
 
 impl OwnView {
-    fn of(own: &Own) -> Self {
+    fn of(own: &OwnedBackend) -> Self {
         Self {
             tenant: own.tenant.to_string(),
             session: own.session.as_ref().map(SessionId::short),
@@ -251,7 +251,7 @@ impl OwnView {
 }
 
 /// Those of many that are shown: first those that are not ready or about to be replaced, then by name.
-fn shown(mut own: Vec<Own>) -> Vec<Own> {
+fn shown(mut own: Vec<OwnedBackend>) -> Vec<OwnedBackend> {
     own.sort_by_cached_key(|own| {
         let is_well = matches!(own.backend.state(), State::Ready(_)) && own.replacement.is_none();
         (is_well, own.tenant.clone(), own.session.clone())

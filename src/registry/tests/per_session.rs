@@ -1,4 +1,4 @@
-//! Who makes room for whom.
+//! Which session is evicted for another.
 
 use super::*;
 use crate::backend::testing::{Sleeper, environment};
@@ -13,7 +13,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
         let client = Arc::new(Sleeper::new(since));
         let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
-        let owner = Owner { tenant, session: session.clone(), client };
+        let owner = SessionOwner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
         let backend = Backend::new(id, config, environment, Arc::default(), None);
         (session, Process { owner, backend, stop: CancellationToken::new() })
@@ -25,7 +25,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
 #[track_caller]
 fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(String, u64)>) {
     let processes = processes(all);
-    let has_room = make_room(&processes, &TenantId::parse(tenant).unwrap(), max);
+    let has_room = evict_for(&processes, &TenantId::parse(tenant).unwrap(), max);
     let gone = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
         let rested = process.owner.client.at_rest_since().unwrap().elapsed().as_secs();

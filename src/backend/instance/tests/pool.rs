@@ -28,11 +28,11 @@ async fn a_copy_that_has_just_failed_a_call_does_not_get_it_again_if_there_is_an
     for avoid in [0, 1] {
         let other = 1 - avoid;
         // However busy the other is.
-        assert!(loads[other].take());
+        assert!(loads[other].try_begin());
         assert_eq!(number(pool.take(Some(avoid)).as_ref()), Some(other));
-        loads[other].give_back();
+        loads[other].end();
     }
-    assert!(loads[1].take() && loads[1].take());
+    assert!(loads[1].try_begin() && loads[1].try_begin());
     assert_eq!(number(pool.take(Some(0)).as_ref()), Some(0), "the other has no place");
 }
 

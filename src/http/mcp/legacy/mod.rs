@@ -36,7 +36,7 @@ use crate::http::Front;
 use crate::protocol::jsonrpc::{Frame, INVALID_REQUEST};
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, LogLevel, method};
-use crate::registry::{Owner, Server};
+use crate::registry::{Server, SessionOwner};
 
 /// How long a call goes on after its client has hung up.
 const LEFT_ALONE_MAX: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ pub(super) fn gone() -> RpcError {
 /// The caller, in its session. What belongs to the process that opened a session is not here if that was another.
 pub(super) fn within(caller: Caller, session: &Arc<Session>) -> Caller {
     let tenant = caller.tenant.id.clone();
-    let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
+    let owner = SessionOwner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_ours().then_some(owner), ..caller }
 }
 

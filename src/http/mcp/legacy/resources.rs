@@ -13,7 +13,7 @@ use crate::http::mcp::session::Session;
 use crate::http::mcp::{Asking, Scope};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
-use crate::registry::Lease;
+use crate::registry::BackendRef;
 
 pub(crate) async fn subscribe(
     asking: &Asking<'_>,
@@ -36,7 +36,7 @@ pub(crate) async fn subscribe(
 async fn watch(
     asking: &Asking<'_>,
     session: &Arc<Session>,
-    backend: &Lease,
+    backend: &BackendRef,
     uri: &str,
     deadline: Instant,
 ) -> Result<String, RpcError> {
@@ -67,7 +67,7 @@ fn resource(
     asking: &Asking<'_>,
     caller: &Caller,
     session: &Arc<Session>,
-) -> Result<(Lease, String), RpcError> {
+) -> Result<(BackendRef, String), RpcError> {
     if !session.is_ours() {
         return Err(gone());
     }

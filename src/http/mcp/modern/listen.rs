@@ -28,7 +28,7 @@ use crate::http::mcp::{Asking, Scope};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{meta, method, names};
-use crate::registry::Source;
+use crate::registry::ChangeSource;
 use crate::tenants::limits::{Admission, Standing};
 
 /// Resources that one stream or session may watch.
@@ -172,7 +172,7 @@ impl Filter {
     /// Has a mailbox hear of the lists of a server.
     fn subscribe(
         &self,
-        source: &Source,
+        source: &ChangeSource,
         caller: &Caller,
         mailbox: &Arc<Mailbox>,
     ) -> (Lists, Subscription) {
@@ -195,7 +195,7 @@ impl Honoured {
     /// A server that is not there yet may turn out to have everything.
     fn add(
         &mut self,
-        source: &Source,
+        source: &ChangeSource,
         lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,

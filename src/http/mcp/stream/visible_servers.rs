@@ -11,7 +11,7 @@ use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::http::Front;
 use crate::http::mcp::Scope;
-use crate::registry::Source;
+use crate::registry::ChangeSource;
 
 /// The servers that an endpoint shows to a caller, but for those of its session, as of now and from now on. Listening
 /// starts none of them.
@@ -37,7 +37,7 @@ impl Following {
     }
 
     /// Those that were not there when this was last asked.
-    pub(crate) fn new_ones(&mut self) -> Vec<Source> {
+    pub(crate) fn new_ones(&mut self) -> Vec<ChangeSource> {
         self.changed.borrow_and_update();
         let servers = self.front.gateway.servers(&self.caller);
         let shown = servers.filter(|server| match &self.scope {
@@ -46,9 +46,10 @@ impl Following {
         });
         let tenant = &self.caller.tenant.id;
         let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
-        let of_now = |source: &Source| (source.changes.server().clone(), source.changes.clone());
+        let of_now =
+            |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
         let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());
-        let is_known = |source: &Source| {
+        let is_known = |source: &ChangeSource| {
             let known = before.get(source.changes.server());
             known.is_some_and(|known| Arc::ptr_eq(known, &source.changes))
         };
@@ -64,6 +65,6 @@ impl Following {
 }
 
 /// Whether a server has been ready for others already: then it tells nobody else that its lists are there.
-pub(crate) fn is_ready(source: &Source) -> bool {
+pub(crate) fn is_ready(source: &ChangeSource) -> bool {
     source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), State::Ready(_)))
 }
