@@ -1,4 +1,4 @@
-//! A server that is played by a test, and what tests elsewhere need of a backend.
+//! A server played by a test, and a backend for tests elsewhere.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use super::changes::Changes;
 use super::changes::audience::{Audience, Client, Question};
 use super::connection::request_ids::RequestIds;
 use super::connection::{Connection, Options};
+use super::supervise::rollover::Stage;
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
 use crate::config;
@@ -25,20 +26,18 @@ use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
 
-/// More than most tests write before they read.
+/// Longer than most tests write before they read.
 pub const PIPE_LEN: usize = 1 << 20;
-/// How long an abandoned call keeps its slot.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// The longest line that is kept.
 pub const LINE_LEN_MAX: usize = 100_000;
 
-/// The other end of a connection: what the server reads and writes.
+/// The server's end of a connection.
 pub struct Peer {
     pub(super) input: Lines<BufReader<ReadHalf<DuplexStream>>>,
     pub(super) output: WriteHalf<DuplexStream>,
 }
 
-/// A connection to a server that the test plays.
+/// Opens a connection to a server that the test plays.
 pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
     let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
@@ -48,7 +47,7 @@ pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
     (Connection::open(input, output, options), peer)
 }
 
-/// What a connection is told where a test does not care.
+/// Options of a connection where a test does not care.
 pub(super) fn options() -> Options {
     Options {
         generation: 1,
@@ -63,13 +62,13 @@ pub(super) fn options() -> Options {
 }
 
 impl Peer {
-    /// The next message from the gateway.
+    /// Receives the next message from the gateway.
     pub async fn receive(&mut self) -> Value {
         let line = self.input.next_line().await.unwrap().expect("the gateway closed the pipe");
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Sends a message, but for the member that all have.
+    /// Sends a message, with the member that all have.
     pub async fn send(&mut self, mut message: Value) {
         message["jsonrpc"] = json!("2.0");
         self.write(&format!("{message}\n")).await;
@@ -86,23 +85,23 @@ impl Peer {
     }
 }
 
-/// What backends share where a test does not care.
 pub fn environment() -> Environment {
     Environment::new("trunkline".into(), LINE_LEN_MAX, Metrics::new())
 }
 
-/// A backend that nobody keeps running.
+/// Creates a backend that nobody supervises.
 pub fn backend(config: config::Server) -> Arc<Backend> {
     let id = ServerId::parse("test").unwrap();
-    Backend::new(id, config, environment(), Arc::default(), None)
+    let audience = Audience::new(id.clone(), None);
+    Backend::new(id, config, environment(), Arc::default(), audience, Stage::Active)
 }
 
-/// Has the only copy of a backend stand somewhere.
-pub fn stand(backend: &Backend, state: State) {
-    backend.enter(0, state, None);
+/// Changes the state of the only instance of a backend.
+pub fn set_state(backend: &Backend, state: State) {
+    backend.set_instance_state(0, state, None);
 }
 
-/// What calls need of a server that the test plays.
+/// Connects to a server that the test plays.
 pub(super) fn ready() -> (Arc<Ready>, Peer) {
     let audience = Audience::new(ServerId::parse("test").unwrap(), None);
     let (connection, peer) = connect(PIPE_LEN, audience);
@@ -111,14 +110,13 @@ pub(super) fn ready() -> (Arc<Ready>, Peer) {
     (Arc::new(ready), peer)
 }
 
-/// A client of which it is known since when it rests.
+/// A client that has been idle since a given time.
 pub struct Sleeper {
     since: Option<Instant>,
     has_ended: AtomicBool,
 }
 
 impl Sleeper {
-    /// Since then, or not at all.
     pub fn new(since: Option<Instant>) -> Self {
         Self { since, has_ended: AtomicBool::new(false) }
     }

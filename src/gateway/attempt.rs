@@ -55,12 +55,12 @@ impl Sending<'_> {
             biased;
             permit = in_line.slot(estimate, call.deadline) => permit?,
             // There may be a long line before it still, or a pause.
-            refusal = server.refuses() => return Err(refusal.into()),
+            refusal = server.unavailable() => return Err(refusal.into()),
         };
-        let lease = server.place(attempts.avoid, call.deadline).await?;
+        let lease = server.instance_permit(attempts.avoid, call.deadline).await?;
         let deadline = attempts.deadline();
-        let ready = lease.copy().ready.clone();
-        attempts.avoid = Some(lease.copy().number);
+        let ready = lease.instance().ready.clone();
+        attempts.avoid = Some(lease.instance().number);
         if server.config().pin {
             // This copy may have changed it by now, whatever the others have.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));

@@ -144,7 +144,7 @@ impl<'a> Attempts<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::testing::{backend, stand};
+    use crate::backend::testing::{backend, set_state};
     use crate::config::{Program, Server, Transport};
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -152,7 +152,7 @@ mod tests {
     /// The next attempt of a call that has failed so, at a server that stands there.
     fn next_after(errors: &[CallError], state: State) -> Option<Duration> {
         let server = backend(Server::new(Transport::Stdio(Program::default())));
-        stand(&server, state);
+        set_state(&server, state);
         let (now, mut tried) = (Instant::now(), Tried::default());
         let mut attempts = Attempts::new(&server, None, now + MINUTE, &mut tried).unwrap();
         let mut next = None;

@@ -1,6 +1,6 @@
 //! The servers of a gateway, by id.
 //!
-//! They are a snapshot that [`reload`] replaces as a whole: a call looks its server up without a
+//! [`reload`] replaces the snapshot of servers as a whole: a call looks its server up without a
 //! lock, and keeps what it has found.
 
 mod per_session;
@@ -69,7 +69,7 @@ pub struct OwnedBackend {
     pub replacement: Option<Arc<Backend>>,
 }
 
-/// Where a tenant hears of changes at a server.
+/// The place where a tenant hears of changes at a server.
 pub struct ChangeSource {
     /// Stays the same, whatever becomes of the process.
     pub changes: Arc<Changes>,

@@ -13,7 +13,8 @@ use tokio_util::task::TaskTracker;
 
 use super::OwnedBackend;
 use super::rollover::{self, ProcessSlot};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::audience::{Audience, Client};
+use crate::backend::supervise::rollover::Stage;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config::{self, Start};
@@ -149,9 +150,10 @@ impl PerSession {
             return Err(NoBackend::TooMany);
         }
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
-        let client = Some(owner.client.clone());
+        let audience = Audience::new(self.id.clone(), Some(owner.client.clone()));
         let (id, environment) = (self.id.clone(), self.environment.clone());
-        let backend = Backend::new(id, config, environment, Arc::default(), client);
+        let secrets = Arc::default();
+        let backend = Backend::new(id, config, environment, secrets, audience, Stage::Active);
         let (owner, stop) = (owner.clone(), self.stop.child_token());
         let process = Process { owner, backend: backend.clone(), stop };
         self.tasks.spawn(self.running.track_future(self.run(process.clone())));

@@ -159,7 +159,7 @@ impl Registry {
         let (id, environment) = (id.clone(), self.inner.environment.clone());
         let waited = waited(rollover, config);
         let backend =
-            Backend::with(id, config.clone(), environment, Arc::default(), audience, stage);
+            Backend::new(id, config.clone(), environment, Arc::default(), audience, stage);
         let server = Arc::new(Server::Shared(backend.clone()));
         let (registry, next) = (self.clone(), server.clone());
         let switch = move || registry.switch(&next);

@@ -1,8 +1,8 @@
 //! The stage of a backend in a rollover: during one there are two backends of a name.
 //!
 //! ```text
-//!  Waiting ──ready, switch──▶ Active ──next has its place, idle, evicted──▶ Draining ──▶ Gone
-//!     └──────────────not wanted any more──────────────────────────────────────▲
+//!  Waiting ──ready, switch──▶ Active ──replaced, removed, idle, evicted──▶ Draining ──▶ Gone
+//!     └──────────────another is wanted──────────────────────────────────────────▲
 //! ```
 //!
 //! A backend without a predecessor begins as `Active`; so does one that must not overlap with its

@@ -158,8 +158,8 @@ impl ServerView {
     }
 
     fn of_backend(server: &Server, backend: &Backend) -> Self {
-        let copies = backend.copies();
-        let is_ready = |copy: &&pool::View| matches!(copy.state, State::Ready(_));
+        let copies = backend.instances();
+        let is_ready = |copy: &&pool::InstanceView| matches!(copy.state, State::Ready(_));
         let (version, era) = match backend.state() {
             State::Ready(ready) => {
                 let version = ready.dialect.version();
@@ -201,7 +201,7 @@ impl StateView {
     }
 
     fn of_backend(backend: &Backend) -> Self {
-        let (state, copies) = (backend.state(), backend.copies());
+        let (state, copies) = (backend.state(), backend.instances());
         let alike = copies.iter().filter(|copy| copy.state.as_str() == state.as_str());
         let since = alike.map(|copy| copy.since).min();
         Self { since, ..Self::of(&state) }.with(backend.down())
@@ -217,10 +217,10 @@ impl StateView {
 
 impl CopyView {
     fn all(backend: &Backend) -> Vec<Self> {
-        backend.copies().iter().map(Self::of).collect()
+        backend.instances().iter().map(Self::of).collect()
     }
 
-    fn of(copy: &pool::View) -> Self {
+    fn of(copy: &pool::InstanceView) -> Self {
         let last_failure = copy.last_failure.as_ref().map(|failure| FailureView {
             at: failure.at,
             detail: failure.detail.to_string(),

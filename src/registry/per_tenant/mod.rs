@@ -2,8 +2,8 @@
 //! keep state, or that need what only the tenant has (`${secret:NAME}`).
 //!
 //! A tenant's first call starts its process. The process drains when it was not used for
-//! `idle_timeout`, when another tenant needs its slot, or when the tenant's secrets change. The next
-//! call starts a new one.
+//! `idle_timeout`, when another tenant needs its slot, or when the tenant's secrets change. The
+//! next call starts a new one.
 //!
 //! After a reload, a tenant's next call starts the rollover to a process of the new configuration.
 //! Each configuration has slots of its own, so for a while there may be more than `max_tenants`.
@@ -190,7 +190,7 @@ impl PerTenant {
         let config = config::Server { start: Start::Eager, ..self.config.clone() };
         let audience = Audience { changes: rollover.changes(&self.id), client: None };
         let (id, environment) = (self.id.clone(), self.environment.clone());
-        let backend = Backend::with(id, config, environment, Arc::new(secrets), audience, stage);
+        let backend = Backend::new(id, config, environment, Arc::new(secrets), audience, stage);
         let is_replaced = |it: &Process| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
         let blocking = rollover.all().filter(|it| match &kept {
             _ if is_exclusive(it.config(), &self.config) => true,

@@ -156,6 +156,10 @@ async fn retire_when_outdated(
             return pending().await;
         }
     }
-    tracing::info!(%tenant, %server, "the secrets of tenant `{tenant}` for server `{server}` have changed: its process is replaced");
+    tracing::info!(
+        %tenant, %server,
+        "the secrets of tenant `{tenant}` for server `{server}` have changed: its process is \
+         replaced"
+    );
     pending().await
 }

@@ -54,7 +54,7 @@ impl Scene {
         &self.environment.pins
     }
 
-    /// What a run has, once it has listed `tools`.
+    /// Has a run list `tools`.
     async fn list(
         &self,
         connection: &Arc<Connection>,

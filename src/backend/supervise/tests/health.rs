@@ -69,13 +69,14 @@ impl Watched {
         tokio::spawn(ticket.answer())
     }
 
-    /// Whether so many seconds have passed since the watch began, or up to one more: that is how often it looks.
+    /// Whether so many seconds have passed since the watch began, or up to one more: that is how
+    /// often it looks.
     fn is_at(&self, seconds: u64) -> bool {
         (seconds..=seconds + 1).contains(&self.began.elapsed().as_secs())
     }
 }
 
-/// What calls usually may take.
+/// The time that calls usually have.
 const USUAL: Duration = Duration::from_secs(300);
 /// A little more than between two looks.
 const MOMENT: Duration = Duration::from_secs(2);
