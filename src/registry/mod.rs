@@ -5,6 +5,7 @@
 
 mod per_session;
 mod per_tenant;
+mod process_group;
 mod reload;
 mod rollover;
 
@@ -22,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use self::per_session::PerSession;
 pub use self::per_session::{NoBackend, SessionOwner};
 use self::per_tenant::PerTenant;
+use self::process_group::ProcessGroup;
 use self::reload::Rollovers;
 use self::rollover::Replaceable;
 use crate::backend::changes::Changes;
@@ -130,36 +132,33 @@ impl Server {
         }
     }
 
+    /// Returns the shared backend, or else the group of processes.
+    fn shared_or_group(&self) -> Result<&Arc<Backend>, &ProcessGroup> {
+        match self {
+            Self::Shared(backend) => Ok(backend),
+            Self::PerTenant(tenants) => Err(&tenants.group),
+            Self::PerSession(sessions) => Err(&sessions.group),
+        }
+    }
+
     /// Returns the backend that everybody shares.
     pub fn shared(&self) -> Option<&Arc<Backend>> {
-        match self {
-            Self::Shared(backend) => Some(backend),
-            Self::PerTenant(_) | Self::PerSession(_) => None,
-        }
+        self.shared_or_group().ok()
     }
 
     pub fn id(&self) -> &ServerId {
-        match self {
-            Self::Shared(backend) => backend.id(),
-            Self::PerTenant(tenants) => tenants.id(),
-            Self::PerSession(sessions) => sessions.id(),
-        }
+        self.shared_or_group().map_or_else(|group| &group.id, |backend| backend.id())
     }
 
     pub fn config(&self) -> &config::Server {
-        match self {
-            Self::Shared(backend) => backend.config(),
-            Self::PerTenant(tenants) => tenants.config(),
-            Self::PerSession(sessions) => sessions.config(),
-        }
+        self.shared_or_group().map_or_else(|group| &group.config, |backend| backend.config())
     }
 
     /// Waits until nothing is left of one that drains.
     async fn gone(&self) {
-        match self {
-            Self::Shared(backend) => backend.gone().await,
-            Self::PerTenant(tenants) => tenants.gone().await,
-            Self::PerSession(sessions) => sessions.gone().await,
+        match self.shared_or_group() {
+            Ok(backend) => backend.gone().await,
+            Err(group) => group.gone().await,
         }
     }
 }
@@ -174,18 +173,16 @@ impl Replaceable for Arc<Server> {
     }
 
     fn is_draining(&self) -> bool {
-        match &**self {
-            Server::Shared(backend) => backend.is_draining(),
-            Server::PerTenant(tenants) => tenants.is_draining(),
-            Server::PerSession(sessions) => sessions.is_draining(),
+        match self.shared_or_group() {
+            Ok(backend) => backend.is_draining(),
+            Err(group) => group.retired.is_cancelled(),
         }
     }
 
     fn is_gone(&self) -> bool {
-        match &**self {
-            Server::Shared(backend) => backend.is_gone(),
-            Server::PerTenant(tenants) => tenants.is_gone(),
-            Server::PerSession(sessions) => sessions.is_gone(),
+        match self.shared_or_group() {
+            Ok(backend) => backend.is_gone(),
+            Err(group) => group.is_gone(),
         }
     }
 

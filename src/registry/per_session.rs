@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::OwnedBackend;
-use super::rollover::{self, ProcessSlot};
+use super::process_group::{ProcessGroup, ProcessSlot};
+use super::rollover;
+use crate::backend::Backend;
 use crate::backend::changes::audience::{Audience, Client};
 use crate::backend::supervise::rollover::Stage;
-use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config::{self, Start};
 
@@ -44,20 +43,8 @@ pub enum NoBackend {
 }
 
 pub struct PerSession {
-    id: ServerId,
-    config: config::Server,
-    environment: Environment,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    /// Cancelled, with the processes locked, when no more are started.
-    retired: CancellationToken,
-    /// Cancelled when every earlier server of this name that must not overlap is gone.
-    unblocked: CancellationToken,
-    /// An evicted process keeps its slot until it is gone.
-    slots: Arc<Semaphore>,
+    pub(super) group: ProcessGroup,
     processes: Arc<Mutex<HashMap<SessionId, Process>>>,
-    /// The tasks of all processes.
-    running: TaskTracker,
 }
 
 #[derive(Clone)]
@@ -75,65 +62,20 @@ impl Process {
 }
 
 impl PerSession {
-    pub(super) fn new(
-        id: ServerId,
-        config: config::Server,
-        environment: Environment,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        unblocked: CancellationToken,
-    ) -> Self {
-        let (retired, processes) = (CancellationToken::new(), Arc::default());
-        let environment = environment.with_own_starts();
-        let slots = Arc::new(Semaphore::new(config.max_sessions as usize));
-        let running = TaskTracker::new();
-        // Lets `wait` end whenever there is no task; more may be spawned all the same.
-        running.close();
-        Self { id, config, environment, tasks, stop, retired, unblocked, slots, processes, running }
+    pub(super) fn new(group: ProcessGroup) -> Self {
+        Self { group, processes: Arc::default() }
     }
 
     /// Returns the same server with another configuration. Processes stay until their sessions end.
     pub(super) fn renewed(&self, config: config::Server) -> Self {
-        Self {
-            id: self.id.clone(),
-            slots: Arc::new(Semaphore::new(config.max_sessions as usize)),
-            config,
-            environment: self.environment.clone(),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-            retired: CancellationToken::new(),
-            unblocked: self.unblocked.clone(),
-            processes: self.processes.clone(),
-            running: self.running.clone(),
-        }
+        Self { group: self.group.renewed(config), processes: self.processes.clone() }
     }
 
     /// Starts no more processes, and drains those that there are.
     pub(super) fn drain(&self, within: Duration) {
         let processes = self.processes.lock();
-        self.retired.cancel();
+        self.group.retired.cancel();
         processes.values().for_each(|process| process.backend.drain(within));
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.retired.is_cancelled()
-    }
-
-    pub(super) fn is_gone(&self) -> bool {
-        self.retired.is_cancelled() && self.running.is_empty()
-    }
-
-    pub(super) async fn gone(&self) {
-        self.retired.cancelled().await;
-        self.running.wait().await;
-    }
-
-    pub(super) fn id(&self) -> &ServerId {
-        &self.id
-    }
-
-    pub(super) fn config(&self) -> &config::Server {
-        &self.config
     }
 
     /// Returns the session's backend; starts it if it is not running.
@@ -142,21 +84,21 @@ impl PerSession {
         if let Some(process) = processes.get(&owner.session) {
             return Ok(process.backend.clone());
         }
-        let is_over = self.stop.is_cancelled() || self.retired.is_cancelled();
+        let is_over = self.group.stop.is_cancelled() || self.group.retired.is_cancelled();
         if is_over || owner.client.has_ended() {
             return Err(NoBackend::Stopped);
         }
-        if !evict_for(&processes, &owner.tenant, self.config.max_sessions as usize) {
+        if !evict_for(&processes, &owner.tenant, self.group.config.max_sessions as usize) {
             return Err(NoBackend::TooMany);
         }
-        let config = config::Server { start: Start::Eager, ..self.config.clone() };
-        let audience = Audience::new(self.id.clone(), Some(owner.client.clone()));
-        let (id, environment) = (self.id.clone(), self.environment.clone());
+        let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
+        let audience = Audience::new(self.group.id.clone(), Some(owner.client.clone()));
+        let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
         let secrets = Arc::default();
         let backend = Backend::new(id, config, environment, secrets, audience, Stage::Active);
-        let (owner, stop) = (owner.clone(), self.stop.child_token());
+        let (owner, stop) = (owner.clone(), self.group.stop.child_token());
         let process = Process { owner, backend: backend.clone(), stop };
-        self.tasks.spawn(self.running.track_future(self.run(process.clone())));
+        self.group.spawn(self.run(process.clone()));
         process.owner.client.follow(backend.changes());
         processes.insert(process.owner.session.clone(), process);
         Ok(backend)
@@ -165,14 +107,10 @@ impl PerSession {
     /// Runs a process until its session has ended or is idle. An idle session ends with its
     /// process, since the server's memory of it is gone.
     fn run(&self, process: Process) -> impl Future<Output = ()> + Send + use<> {
-        let (slots, unblocked) = (self.slots.clone(), self.unblocked.clone());
+        let may_start = self.group.may_start(ProcessSlot::default());
         let processes = self.processes.clone();
         async move {
-            let (slot, Process { owner, backend, stop }) = (ProcessSlot::default(), &process);
-            let may_start = async {
-                unblocked.cancelled().await;
-                slot.take(&slots).await;
-            };
+            let Process { owner, backend, stop } = &process;
             let run = rollover::run(backend.clone(), may_start, None, || {}, stop.clone());
             tokio::pin!(run);
             tokio::select! {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::per_session::PerSession;
 use super::per_tenant::PerTenant;
+use super::process_group::ProcessGroup;
 use super::rollover::{self, Rollover, is_exclusive};
 use super::{Registry, Server, Servers};
 use crate::backend::Backend;
@@ -136,13 +137,13 @@ impl Registry {
             waited.await;
             is_unblocked.cancel();
         });
-        let (id, config, vault) = (id.clone(), config.clone(), inner.vault.clone());
-        Arc::new(if config.sharing == Sharing::Tenant {
-            let tenants = PerTenant::new(id, config, environment, vault, tasks, stop, unblocked);
-            Server::PerTenant(Box::new(tenants))
+        let (id, config) = (id.clone(), config.clone());
+        let is_of_tenants = config.sharing == Sharing::Tenant;
+        let group = ProcessGroup::new(id, config, environment, tasks, stop, unblocked);
+        Arc::new(if is_of_tenants {
+            Server::PerTenant(Box::new(PerTenant::new(group, inner.vault.clone())))
         } else {
-            let sessions = PerSession::new(id, config, environment, tasks, stop, unblocked);
-            Server::PerSession(Box::new(sessions))
+            Server::PerSession(Box::new(PerSession::new(group)))
         })
     }
 

@@ -24,7 +24,6 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::changes::Changes;
@@ -174,17 +173,4 @@ pub(super) fn drain_time(config: &config::Server, is_waited_for: bool) -> Durati
     let is_short = config.exclusive || is_waited_for;
     let calls = if is_short { config.usual_call() } else { config.longest_call() };
     calls + CANCEL_GRACE
-}
-
-/// One of the processes that a server may have (`max_tenants`, `max_sessions`), taken before the
-/// process starts and given back with the last clone. A process and its next one share it.
-#[derive(Clone, Default)]
-pub(super) struct ProcessSlot(Arc<OnceCell<OwnedSemaphorePermit>>);
-
-impl ProcessSlot {
-    /// Waits for a free one, unless this one is taken already.
-    pub(super) async fn take(&self, free: &Arc<Semaphore>) {
-        let permit = async || free.clone().acquire_owned().await;
-        self.0.get_or_try_init(permit).await.expect("the semaphore is never closed");
-    }
 }

@@ -19,99 +19,57 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use self::process::Process;
 use self::table::Table;
+use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
+use crate::backend::Backend;
 use crate::backend::changes::audience::Audience;
 use crate::backend::supervise::rollover::Stage;
-use crate::backend::{Backend, Environment};
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
 use crate::tenants::secrets::{SealedSet, Vault, wanted};
 
 pub struct PerTenant {
-    id: ServerId,
-    config: config::Server,
-    environment: Environment,
+    pub(super) group: ProcessGroup,
     vault: Arc<Vault>,
     /// The names of the secrets that the server needs.
     names: Arc<[String]>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
     /// Counts the configurations of the server.
     generation: u64,
-    /// Cancelled, with the table locked, when no more processes are started.
-    retired: CancellationToken,
-    /// Cancelled when every earlier server of this name that must not overlap is gone.
-    unblocked: CancellationToken,
-    slots: Arc<Semaphore>,
     table: Arc<Mutex<Table>>,
-    /// The tasks of all processes, whatever their configuration.
-    running: TaskTracker,
 }
 
 impl PerTenant {
-    pub(super) fn new(
-        id: ServerId,
-        config: config::Server,
-        environment: Environment,
-        vault: Arc<Vault>,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        unblocked: CancellationToken,
-    ) -> Self {
-        let running = TaskTracker::new();
-        // Lets `wait` end whenever there is no task; more may be spawned all the same.
-        running.close();
-        Self {
-            id,
-            environment: environment.with_own_starts(),
-            vault,
-            names: wanted(&config).into(),
-            tasks,
-            stop,
-            generation: 0,
-            retired: CancellationToken::new(),
-            unblocked,
-            slots: Arc::new(Semaphore::new(config.max_tenants as usize)),
-            table: Arc::default(),
-            running,
-            config,
-        }
+    pub(super) fn new(group: ProcessGroup, vault: Arc<Vault>) -> Self {
+        let (names, table) = (wanted(&group.config).into(), Arc::default());
+        Self { group, vault, names, generation: 0, table }
     }
 
     /// Returns the same server with another configuration. Processes stay until
     /// [`Self::replaced_by`].
     pub(super) fn renewed(&self, config: config::Server) -> Self {
-        let (id, environment, vault) =
-            (self.id.clone(), self.environment.clone(), self.vault.clone());
-        let (tasks, stop) = (self.tasks.clone(), self.stop.clone());
-        let renewed =
-            Self::new(id, config, environment, vault, tasks, stop, self.unblocked.clone());
-        let (table, running) = (self.table.clone(), self.running.clone());
-        Self { generation: self.generation + 1, table, running, ..renewed }
+        let renewed = Self::new(self.group.renewed(config), self.vault.clone());
+        Self { generation: self.generation + 1, table: self.table.clone(), ..renewed }
     }
 
     /// Starts no more processes. Those that there are serve until the next server has others ready,
     /// or drain if the two must not overlap.
     pub(super) fn replaced_by(&self, next: &config::Server) {
-        if next.sharing != Sharing::Tenant || is_exclusive(&self.config, next) {
-            return self.drain(drain_time(&self.config, next.exclusive));
+        if next.sharing != Sharing::Tenant || is_exclusive(&self.group.config, next) {
+            return self.drain(drain_time(&self.group.config, next.exclusive));
         }
         let table = self.table.lock();
-        self.retired.cancel();
+        self.group.retired.cancel();
         table.iter().for_each(|(_, rollover)| rollover.tell_listeners());
     }
 
     /// Starts no more processes, and drains those that there are.
     pub(super) fn drain(&self, within: Duration) {
         let table = self.table.lock();
-        self.retired.cancel();
+        self.group.retired.cancel();
         for (_, rollover) in table.iter() {
             let ours = rollover.all().filter(|it| it.generation <= self.generation);
             ours.for_each(|process| process.drain(within));
@@ -119,34 +77,14 @@ impl PerTenant {
         }
     }
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.retired.is_cancelled()
-    }
-
-    pub(super) fn is_gone(&self) -> bool {
-        self.retired.is_cancelled() && self.running.is_empty()
-    }
-
-    pub(super) async fn gone(&self) {
-        self.retired.cancelled().await;
-        self.running.wait().await;
-    }
-
-    pub(super) fn id(&self) -> &ServerId {
-        &self.id
-    }
-
-    pub(super) fn config(&self) -> &config::Server {
-        &self.config
-    }
-
     /// Returns the tenant's backend; starts it if it is not running.
     pub(super) fn get(&self, tenant: &TenantId) -> Result<BackendRef, NoBackend> {
         let mut table = self.table.lock();
-        if self.retired.is_cancelled() {
+        if self.group.retired.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
-        let sealed = if self.names.is_empty() { None } else { self.vault.of(tenant, &self.id) };
+        let sealed =
+            if self.names.is_empty() { None } else { self.vault.of(tenant, &self.group.id) };
         if let Some(rollover) = table.get(tenant)
             && let Some(newest) = rollover.newest()
             && newest.generation == self.generation
@@ -168,32 +106,32 @@ impl PerTenant {
         let rollover = table.rollover(tenant);
         let kept = rollover.current().filter(|it| {
             let is_older = it.generation != self.generation;
-            is_older && self.serves(it, tenant) && it.can_run_beside(&self.config)
+            is_older && self.serves(it, tenant) && it.can_run_beside(&self.group.config)
         });
         let (kept, replaced) = (kept.cloned(), rollover.newest().cloned());
         rollover.keep_only(kept.as_ref());
-        rollover.drain_old(Some(&self.config));
+        rollover.drain_old(Some(&self.group.config));
         kept.iter().for_each(|kept| kept.backend.activate());
-        if self.stop.is_cancelled() {
+        if self.group.stop.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
-        let opened = self.vault.open(tenant, &self.id, sealed.as_ref(), &self.names);
+        let opened = self.vault.open(tenant, &self.group.id, sealed.as_ref(), &self.names);
         let secrets = opened.map_err(|names| {
-            let server = self.id.clone();
+            let server = self.group.id.clone();
             NoBackend::SecretsMissing { server, names }
         })?;
-        if !table.evict_for(tenant, self.config.max_tenants as usize) {
+        if !table.evict_for(tenant, self.group.config.max_tenants as usize) {
             return Ok(kept.ok_or(NoBackend::TooMany)?.backend.into());
         }
         let rollover = table.rollover(tenant);
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
-        let config = config::Server { start: Start::Eager, ..self.config.clone() };
-        let audience = Audience { changes: rollover.changes(&self.id), client: None };
-        let (id, environment) = (self.id.clone(), self.environment.clone());
+        let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
+        let audience = Audience { changes: rollover.changes(&self.group.id), client: None };
+        let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
         let backend = Backend::new(id, config, environment, Arc::new(secrets), audience, stage);
         let is_replaced = |it: &Process| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
         let blocking = rollover.all().filter(|it| match &kept {
-            _ if is_exclusive(it.config(), &self.config) => true,
+            _ if is_exclusive(it.config(), &self.group.config) => true,
             // A next one that has served nobody, and is gone soon.
             Some(kept) => is_replaced(it) && !kept.is(it),
             // Two at most run side by side, however often a tenant changes its secrets.
@@ -206,7 +144,7 @@ impl PerTenant {
         let process = Process { backend: backend.clone(), generation, sealed, names, slot };
         let old = kept.map(|kept| kept.backend);
         let run = self.run(tenant, process.clone(), blocking, old.clone());
-        self.tasks.spawn(self.running.track_future(run));
+        self.group.spawn(run);
         match old {
             Some(_) => rollover.next = Some(process),
             None => rollover.active = Some(process),
@@ -216,7 +154,7 @@ impl PerTenant {
 
     /// Whether a process of any configuration has the tenant's present secrets, and takes calls.
     fn serves(&self, process: &Process, tenant: &TenantId) -> bool {
-        process.serves(self.vault.of(tenant, &self.id).as_ref())
+        process.serves(self.vault.of(tenant, &self.group.id).as_ref())
     }
 
     /// Returns the backend that replaces the tenant's when it is ready.
@@ -243,7 +181,7 @@ impl PerTenant {
     pub(super) fn source(&self, tenant: &TenantId) -> ChangeSource {
         let mut table = self.table.lock();
         let rollover = table.rollover(tenant);
-        let changes = rollover.changes(&self.id);
+        let changes = rollover.changes(&self.group.id);
         let backend = rollover.current().map(|process| process.backend.clone());
         ChangeSource { changes, backend }
     }

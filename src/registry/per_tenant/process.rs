@@ -12,7 +12,8 @@ use super::table::Table;
 use crate::backend::{Backend, State};
 use crate::common::ids::TenantId;
 use crate::config;
-use crate::registry::rollover::{self, ProcessSlot, Replaceable, drain_time, is_exclusive};
+use crate::registry::process_group::ProcessSlot;
+use crate::registry::rollover::{self, Replaceable, drain_time, is_exclusive};
 use crate::tenants::secrets::{SealedSet, Vault};
 
 /// A tenant's backend, and what it was started with.
@@ -79,15 +80,14 @@ impl PerTenant {
         old: Option<Arc<Backend>>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (tenant, table, vault) = (tenant.clone(), self.table.clone(), self.vault.clone());
-        let (slots, unblocked) = (self.slots.clone(), self.unblocked.clone());
-        let stop = self.stop.clone();
+        let slot = self.group.may_start(process.slot.clone());
+        let stop = self.group.stop.clone();
         async move {
             let may_start = async {
-                unblocked.cancelled().await;
                 for other in blocking {
                     other.gone().await;
                 }
-                process.slot.take(&slots).await;
+                slot.await;
             };
             let switch = || {
                 let mut table = table.lock();
