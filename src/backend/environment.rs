@@ -1,4 +1,4 @@
-//! What all backends of one gateway share.
+//! The part of a gateway that all its backends share.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -14,46 +14,40 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::CANCEL_GRACE;
 use super::connection::request_ids::{IdSource, RequestIds};
 use super::instance::pins::Pins;
-use super::queue::RateGate;
+use super::queue::Gate;
 use super::supervise::restart_policy::Budget;
 use crate::common::ids::ServerId;
 use crate::common::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
-/// Copies that are being started at once, of all servers that are shared: half as many as there are processors, within these
-/// bounds. Starting is the most work that most of them ever do, and others' calls need the processors too.
+/// Bounds of how many instances of shared servers start at once, which is half the number of
+/// processors. Most servers never work harder than at their start, and calls need processors, too.
 const STARTS: RangeInclusive<usize> = 1..=8;
-/// The same of one server whose processes callers start.
+/// How many start at once of one server whose processes callers start.
 const OWN_STARTS_MAX: usize = 4;
 
-/// By the server's name: its rate, and what keeps it, as long as there is a backend that needs it.
-type Gates = HashMap<ServerId, (Rate, Weak<RateGate>)>;
+/// The rate and gate of each server, as long as a backend needs it.
+type Gates = HashMap<ServerId, (Rate, Weak<Gate>)>;
 
-/// What all backends of one gateway share.
 #[derive(Clone)]
 pub struct Environment {
-    /// This executable, which is run again as the guard of each server.
+    /// This executable, which also runs as the guard of each server.
     pub own_program: PathBuf,
-    /// The longest answer that is accepted.
+    /// The length of the longest accepted answer, in bytes.
     pub max_response: usize,
     /// See [`CANCEL_GRACE`].
     pub cancel_grace: Duration,
-    /// Makes the source of ids for each run of a server.
+    /// Makes the source of ids for each run of an instance.
     pub ids: fn() -> Arc<dyn IdSource>,
-    /// How often a copy may be started.
     pub budget: Budget,
-    /// Who may start one now.
     starts: Arc<Semaphore>,
-    /// What keeps each server's rate.
     gates: Arc<Mutex<Gates>>,
-    /// What is counted.
     pub metrics: Metrics,
-    /// Which tools are held back.
     pub pins: Arc<Pins>,
 }
 
 impl Environment {
-    /// The environment of a gateway in earnest, with nothing pinned.
+    /// Creates one with nothing pinned.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
         let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
@@ -63,26 +57,27 @@ impl Environment {
         Self { own_program, max_response, cancel_grace, ids, budget, starts, gates, metrics, pins }
     }
 
-    /// What keeps a server's rate, if it has one: the same for all backends of that name and rate that there are, be they
-    /// of several tenants or the old one and the new.
-    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<RateGate>> {
+    /// Returns the gate that keeps a server's rate. Backends of the same name and rate share it,
+    /// those of several tenants as well as the two of a rollover.
+    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<Gate>> {
         let rate = rate?;
         let mut gates = self.gates.lock();
         let known = gates.get(server).filter(|(known, _)| *known == rate);
         if let Some(gate) = known.and_then(|(_, gate)| gate.upgrade()) {
             return Some(gate);
         }
-        let gate = Arc::new(RateGate::new(rate));
+        let gate = Arc::new(Gate::new(rate));
         gates.insert(server.clone(), (rate, Arc::downgrade(&gate)));
         Some(gate)
     }
 
-    /// A turn to start a process, until it is dropped.
-    pub(super) async fn turn_to_start(&self) -> Option<SemaphorePermit<'_>> {
+    /// Waits for the permit to start a process.
+    pub(super) async fn start_permit(&self) -> Option<SemaphorePermit<'_>> {
         self.starts.acquire().await.ok()
     }
 
-    /// The same with turns of its own to start: whoever has processes started, however slow, holds up no other server.
+    /// Returns a clone with start permits of its own: processes that callers start, however slow,
+    /// hold up no other server.
     pub fn with_own_starts(self) -> Self {
         Self { starts: Arc::new(Semaphore::new(OWN_STARTS_MAX)), ..self }
     }
@@ -95,27 +90,26 @@ mod tests {
     use super::*;
     use crate::backend::testing::environment;
 
-    /// How many may start now; they do until dropped.
-    fn all_turns(environment: &Environment) -> Vec<SemaphorePermit<'_>> {
-        let turn = || environment.turn_to_start().now_or_never();
-        std::iter::from_fn(turn).map(Option::unwrap).collect()
+    fn all_permits(environment: &Environment) -> Vec<SemaphorePermit<'_>> {
+        let permit = || environment.start_permit().now_or_never();
+        std::iter::from_fn(permit).map(Option::unwrap).collect()
     }
 
     #[test]
     fn only_so_many_start_at_once_and_the_next_when_one_has() {
         let environment = environment();
-        let mut turns = all_turns(&environment);
+        let mut permits = all_permits(&environment);
         let processors = available_parallelism().unwrap().get();
-        assert_eq!(turns.len(), (processors / 2).clamp(1, 8));
-        turns.pop();
-        assert_eq!(all_turns(&environment).len(), 1);
+        assert_eq!(permits.len(), (processors / 2).clamp(1, 8));
+        permits.pop();
+        assert_eq!(all_permits(&environment).len(), 1);
     }
 
     #[test]
-    fn those_whom_callers_start_have_turns_of_their_own() {
+    fn processes_that_callers_start_have_permits_of_their_own() {
         let environment = environment();
         let own = environment.clone().with_own_starts();
-        let (all, owns) = (all_turns(&environment), all_turns(&own));
+        let (all, owns) = (all_permits(&environment), all_permits(&own));
         assert!(!all.is_empty());
         assert_eq!(owns.len(), 4);
     }

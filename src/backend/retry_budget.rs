@@ -1,14 +1,13 @@
-//! How many calls of a server may be tried again: one in ten. A server that fails every call must not get twice as many.
+//! Limits retries to one call in ten: a server that fails every call must not get twice as many.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What one call adds, and what a second attempt costs: in tenths.
+/// A call earns a tenth of a retry.
 const PER_CALL: u32 = 1;
 const PER_RETRY: u32 = 10;
-/// As many as may be saved up; also what a server starts with.
+/// The most that is saved up; a server starts with it.
 const SAVED_MAX: u32 = 10 * PER_RETRY;
 
-/// What is left.
 #[derive(Debug)]
 pub struct RetryBudget(AtomicU32);
 
@@ -19,7 +18,6 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A call has come.
     pub fn note_call(&self) {
         // Full nearly always: then nothing is written.
         if self.0.load(Ordering::Relaxed) < SAVED_MAX {
@@ -27,7 +25,7 @@ impl RetryBudget {
         }
     }
 
-    /// Whether one may be tried again.
+    /// Whether a call may be retried. Spends the budget if so.
     pub fn spend(&self) -> bool {
         let less = |saved: u32| saved.checked_sub(PER_RETRY);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()

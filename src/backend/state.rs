@@ -1,4 +1,4 @@
-//! Where a server stands, and what is known of one that runs.
+//! The state of a backend or an instance, and the parts of a ready one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,60 +11,46 @@ use super::instance::tools::ToolSet;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
 
-/// Where a server, or one copy of it, stands.
+/// The state of a backend, or of one instance. See `supervise/restart_policy.rs` for the diagram.
 #[derive(Clone)]
 pub enum State {
     /// Waits for its first call.
     Idle,
-    /// On its way up.
     Starting,
-    /// Takes calls.
     Ready(Arc<Ready>),
-    /// Failed; will be started again.
+    /// Failed; restarted soon.
     Backoff {
-        /// When.
         until: Instant,
-        /// What happened.
         reason: Arc<str>,
     },
-    /// Failed too often, or for good as far as can be told; will be tried now and then.
+    /// Failed too often, or for good as far as can be told; tried now and then.
     Quarantined {
-        /// When next.
         until: Instant,
-        /// What happened.
         reason: Arc<str>,
     },
-    /// Makes room for its successor, which must not run beside it: those that it has may end, others wait.
+    /// Finishes its calls before an `exclusive` rollover; new calls wait.
     Draining,
-    /// Gone for good.
     Stopped,
 }
 
-/// What a call needs of a running server.
+/// The parts of a ready server that a call needs.
 pub struct Ready {
-    /// The way to it.
     pub connection: Arc<Connection>,
-    /// How to write to it.
     pub dialect: Arc<Dialect>,
-    /// What it said of itself.
     pub about: Arc<About>,
-    /// What it has.
     pub tools: Arc<ToolSet>,
 }
 
-/// What a server said of itself.
+/// A server's description of itself.
 #[derive(Debug, Default)]
 pub struct About {
-    /// Its name and version.
     pub info: Implementation,
-    /// What it can do.
     pub capabilities: ServerCapabilities,
-    /// How to use it, in words for a model.
+    /// Tells a model how to use it.
     pub instructions: Option<String>,
 }
 
 impl About {
-    /// The lists it has.
     pub(super) fn lists(&self) -> Lists {
         Lists::of(&self.capabilities)
     }
@@ -73,22 +59,17 @@ impl About {
 /// Why a server takes no calls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotReady {
-    /// It failed and waits to be started again.
-    Down {
-        /// For how long still.
-        retry_after: Duration,
-        /// What happened.
-        reason: Arc<str>,
-    },
-    /// It was still starting when the deadline passed.
+    /// The server failed and waits for a restart.
+    Down { retry_after: Duration, reason: Arc<str> },
+    /// The server was still starting when the deadline passed.
     StillStarting,
-    /// The gateway shuts down.
+    /// The gateway shuts down, or a rollover has replaced the backend.
     Stopped,
 }
 
 impl State {
-    /// Whether there is nothing to wait for. A server whose connection has ended will be said to be
-    /// starting in a moment: calls that come before that wait for it too.
+    /// Whether there is nothing to wait for. A closed connection becomes `Starting` in a moment, so
+    /// calls wait for it, too.
     pub(super) fn is_settled(&self) -> bool {
         match self {
             Self::Idle | Self::Starting | Self::Draining => false,
@@ -97,12 +78,12 @@ impl State {
         }
     }
 
-    /// Whether waiting for it is of no use to anybody.
+    /// Whether nobody should wait for it.
     pub(super) fn is_hopeless(&self) -> bool {
         matches!(self, Self::Quarantined { .. } | Self::Stopped)
     }
 
-    /// What callers are told who need it now.
+    /// Returns the refusal of a call that needs it now.
     pub(super) fn refusal(&self) -> NotReady {
         match self {
             Self::Backoff { until, reason } | Self::Quarantined { until, reason } => {
@@ -113,12 +94,11 @@ impl State {
         }
     }
 
-    /// Whether calls can be made now.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Ready(ready) if !ready.connection.is_closed())
     }
 
-    /// The best comes first.
+    /// Orders states from the best to the worst.
     pub(super) fn rank(&self) -> u8 {
         match self {
             Self::Ready(_) => 0,
@@ -131,12 +111,12 @@ impl State {
         }
     }
 
-    /// Whether it is the same but for details.
+    /// Whether it is the same state, whatever its fields.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.rank() == other.rank()
     }
 
-    /// As operators and callers read it.
+    /// Returns the name that operators and callers see.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -151,12 +131,11 @@ impl State {
 }
 
 impl Ready {
-    /// The same for who keeps it as long as the server runs: tools come and go, and what is kept of them is not freed.
+    /// Returns a clone to keep as long as the server runs: it does not keep tools that are gone.
     pub(super) fn without_tools(&self) -> Self {
         self.with_tools(Arc::default())
     }
 
-    /// The same server with other tools.
     pub(super) fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
         Self {
             connection: self.connection.clone(),

@@ -1,4 +1,4 @@
-//! A server that is played by a test, and what tests elsewhere need of a backend.
+//! A server played by a test, and a backend for tests elsewhere.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,10 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::changes::Changes;
-use super::changes::recipients::{Recipients, SessionClient, ServerRequest};
+use super::changes::audience::{Audience, Client, Question};
 use super::connection::request_ids::RequestIds;
-use super::connection::{Connection, ConnectionOptions};
+use super::connection::{Connection, Options};
+use super::supervise::rollover::Stage;
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
 use crate::config;
@@ -25,51 +26,49 @@ use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
 
-/// More than most tests write before they read.
+/// Longer than most tests write before they read.
 pub const PIPE_LEN: usize = 1 << 20;
-/// How long an abandoned call keeps its slot.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// The longest line that is kept.
 pub const LINE_LEN_MAX: usize = 100_000;
 
-/// The other end of a connection: what the server reads and writes.
+/// The server's end of a connection.
 pub struct Peer {
     pub(super) input: Lines<BufReader<ReadHalf<DuplexStream>>>,
     pub(super) output: WriteHalf<DuplexStream>,
 }
 
-/// A connection to a server that the test plays.
-pub fn connect(pipe_len: usize, recipients: Recipients) -> (Arc<Connection>, Peer) {
+/// Opens a connection to a server that the test plays.
+pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
     let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
-    let options = ConnectionOptions { recipients, ..options() };
+    let options = Options { audience, ..options() };
     let (input_end, output_end) = split(theirs);
     let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
     (Connection::open(input, output, options), peer)
 }
 
-/// What a connection is told where a test does not care.
-pub(super) fn options() -> ConnectionOptions {
-    ConnectionOptions {
+/// Options of a connection where a test does not care.
+pub(super) fn options() -> Options {
+    Options {
         generation: 1,
         max_in_flight: 64,
         line_len_max: LINE_LEN_MAX,
         grace: GRACE,
         ids: Arc::new(RequestIds::new()),
-        recipients: Recipients::new(ServerId::parse("test").unwrap(), None),
+        audience: Audience::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
     }
 }
 
 impl Peer {
-    /// The next message from the gateway.
+    /// Receives the next message from the gateway.
     pub async fn receive(&mut self) -> Value {
         let line = self.input.next_line().await.unwrap().expect("the gateway closed the pipe");
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Sends a message, but for the member that all have.
+    /// Sends a message, with the member that all have.
     pub async fn send(&mut self, mut message: Value) {
         message["jsonrpc"] = json!("2.0");
         self.write(&format!("{message}\n")).await;
@@ -86,64 +85,63 @@ impl Peer {
     }
 }
 
-/// What backends share where a test does not care.
 pub fn environment() -> Environment {
     Environment::new("trunkline".into(), LINE_LEN_MAX, Metrics::new())
 }
 
-/// A backend that nobody keeps running.
+/// Creates a backend that nobody supervises.
 pub fn backend(config: config::Server) -> Arc<Backend> {
     let id = ServerId::parse("test").unwrap();
-    Backend::new(id, config, environment(), Arc::default(), None)
+    let audience = Audience::new(id.clone(), None);
+    Backend::new(id, config, environment(), Arc::default(), audience, Stage::Active)
 }
 
-/// Has the only copy of a backend stand somewhere.
-pub fn stand(backend: &Backend, state: State) {
-    backend.enter(0, state, None);
+/// Changes the state of the only instance of a backend.
+pub fn set_state(backend: &Backend, state: State) {
+    backend.set_instance_state(0, state, None);
 }
 
-/// What calls need of a server that the test plays.
+/// Connects to a server that the test plays.
 pub(super) fn ready() -> (Arc<Ready>, Peer) {
-    let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
-    let (connection, peer) = connect(PIPE_LEN, recipients);
+    let audience = Audience::new(ServerId::parse("test").unwrap(), None);
+    let (connection, peer) = connect(PIPE_LEN, audience);
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     (Arc::new(ready), peer)
 }
 
-/// A client of which it is known since when it rests.
+/// A client that has been idle since a given time.
 pub struct Sleeper {
     since: Option<Instant>,
     has_ended: AtomicBool,
 }
 
 impl Sleeper {
-    /// Since then, or not at all.
     pub fn new(since: Option<Instant>) -> Self {
         Self { since, has_ended: AtomicBool::new(false) }
     }
 }
 
-impl SessionClient for Sleeper {
+impl Client for Sleeper {
     fn capabilities(&self) -> &str {
         "{}"
     }
-    fn follow_changes(&self, _: &Arc<Changes>) {}
+    fn follow(&self, _: &Arc<Changes>) {}
     fn idle_since(&self) -> Option<Instant> {
         self.since
     }
-    fn inactive_since(&self) -> Option<Instant> {
+    fn at_rest_since(&self) -> Option<Instant> {
         self.since
     }
     fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
-    fn end_if_inactive(&self) -> bool {
+    fn end_if_at_rest(&self) -> bool {
         self.end();
         true
     }
-    fn end_if_no_request(&self) -> bool {
-        self.end_if_inactive()
+    fn end_if_nothing_is_asked(&self) -> bool {
+        self.end_if_at_rest()
     }
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
@@ -151,8 +149,8 @@ impl SessionClient for Sleeper {
     fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
-    fn forward_request(&self, _: ServerRequest) {}
-    fn cancel_request(&self, _: &Weak<Connection>, _: &RawValue) {}
+    fn ask(&self, _: Question) {}
+    fn withdraw(&self, _: &Weak<Connection>, _: &RawValue) {}
     fn log(&self, _: LogLevel, _: Bytes) {}
-    fn notify(&self, _: &str, _: Option<Bytes>) {}
+    fn tell(&self, _: &str, _: Option<Bytes>) {}
 }

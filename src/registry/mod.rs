@@ -1,11 +1,12 @@
 //! The servers of a gateway, by id.
 //!
-//! They are a snapshot that is replaced as a whole ([`changing`]): a call looks its server up without a lock, and keeps
-//! what it has found.
+//! [`reload`] replaces the snapshot of servers as a whole: a call looks its server up without a
+//! lock, and keeps what it has found.
 
-mod backend_ref;
 mod per_session;
 mod per_tenant;
+mod process_group;
+mod reload;
 mod rollover;
 
 use std::collections::BTreeMap;
@@ -19,12 +20,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::backend_ref::Lease;
 use self::per_session::PerSession;
-pub use self::per_session::{NoProcess, Owner};
+pub use self::per_session::{NoBackend, SessionOwner};
 use self::per_tenant::PerTenant;
-use self::rollover::Changing;
+use self::process_group::ProcessGroup;
+use self::reload::Rollovers;
+use self::rollover::Replaceable;
 use crate::backend::changes::Changes;
+pub use crate::backend::uses::BackendRef;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config;
@@ -38,8 +41,7 @@ pub struct Registry {
 
 struct Inner {
     servers: ArcSwap<Servers>,
-    /// What is on its way into the snapshot, or out of it.
-    changing: Mutex<Changing>,
+    rollovers: Mutex<Rollovers>,
     /// Counts the snapshots, for those who follow them.
     version: watch::Sender<u64>,
     /// Whether every server of the first snapshot has started or failed once.
@@ -52,142 +54,150 @@ struct Inner {
 
 type Servers = BTreeMap<ServerId, Arc<Server>>;
 
-/// One configured server.
+/// One configured server, by who shares a backend.
 pub enum Server {
-    /// One process for everybody.
     Shared(Arc<Backend>),
-    /// A process for each tenant.
     PerTenant(Box<PerTenant>),
-    /// A process for each MCP session.
     PerSession(Box<PerSession>),
 }
 
-/// A process that not everybody shares, as the operator sees it.
-pub struct Own {
-    /// Whose it is.
+/// The backend of one tenant or session, as the operator sees it.
+pub struct OwnedBackend {
     pub tenant: TenantId,
-    /// Which of that tenant's sessions has it, if it is for one.
     pub session: Option<SessionId>,
-    /// The process that takes calls.
+    /// Takes the calls.
     pub backend: Arc<Backend>,
-    /// The one that does as soon as it is ready.
+    /// Takes them as soon as it is ready.
     pub replacement: Option<Arc<Backend>>,
 }
 
-/// Where a tenant hears of changes at a server.
-pub struct Source {
-    /// What to subscribe to. It stays the same, whatever becomes of the process.
+/// The place where a tenant hears of changes at a server.
+pub struct ChangeSource {
+    /// Stays the same, whatever becomes of the process.
     pub changes: Arc<Changes>,
-    /// The process, if there is one now.
+    /// The backend, if there is one now.
     pub backend: Option<Arc<Backend>>,
 }
 
 impl Server {
-    /// The process for whoever calls; started if it is one of the caller's own that is not running.
-    pub fn backend(&self, tenant: &TenantId, owner: Option<&Owner>) -> Result<Lease, NoProcess> {
+    /// Returns the backend for a caller; starts one of the caller's own that is not running.
+    pub fn backend(
+        &self,
+        tenant: &TenantId,
+        owner: Option<&SessionOwner>,
+    ) -> Result<BackendRef, NoBackend> {
         match (self, owner) {
             (Self::Shared(backend), _) => Ok(backend.clone().into()),
-            (Self::PerTenant(processes), _) => processes.get(tenant),
-            (Self::PerSession(processes), Some(owner)) => Ok(processes.get(owner)?.into()),
-            (Self::PerSession(_), None) => Err(NoProcess::NoSession),
+            (Self::PerTenant(tenants), _) => tenants.get(tenant),
+            (Self::PerSession(sessions), Some(owner)) => Ok(sessions.get(owner)?.into()),
+            (Self::PerSession(_), None) => Err(NoBackend::NoSession),
         }
     }
 
-    /// The process that all callers of a tenant share, if there is one now.
+    /// Returns the backend that all callers of a tenant share, if there is one now.
     pub fn running(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
         match self {
             Self::Shared(backend) => Some(backend.clone()),
-            Self::PerTenant(processes) => processes.existing(tenant),
+            Self::PerTenant(tenants) => tenants.existing(tenant),
             Self::PerSession(_) => None,
         }
     }
 
-    /// The process that a session has for itself, if there is one now.
+    /// Returns the backend that a session has for itself, if there is one now.
     pub fn of_session(&self, session: &SessionId) -> Option<Arc<Backend>> {
         match self {
             Self::Shared(_) | Self::PerTenant(_) => None,
-            Self::PerSession(processes) => processes.existing(session),
+            Self::PerSession(sessions) => sessions.existing(session),
         }
     }
 
-    /// The processes that not everybody shares.
-    pub fn own(&self) -> Vec<Own> {
+    /// Returns the backends that not everybody shares.
+    pub fn owned(&self) -> Vec<OwnedBackend> {
         match self {
             Self::Shared(_) => vec![],
-            Self::PerTenant(processes) => processes.all(),
-            Self::PerSession(processes) => processes.all(),
+            Self::PerTenant(tenants) => tenants.all(),
+            Self::PerSession(sessions) => sessions.all(),
         }
     }
 
-    /// Where a tenant hears of changes; nowhere, if that is for sessions alone.
-    pub fn source(&self, tenant: &TenantId) -> Option<Source> {
+    /// Returns where a tenant hears of changes; nowhere, if only sessions do.
+    pub fn source(&self, tenant: &TenantId) -> Option<ChangeSource> {
         match self {
             Self::Shared(backend) => {
                 let (changes, backend) = (backend.changes().clone(), Some(backend.clone()));
-                Some(Source { changes, backend })
+                Some(ChangeSource { changes, backend })
             }
-            Self::PerTenant(processes) => Some(processes.source(tenant)),
+            Self::PerTenant(tenants) => Some(tenants.source(tenant)),
             Self::PerSession(_) => None,
         }
     }
 
-    /// The process, if there is one for everybody.
+    /// Returns the shared backend, or else the group of processes.
+    fn shared_or_group(&self) -> Result<&Arc<Backend>, &ProcessGroup> {
+        match self {
+            Self::Shared(backend) => Ok(backend),
+            Self::PerTenant(tenants) => Err(&tenants.group),
+            Self::PerSession(sessions) => Err(&sessions.group),
+        }
+    }
+
+    /// Returns the backend that everybody shares.
     pub fn shared(&self) -> Option<&Arc<Backend>> {
-        match self {
-            Self::Shared(backend) => Some(backend),
-            Self::PerTenant(_) | Self::PerSession(_) => None,
-        }
+        self.shared_or_group().ok()
     }
 
-    /// Its id.
     pub fn id(&self) -> &ServerId {
-        match self {
-            Self::Shared(backend) => backend.id(),
-            Self::PerTenant(processes) => processes.id(),
-            Self::PerSession(processes) => processes.id(),
-        }
+        self.shared_or_group().map_or_else(|group| &group.id, |backend| backend.id())
     }
 
-    /// How it is configured.
     pub fn config(&self) -> &config::Server {
-        match self {
-            Self::Shared(backend) => backend.config(),
-            Self::PerTenant(processes) => processes.config(),
-            Self::PerSession(processes) => processes.config(),
-        }
+        self.shared_or_group().map_or_else(|group| &group.config, |backend| backend.config())
     }
 
-    /// Whether nothing is left of one that was retired.
-    fn is_gone(&self) -> bool {
-        match self {
-            Self::Shared(backend) => backend.is_gone(),
-            Self::PerTenant(processes) => processes.is_gone(),
-            Self::PerSession(processes) => processes.is_gone(),
-        }
-    }
-
-    /// Done when nothing is left of one that was retired.
+    /// Waits until nothing is left of one that drains.
     async fn gone(&self) {
-        match self {
-            Self::Shared(backend) => backend.gone().await,
-            Self::PerTenant(processes) => processes.gone().await,
-            Self::PerSession(processes) => processes.gone().await,
+        match self.shared_or_group() {
+            Ok(backend) => backend.gone().await,
+            Err(group) => group.gone().await,
+        }
+    }
+}
+
+impl Replaceable for Arc<Server> {
+    fn config(&self) -> &config::Server {
+        Server::config(self)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self, other)
+    }
+
+    fn is_draining(&self) -> bool {
+        match self.shared_or_group() {
+            Ok(backend) => backend.is_draining(),
+            Err(group) => group.retired.is_cancelled(),
         }
     }
 
-    /// Lets its calls end, and stops it.
-    fn retire(&self, within: Duration) {
-        match self {
-            Self::Shared(backend) => backend.retire(within),
-            Self::PerTenant(processes) => processes.retire(within),
-            Self::PerSession(processes) => processes.retire(within),
+    fn is_gone(&self) -> bool {
+        match self.shared_or_group() {
+            Ok(backend) => backend.is_gone(),
+            Err(group) => group.is_gone(),
+        }
+    }
+
+    fn drain(&self, within: Duration) {
+        match &**self {
+            Server::Shared(backend) => backend.drain(within),
+            Server::PerTenant(tenants) => tenants.drain(within),
+            Server::PerSession(sessions) => sessions.drain(within),
         }
     }
 }
 
 impl Registry {
-    /// Starts every server that is shared. Each is supervised by a task of `tasks` until `stop`. What servers of tenants
-    /// need beyond their configuration is in `vault`.
+    /// Starts every shared server. Tasks of `tasks` supervise them until `stop`. `vault` has the
+    /// secrets that servers of tenants need.
     pub fn start(
         servers: &BTreeMap<ServerId, config::Server>,
         environment: &Environment,
@@ -198,7 +208,7 @@ impl Registry {
         let registry = Self {
             inner: Arc::new(Inner {
                 servers: ArcSwap::default(),
-                changing: Mutex::default(),
+                rollovers: Mutex::default(),
                 version: watch::Sender::new(0),
                 settled: AtomicBool::new(false),
                 environment: environment.clone(),
@@ -211,35 +221,34 @@ impl Registry {
         registry
     }
 
-    /// The server with that id.
     pub fn get(&self, id: &str) -> Option<Arc<Server>> {
         self.inner.servers.load().get(id).cloned()
     }
 
-    /// All of them.
     pub fn servers(&self) -> Vec<Arc<Server>> {
         self.inner.servers.load().values().cloned().collect()
     }
 
-    /// The processes of those that everybody shares.
+    /// Returns the backends that everybody shares.
     pub fn shared(&self) -> impl Iterator<Item = Arc<Backend>> {
         self.servers().into_iter().filter_map(|server| server.shared().cloned())
     }
 
-    /// The process that will take a server's place as soon as it is ready; for this tenant, if each has its own.
+    /// Returns the backend that replaces a server's when it is ready; the tenant's, if each has its
+    /// own.
     pub fn replacement(&self, server: &Server, tenant: Option<&TenantId>) -> Option<Arc<Backend>> {
-        if let Server::PerTenant(processes) = server {
-            return processes.replacement(tenant?);
+        if let Server::PerTenant(tenants) = server {
+            return tenants.replacement(tenant?);
         }
-        self.inner.changing.lock().successors.get(server.id()).cloned()
+        self.inner.rollovers.lock().get(server.id())?.waiting()?.shared().cloned()
     }
 
-    /// Told when servers came or went, or were replaced.
+    /// Tells when servers came or went, or were replaced.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.inner.version.subscribe()
     }
 
-    /// The processes that were started for a session.
+    /// Returns the backends that were started for a session.
     pub fn of_session(&self, session: &SessionId) -> Vec<Arc<Backend>> {
         self.servers().iter().filter_map(|server| server.of_session(session)).collect()
     }
@@ -247,13 +256,13 @@ impl Registry {
     /// Ends whatever was started for a session.
     pub fn end_session(&self, session: &SessionId) {
         for server in self.servers() {
-            if let Server::PerSession(processes) = &*server {
-                processes.end(session);
+            if let Server::PerSession(sessions) = &*server {
+                sessions.end(session);
             }
         }
     }
 
-    /// Whether every server has started or failed once. Those that come later do not change it.
+    /// Whether every server has started or failed once. Later ones do not change the answer.
     pub fn is_settled(&self) -> bool {
         let is_settled = |server: &Arc<Server>| match &**server {
             Server::Shared(backend) => backend.is_settled(),

@@ -1,9 +1,9 @@
 //! Finds out which era a server belongs to, and opens the connection accordingly.
 //!
-//! `server/discover` is asked first. A modern server answers it; a legacy one answers some error, or
-//! nothing. When nothing has come for a while `initialize` is sent as well, and whichever is answered
-//! validly first decides: a slow modern server that has answered `server/discover` may refuse
-//! `initialize` from then on.
+//! `server/discover` goes first. A modern server answers it; a legacy one sends an error, or
+//! nothing. After a while without an answer `initialize` goes out as well, and the first valid
+//! answer decides: a slow modern server that has answered `server/discover` may refuse `initialize`
+//! from then on.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::{Answer, CloseReason, Connection, RequestError};
+use crate::backend::connection::Connection;
+use crate::backend::connection::in_flight::{Answer, End, Failure};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::requests;
 use crate::protocol::mcp::results::{
@@ -21,61 +22,47 @@ use crate::protocol::mcp::results::{
 };
 use crate::protocol::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION};
 
-/// How long a server may be silent before it is taken for one that ignores unknown requests.
+/// A server that is silent for this long may be one that ignores unknown requests.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a server said of itself.
+/// A server's description of itself.
 #[derive(Debug)]
 pub struct Greeting {
-    /// The version to speak.
     pub version: ProtocolVersion,
-    /// Its name and version.
     pub info: Implementation,
-    /// What it can do.
     pub capabilities: ServerCapabilities,
-    /// How to use it, in words for a model.
+    /// Tells a model how to use it.
     pub instructions: Option<String>,
 }
 
 /// Why a server could not be talked to.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// No answer.
     #[error("{}", describe(.0))]
-    Failed(RequestError),
-    /// It answered `initialize` with an error.
+    Failed(Failure),
     #[error("it refused `initialize`: {message} (code {code})")]
-    Refused {
-        /// The JSON-RPC code.
-        code: i64,
-        /// Its words.
-        message: String,
-    },
-    /// Nothing in common.
+    Refused { code: i64, message: String },
     #[error("it speaks only protocol versions that are unknown here: {0}")]
     Version(String),
-    /// It answered something else.
     #[error("its answer to `{0}` does not follow the protocol")]
     Malformed(&'static str),
 }
 
-impl From<RequestError> for HandshakeError {
-    fn from(failure: RequestError) -> Self {
+impl From<Failure> for HandshakeError {
+    fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-/// What the answer to `server/discover` says.
+/// The answer to `server/discover`, read.
 pub(crate) enum Probe {
-    /// It is one.
     Modern(Greeting),
-    /// It is none.
     Legacy,
-    /// It is one that refuses the version and names it all the same.
+    /// A modern server refuses a version that it says it supports.
     Again,
 }
 
-/// Opens a fresh connection, both eras tried.
+/// Opens a fresh connection; tries both eras.
 pub async fn greet(
     connection: &Arc<Connection>,
     deadline: Instant,
@@ -84,12 +71,12 @@ pub async fn greet(
         Some(client) => greet_for(client.capabilities(), connection, deadline).await?,
         None => greet_for_all(connection, deadline).await?,
     };
-    connection.set_version(greeting.version);
+    connection.settle(greeting.version);
     Ok(greeting)
 }
 
-/// For one client of the legacy era, with its own capabilities. The server should speak that era too: in
-/// the modern one it could not ask this client for anything.
+/// Greets for one client of the legacy era, with its own capabilities. Legacy goes first: a modern
+/// server could not ask this client for anything.
 async fn greet_for(
     capabilities: &str,
     connection: &Arc<Connection>,
@@ -139,7 +126,8 @@ async fn greet_for_all(
     }
 }
 
-/// Any error that is not the modern era's own means a legacy server: the codes differ from one to the next.
+/// Reads the answer to `server/discover`. Any error but the modern era's own means a legacy server:
+/// legacy servers differ in their codes.
 pub(crate) fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
     let version = match &answer {
         Answer::Result(result) => match serde_json::from_slice::<DiscoverResult>(result) {
@@ -192,8 +180,8 @@ pub(crate) fn open_legacy(
     let version = ProtocolVersion::parse(&result.protocol_version)
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
-    connection.set_version(version);
-    connection.set_announced_lists(Lists::of(&result.capabilities));
+    connection.settle(version);
+    connection.expect(Lists::of(&result.capabilities));
     connection.notify(requests::initialized());
     Ok(Greeting {
         version,
@@ -204,10 +192,10 @@ pub(crate) fn open_legacy(
 }
 
 impl HandshakeError {
-    /// Whether another attempt would end no better.
+    /// Whether another attempt would fail, too.
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
-            Self::Failed(RequestError::Http { status, .. }) => {
+            Self::Failed(Failure::Http { status, .. }) => {
                 matches!(status, 401 | 403 | 404 | 405 | 410)
             }
             Self::Failed(_) => false,
@@ -216,17 +204,17 @@ impl HandshakeError {
     }
 }
 
-/// A failure of the gateway's own request, in words that may be shown to callers.
-pub(crate) fn describe(failure: &RequestError) -> String {
+/// Describes why the gateway's own request failed, in words that callers may see.
+pub(crate) fn describe(failure: &Failure) -> String {
     match failure {
-        RequestError::Closed { reason: CloseReason::Exited(reason) | CloseReason::Protocol(reason), .. } => reason.clone(),
-        RequestError::Closed { reason: CloseReason::Stopped, .. } => "it was stopped".to_owned(),
-        RequestError::Expired { .. } => "it did not answer in time".to_owned(),
-        RequestError::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
-        RequestError::Busy => "it does not read its input".to_owned(),
-        RequestError::IdentityMismatch => "its answers cannot be trusted".to_owned(),
-        RequestError::Http { status, .. } => format!("it answered with the HTTP status {status}"),
-        RequestError::Unsendable(reason) => reason.clone(),
-        RequestError::Unreached { reason, .. } => reason.to_string(),
+        Failure::Ended { end: End::Exited(reason) | End::Protocol(reason), .. } => reason.clone(),
+        Failure::Ended { end: End::Stopped, .. } => "it was stopped".to_owned(),
+        Failure::Expired { .. } => "it did not answer in time".to_owned(),
+        Failure::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
+        Failure::Busy => "it does not read its input".to_owned(),
+        Failure::Mixup => "its answers cannot be trusted".to_owned(),
+        Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
+        Failure::Unsendable(reason) => reason.clone(),
+        Failure::Unreached { reason, .. } => reason.to_string(),
     }
 }

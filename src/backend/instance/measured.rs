@@ -1,4 +1,4 @@
-//! What calls take on a copy whose limit is found out (`adaptive = true`).
+//! Measures calls on an instance whose limit is found out (`adaptive = true`).
 
 use std::future::pending;
 use std::sync::Arc;
@@ -10,10 +10,9 @@ use super::adaptive::{Adaptive, Limit, Started};
 use super::pool::Load;
 use crate::backend::Backend;
 
-/// How often to look whether a limit is still right.
 const ADAPT_EVERY: Duration = Duration::from_secs(1);
 
-/// A call that is measured, if its copy is, until dropped.
+/// A call that is measured until dropped, if its instance is adaptive.
 pub struct Measured<'a> {
     backend: &'a Backend,
     begun: Option<(Arc<Load>, Started)>,
@@ -27,7 +26,7 @@ impl<'a> Measured<'a> {
         Self { backend, begun, is_answered: false }
     }
 
-    /// It has got its answer.
+    /// Ends the measurement with an answer.
     pub fn answered(mut self) {
         self.is_answered = true;
     }
@@ -44,7 +43,7 @@ impl Drop for Measured<'_> {
     }
 }
 
-/// Looks now and then whether the limit is still right, for there are times when no call ends. Never ends.
+/// Checks the limit now and then, for there are times when no call ends. Never ends.
 pub(crate) async fn adapt(backend: &Backend, load: &Load) {
     let Some(adaptive) = load.adaptive() else { return pending().await };
     loop {
@@ -57,13 +56,12 @@ pub(crate) async fn adapt(backend: &Backend, load: &Load) {
 
 impl Backend {
     fn set_limit(&self, load: &Load, limit: Limit) {
-        let _showing = self.showing.lock();
+        let _changing = self.changing_state.lock();
         load.set_limit(limit);
-        self.resize();
-        // There may be places for those who wait for one.
+        self.resize_queue();
         self.pool.wake();
-        if self.service.is_active() {
-            self.note_up();
+        if self.is_active() {
+            self.update_up_metrics();
         }
     }
 }

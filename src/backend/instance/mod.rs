@@ -1,4 +1,4 @@
-//! One instance of a backend: how it starts, what it offers, how busy it is; and the pool of them.
+//! One instance of a backend: its start, its tools, its load; and the pool of them.
 
 pub mod adaptive;
 pub(crate) mod handshake;

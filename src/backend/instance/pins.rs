@@ -1,11 +1,11 @@
-//! The tools of pinned servers (`pin = true`): those whose definition is not the one that was approved are held back.
+//! Holds back tools of pinned servers (`pin = true`) whose definition is not the approved one.
 //!
-//! What was approved stands in the store. Whoever reads it there tells it here; each run of a server brings the tools it
-//! has listed; both are compared whenever either is another. As long as nobody has said what was approved, all is held
-//! back.
+//! The store has the approved definitions, and its reader sets them here. Each run of a server adds
+//! the tools that it has listed. Both are compared whenever either changes. Until the approved ones
+//! are known, all tools are held back.
 //!
-//! Whether a run is pinned is what its server's configuration said when it was started. So a server that a new
-//! configuration pins is known here by its first list, and one that is no longer pinned stays, for the runs it has left.
+//! A run is pinned if its server was configured so when it started. A server that a reload pins is
+//! known here from its first list on; one that is no longer pinned stays, for the runs that drain.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -23,56 +23,55 @@ use crate::common::ids::ServerId;
 use crate::pins::Hash;
 use crate::telemetry::metrics::Metrics;
 
-/// How long a server that was never seen before waits until what it has is approved.
+/// A server that was never seen before waits this long until its tools are approved.
 const FIRST_USE_WAIT: Duration = Duration::from_secs(5);
-/// Names in one line of the log.
+/// Tools named in one line of the log.
 const NAMES_MAX: usize = 10;
 
-/// The definitions that were approved, by the names of the tools.
+/// The approved definitions, by tool.
 pub type Approved = HashMap<String, Hash>;
 
-/// All pinned servers.
 #[derive(Default)]
 pub struct Pins {
     metrics: Metrics,
     servers: RwLock<BTreeMap<ServerId, Arc<Pinned>>>,
-    /// Told when a server has listed its tools.
+    /// Notified when a server has listed its tools.
     listed: Notify,
 }
 
 struct Pinned {
     held: IntGauge,
-    shelf: Mutex<Shelf>,
-    /// Whether it is known what was approved.
+    tools: Mutex<PinnedTools>,
+    /// Whether the approved definitions are known.
     is_known: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct Shelf {
-    /// Nothing, as long as that is not known.
+struct PinnedTools {
+    /// `None` until they are known.
     approved: Option<Approved>,
-    runs: Vec<OfRun>,
-    /// Whether a list is new here.
+    runs: Vec<RunTools>,
+    /// Whether a run has listed its tools since [`Pins::take_fresh`].
     is_fresh: bool,
-    /// What is held back and was told to the operator.
-    told: BTreeSet<String>,
+    /// Tools that are held back and were reported to the operator.
+    reported: BTreeSet<String>,
 }
 
-/// What one run of the server has.
-struct OfRun {
+/// The tools of one run.
+struct RunTools {
     connection: Weak<Connection>,
     tools: Arc<ToolSet>,
 }
 
 impl Pins {
-    /// With these servers pinned.
+    /// Pins these servers.
     pub fn new<'a>(servers: impl Iterator<Item = &'a ServerId>, metrics: &Metrics) -> Self {
         let pins = Self { metrics: metrics.clone(), ..Self::default() };
-        servers.for_each(|server| drop(pins.known(server)));
+        servers.for_each(|server| drop(pins.get_or_add(server)));
         pins
     }
 
-    /// The servers that are pinned, or were.
+    /// Returns the servers that are pinned, or were.
     pub fn servers(&self) -> Vec<ServerId> {
         self.servers.read().keys().cloned().collect()
     }
@@ -81,14 +80,13 @@ impl Pins {
         self.servers.read().get(server).cloned()
     }
 
-    /// A server that is pinned; known from now on, if it was not.
-    fn known(&self, server: &ServerId) -> Arc<Pinned> {
+    fn get_or_add(&self, server: &ServerId) -> Arc<Pinned> {
         if let Some(pinned) = self.get(server) {
             return pinned;
         }
         let new = || Pinned {
             held: self.metrics.held_tools(server.as_str()),
-            shelf: Mutex::default(),
+            tools: Mutex::default(),
             is_known: watch::Sender::new(false),
         };
         self.servers.write().entry(server.clone()).or_insert_with(|| Arc::new(new())).clone()
@@ -99,108 +97,114 @@ impl Pins {
         self.listed.notified().await;
     }
 
-    /// What the runs of a server have now.
+    /// Returns the present tools of all runs of a server.
     pub fn tools(&self, server: &ServerId) -> Vec<Arc<ToolSet>> {
         let Some(pinned) = self.get(server) else { return vec![] };
-        let mut shelf = pinned.shelf.lock();
-        shelf.clear_away();
-        shelf.runs.iter().map(|run| run.tools.clone()).collect()
+        let mut tools = pinned.tools.lock();
+        tools.drop_closed();
+        tools.runs.iter().map(|run| run.tools.clone()).collect()
     }
 
     /// Whether a server has listed its tools since this was last asked.
     pub fn take_fresh(&self, server: &ServerId) -> bool {
         let pinned = self.get(server);
-        pinned.is_some_and(|pinned| std::mem::take(&mut pinned.shelf.lock().is_fresh))
+        pinned.is_some_and(|pinned| std::mem::take(&mut pinned.tools.lock().is_fresh))
     }
 
-    /// What was asked for by [`Pins::take_fresh`] could not be made use of.
+    /// Undoes [`Pins::take_fresh`] for a caller that failed.
     pub fn set_fresh(&self, server: &ServerId, is_fresh: bool) {
         if let Some(pinned) = self.get(server) {
-            pinned.shelf.lock().is_fresh |= is_fresh;
+            pinned.tools.lock().is_fresh |= is_fresh;
         }
     }
 
-    /// What was approved of a server; nothing if it was never seen. Those who listen hear if tools come or go by it.
+    /// Sets the approved definitions of a server; `None` if it was never seen. Tells listeners if
+    /// tools come or go by it.
     pub fn set_approved(&self, server: &ServerId, approved: Option<Approved>) {
         let Some(pinned) = self.get(server) else { return };
         let is_known = approved.is_some();
         let changed: Vec<_> = {
-            let mut shelf = pinned.shelf.lock();
-            shelf.clear_away();
-            shelf.approved = approved;
-            let judged = shelf.runs.iter().filter(|run| shelf.judge(&run.tools));
-            judged.filter_map(|run| run.connection.upgrade()).collect()
+            let mut tools = pinned.tools.lock();
+            tools.drop_closed();
+            tools.approved = approved;
+            let changed = tools.runs.iter().filter(|run| tools.hold_unapproved(&run.tools));
+            changed.filter_map(|run| run.connection.upgrade()).collect()
         };
-        pinned.tell(server);
+        pinned.report(server);
         pinned.is_known.send_replace(is_known);
         for connection in changed {
-            connection.recipients.changes.list_changed(List::Tools);
+            connection.changes().list_changed(List::Tools);
         }
     }
 
-    /// What a run of a pinned server has now; until it is known what was approved, all of it is held back. Waits a
-    /// moment for that.
-    pub(crate) async fn enter(
+    /// Adds the tools that a run of a pinned server has listed. Waits a moment for the approved
+    /// definitions; until then all tools are held back.
+    pub(crate) async fn add_listed(
         &self,
         server: &ServerId,
         tools: &Arc<ToolSet>,
         connection: &Arc<Connection>,
         deadline: Instant,
     ) {
-        let pinned = self.known(server);
-        pinned.shelf.lock().put(tools, connection);
-        pinned.tell(server);
+        let pinned = self.get_or_add(server);
+        pinned.tools.lock().set(tools, connection);
+        pinned.report(server);
         self.listed.notify_one();
         let mut is_known = pinned.is_known.subscribe();
         let deadline = deadline.min(Instant::now() + FIRST_USE_WAIT);
         if timeout_at(deadline, is_known.wait_for(|is_known| *is_known)).await.is_err() {
-            tracing::warn!(%server, "what was approved of server `{server}` cannot be read: all its tools are held back");
+            tracing::warn!(
+                %server,
+                "the approved tools of server `{server}` cannot be read: all its tools are held \
+                 back"
+            );
         }
     }
 }
 
 impl Pinned {
-    /// Counts what is held back, and tells the operator of what was not before.
-    fn tell(&self, server: &ServerId) {
-        let mut shelf = self.shelf.lock();
-        let held = shelf.held();
+    /// Counts the tools that are held back, and reports new ones to the operator.
+    fn report(&self, server: &ServerId) {
+        let mut tools = self.tools.lock();
+        let held = tools.held();
         self.held.set(held.len() as i64);
-        // As long as nothing is known, that is what the operator is told.
-        let is_known = shelf.approved.is_some();
-        if is_known && !held.is_subset(&shelf.told) {
+        // Until then, `add_listed` has told the operator that they are not known.
+        let is_known = tools.approved.is_some();
+        if is_known && !held.is_subset(&tools.reported) {
             let tools: Vec<_> = held.iter().take(NAMES_MAX).collect();
             tracing::warn!(
                 %server, held = held.len(), ?tools,
-                "tools of server `{server}` are held back, since they are not as they were approved: \
+                "tools of server `{server}` are held back, since they differ from the approved ones: \
                  `trunkline pin list {server}` shows them"
             );
         }
         if is_known {
-            shelf.told = held;
+            tools.reported = held;
         }
     }
 }
 
-impl Shelf {
-    /// In place of what the run had before.
-    fn put(&mut self, tools: &Arc<ToolSet>, connection: &Arc<Connection>) {
-        self.clear_away();
-        self.judge(tools);
-        let is_same = |run: &OfRun| std::ptr::eq(run.connection.as_ptr(), Arc::as_ptr(connection));
+impl PinnedTools {
+    /// Replaces the tools of a run.
+    fn set(&mut self, tools: &Arc<ToolSet>, connection: &Arc<Connection>) {
+        self.drop_closed();
+        self.hold_unapproved(tools);
+        let is_same =
+            |run: &RunTools| std::ptr::eq(run.connection.as_ptr(), Arc::as_ptr(connection));
         if let Some(at) = self.runs.iter().position(is_same) {
             let before = self.runs.swap_remove(at).tools;
-            // Calls that found a tool there and are still waiting would get the changed one.
+            // A call that found the old tool and still waits must not get the changed one.
             let is_held = |tool: &&Tool| tools.get(tool.name()).is_some_and(|new| new.is_held());
             for tool in before.all().filter(is_held) {
                 tool.set_held(true);
             }
         }
-        self.runs.push(OfRun { connection: Arc::downgrade(connection), tools: tools.clone() });
+        self.runs.push(RunTools { connection: Arc::downgrade(connection), tools: tools.clone() });
         self.is_fresh = true;
     }
 
-    /// Holds back what is not approved. Says whether that made a difference.
-    fn judge(&self, tools: &ToolSet) -> bool {
+    /// Holds back all but approved tools. Returns whether that changed anything.
+    fn hold_unapproved(&self, tools: &ToolSet) -> bool {
         let mut is_different = false;
         for tool in tools.all() {
             let approved = self.approved.as_ref().and_then(|approved| approved.get(tool.name()));
@@ -210,13 +214,13 @@ impl Shelf {
         is_different
     }
 
-    /// Without runs that are over.
-    fn clear_away(&mut self) {
-        let runs = |run: &OfRun| run.connection.upgrade().is_some_and(|it| !it.is_closed());
+    /// Forgets runs that have ended.
+    fn drop_closed(&mut self) {
+        let runs = |run: &RunTools| run.connection.upgrade().is_some_and(|it| !it.is_closed());
         self.runs.retain(runs);
     }
 
-    /// The names of all tools that are held back.
+    /// Returns the names of all tools that are held back.
     fn held(&self) -> BTreeSet<String> {
         let tools = self.runs.iter().flat_map(|run| run.tools.all());
         tools.filter(|tool| tool.is_held()).map(|tool| tool.name().to_owned()).collect()

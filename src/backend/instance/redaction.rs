@@ -1,21 +1,19 @@
-//! What a server says, as operators may read it: without the secrets of the tenant that it runs for.
+//! Removes the secrets of a tenant from a server's words, before operators read them.
 
 use std::cmp::Reverse;
 
 use crate::config::{Secret, Secrets};
 
-/// A shorter one stands by chance in texts that have nothing to do with it.
+/// Shorter secrets occur by chance in unrelated texts.
 const LEN_MIN: usize = 8;
-/// What is kept of a story: a server can put as much as it likes into an error.
-const STORY_CHARS_MAX: usize = 1000;
+/// A server can put as much as it likes into an error.
+const EXCERPT_CHARS_MAX: usize = 1000;
 
-/// What is hidden of the words of a server.
 #[derive(Debug)]
 pub(crate) struct Redaction(Vec<Secret>);
 
 impl Redaction {
-    /// Hides what a server was given. Of several lines, such as those of a PEM file, each is hidden for itself: what a server
-    /// writes is read line by line.
+    /// Hides each line of each secret, such as a PEM file: a server's output is read line by line.
     pub(crate) fn new(secrets: &Secrets) -> Self {
         let lines = secrets.values().flat_map(|secret| secret.expose().lines()).map(str::trim);
         let long = lines.filter(|line| line.chars().count() >= LEN_MIN);
@@ -25,7 +23,7 @@ impl Redaction {
         Self(hidden)
     }
 
-    /// A text with `[secret]` in the place of each secret.
+    /// Replaces each secret by `[secret]`.
     pub(crate) fn redact(&self, text: String) -> String {
         self.0.iter().fold(text, |text, secret| match text.contains(secret.expose()) {
             true => text.replace(secret.expose(), &secret.to_string()),
@@ -33,9 +31,10 @@ impl Redaction {
         })
     }
 
-    /// The same of what may be long: its beginning. Cut afterwards, so that no part of a secret is left.
-    pub(crate) fn story(&self, text: String) -> String {
-        self.redact(text).chars().take(STORY_CHARS_MAX).collect()
+    /// Returns the redacted beginning of a text. It is cut last, so that no part of a secret is
+    /// left.
+    pub(crate) fn excerpt(&self, text: String) -> String {
+        self.redact(text).chars().take(EXCERPT_CHARS_MAX).collect()
     }
 }
 
@@ -71,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_secret_is_left_where_a_story_is_cut_off() {
-        let long = format!("{}swordfish", "x".repeat(STORY_CHARS_MAX - 5));
-        let story = redaction(&["swordfish"]).story(long);
-        assert!(story.ends_with("x[secr"), "{story}");
-        assert_eq!(story.len(), STORY_CHARS_MAX);
+    fn no_part_of_a_secret_is_left_where_an_excerpt_is_cut_off() {
+        let long = format!("{}swordfish", "x".repeat(EXCERPT_CHARS_MAX - 5));
+        let excerpt = redaction(&["swordfish"]).excerpt(long);
+        assert!(excerpt.ends_with("x[secr"), "{excerpt}");
+        assert_eq!(excerpt.len(), EXCERPT_CHARS_MAX);
     }
 }

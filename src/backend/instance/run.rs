@@ -1,4 +1,5 @@
-//! One run of a server: from its process, or its address, to a connection that is ready for calls.
+//! One run of an instance: from its process, or its address, to a connection that is ready for
+//! calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,57 +12,53 @@ use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
-use crate::backend::changes::recipients::Recipients;
-use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
-use crate::backend::stdio::process::{ExitReason, Process, exited};
+use crate::backend::changes::audience::Audience;
+use crate::backend::connection::in_flight::{End, Failure};
+use crate::backend::connection::{Connection, Options};
+use crate::backend::stdio::process::{Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{About, Environment, Ready, http};
 use crate::common::ids::ServerId;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 
-/// What is left in the pipe of a server that has ended is read within this time; then its calls fail.
+/// The output of a process that has ended is read for this long; then its calls fail.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
-/// How a server ended is told within this time after the end of its output. At the start nobody is in a
-/// hurry, and the exit code is what the operator needs.
+/// A start that failed waits this long for the exit code, which the operator needs.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
-/// A server that answered its handshake.
+/// A server that has answered its handshake.
 pub struct Run {
-    peer: Peer,
-    /// What calls need.
+    endpoint: Endpoint,
     pub ready: Arc<Ready>,
 }
 
-/// One start among others.
+/// The part of a start that differs from run to run.
 pub struct Launch {
-    /// Which run of the server it makes.
     pub generation: u64,
-    /// Who hears what the server says beyond its answers.
-    pub recipients: Recipients,
-    /// Keeps what a process last writes to standard error; for the operator only.
+    /// Hears what the server says beyond its answers.
+    pub audience: Audience,
+    /// Keeps the last lines of standard error; for the operator only.
     pub stderr: StderrTail,
 }
 
 impl Launch {
-    /// The only one.
-    pub fn only(recipients: Recipients) -> Self {
-        Self { generation: 1, recipients, stderr: StderrTail::default() }
+    /// The launch of the only run.
+    pub fn only(audience: Audience) -> Self {
+        Self { generation: 1, audience, stderr: StderrTail::default() }
     }
 }
 
-/// Where a server runs.
-enum Peer {
-    /// Here.
+enum Endpoint {
     Process(Process),
-    /// Elsewhere; the task that talks to it.
+    /// The task that talks to a server elsewhere.
     Http(JoinHandle<()>),
 }
 
 impl Run {
-    /// Opens the connection to a server and lists its tools, unless told to `stop`. A program is started first,
-    /// and all of that must be done within `start_timeout`; over HTTP each step has its own time. What is told of a failure
-    /// has none of `secrets`, whatever the server says.
+    /// Opens the connection to a server and lists its tools, unless told to `stop`. A process must
+    /// be ready within `start_timeout`; over HTTP each step has its own time. An error tells none
+    /// of `secrets`, whatever the server says.
     pub async fn start(
         id: &ServerId,
         server: &config::Server,
@@ -82,30 +79,31 @@ impl Run {
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let Launch { generation, recipients, stderr } = launch;
-        let options = ConnectionOptions {
+        let Launch { generation, audience, stderr } = launch;
+        let options = Options {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
             ids: (environment.ids)(),
-            recipients,
+            audience,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
         };
         let deadline = Instant::now() + server.start_timeout;
-        let (peer, connection) =
-            Peer::open(&server.transport, secrets, environment, options, stderr, deadline).await?;
+        let (endpoint, connection) =
+            Endpoint::open(&server.transport, secrets, environment, options, stderr, deadline)
+                .await?;
         let prepare = async {
-            let greeting = peer.greet(&connection, server, deadline).await?;
-            let (deadline, setting) = match peer {
-                Peer::Process(_) => (deadline, "start_timeout"),
-                Peer::Http(_) => (Instant::now() + server.timeout, "timeout"),
+            let greeting = endpoint.greet(&connection, server, deadline).await?;
+            let (deadline, setting) = match endpoint {
+                Endpoint::Process(_) => (deadline, "start_timeout"),
+                Endpoint::Http(_) => (Instant::now() + server.timeout, "timeout"),
             };
             let connection = connection.clone();
             let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
             ready.map_err(|error| match error {
-                ListError::Failed(RequestError::Expired { .. }) => StartError::late(setting),
+                ListError::Failed(Failure::Expired { .. }) => StartError::timed_out(setting),
                 other => other.into(),
             })
         };
@@ -114,67 +112,69 @@ impl Run {
             () = stop.cancelled() => Err(StartError::stopped()),
         };
         match prepared {
-            Ok(ready) => Ok(Self { peer, ready: Arc::new(ready) }),
+            Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let (Some(CloseReason::Exited(_)), Peer::Process(process)) = (connection.close_reason(), &peer)
+                if let (Some(End::Exited(_)), Endpoint::Process(process)) =
+                    (connection.end(), &endpoint)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
-                    error = StartError::new(&exit.to_string(), &exit.to_string());
+                    error = StartError::new(&exit, &exit);
                 }
-                connection.close(&CloseReason::Stopped);
+                connection.close(&End::Stopped);
                 if !stop.is_cancelled() {
-                    peer.terminate();
+                    endpoint.terminate();
                 }
-                Err(StartError { stderr: peer.leave().await, ..error })
+                Err(StartError { stderr: endpoint.shut_down().await, ..error })
             }
         }
     }
 
-    /// Waits until the run is over; tells why.
-    pub async fn ended(&self) -> CloseReason {
+    /// Waits until the run is over; says why.
+    pub async fn ended(&self) -> End {
         let connection = &self.ready.connection;
         tokio::select! {
             end = connection.closed() => end,
-            // The end of the output normally follows at once. If it does not, something that got away
-            // from the guard holds the pipe; nobody must wait for that.
-            exit = self.peer.exited() => {
+            // The end of the output normally follows at once. If not, a process that escaped the
+            // guard holds the pipe; nobody must wait for that.
+            exit = self.endpoint.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&CloseReason::Exited(exit.to_string()));
+                    connection.close(&End::Exited(exit));
                 }
                 connection.closed().await
             }
         }
     }
 
-    /// What it and all it started use of the machine's memory, in bytes, if it runs here.
+    /// Returns the memory of a process and all that it started, in bytes.
     pub async fn memory(&self) -> Option<u64> {
-        match &self.peer {
-            Peer::Process(process) => process.memory().await,
-            Peer::Http(_) => None,
+        match &self.endpoint {
+            Endpoint::Process(process) => process.memory().await,
+            Endpoint::Http(_) => None,
         }
     }
 
-    /// Gives up a server that is not alive: calls fail, and it is told to end. Followed by [`Run::stop`].
-    pub fn give_up(&self, end: &CloseReason) {
+    /// Gives up a server that is not alive: its calls fail, and it is told to end. [`Run::stop`]
+    /// must follow.
+    pub fn give_up(&self, end: &End) {
         self.ready.connection.close(end);
-        self.peer.terminate();
+        self.endpoint.terminate();
     }
 
-    /// Ends the run: calls fail, the process and all it started are gone when this is done, and a server
-    /// elsewhere has been told. Gives what the server last wrote to standard error.
-    pub async fn stop(self, end: &CloseReason) -> Vec<String> {
+    /// Ends the run: its calls fail, the process and all that it started are gone, and a server
+    /// elsewhere has been told. Returns the last lines of standard error.
+    pub async fn stop(self, end: &End) -> Vec<String> {
         self.ready.connection.close(end);
-        self.peer.leave().await
+        self.endpoint.shut_down().await
     }
 }
 
-impl Peer {
-    /// A process must be there by `deadline`.
+impl Endpoint {
+    /// A process must have been spawned by `deadline`.
     async fn open(
         transport: &config::Transport,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
-        mut options: ConnectionOptions,
+        mut options: Options,
         stderr: StderrTail,
         deadline: Instant,
     ) -> Result<(Self, Arc<Connection>), StartError> {
@@ -182,19 +182,20 @@ impl Peer {
             config::Transport::Stdio(program) => {
                 let guard = environment.own_program.clone();
                 let (program, secrets) = (program.clone(), secrets.clone());
-                // The thread that starts a process stands still until its program is loaded: no call may wait for that.
+                // The thread that spawns a process blocks until its program is loaded: no call may
+                // wait for that.
                 let spawn =
                     spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
-                // One that comes later all the same is told to end, since nobody has it.
+                // A process that is spawned later is told to end when it is dropped.
                 let spawned = timeout_at(deadline, spawn).await;
-                let spawned = spawned.map_err(|_| StartError::late("start_timeout"))?;
+                let spawned = spawned.map_err(|_| StartError::timed_out("start_timeout"))?;
                 let (process, stdin, stdout) = spawned.map_err(StartError::system)??;
                 options.exit = Some(process.exit());
                 Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
             }
             config::Transport::Http(upstream) => {
                 let (upstream, secrets) = (upstream.clone(), secrets.clone());
-                // All CAs that the system trusts are read first: no call may wait for that either.
+                // All CAs that the system trusts are read first: no call may wait for that.
                 let open = spawn_blocking(move || http::open(&upstream, &secrets, options));
                 let (connection, driving) = open.await.map_err(StartError::system)??;
                 Ok((Self::Http(driving), connection))
@@ -211,32 +212,32 @@ impl Peer {
         let (greeting, setting) = match &server.transport {
             config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
             config::Transport::Http(upstream) => {
-                (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
+                (http::greet(connection, upstream.init_timeout).await, "init_timeout")
             }
         };
         greeting.map_err(|error| match error {
-            HandshakeError::Failed(RequestError::Expired { .. }) => StartError::late(setting),
+            HandshakeError::Failed(Failure::Expired { .. }) => StartError::timed_out(setting),
             other => other.into(),
         })
     }
 
-    /// Done when the process has ended; tells how.
-    async fn exited(&self) -> ExitReason {
+    /// Waits until the process has ended; says how.
+    async fn exited(&self) -> String {
         match self {
             Self::Process(process) => exited(process.exit()).await,
             Self::Http(_) => std::future::pending().await,
         }
     }
 
-    /// Does not wait until it notices that nobody talks to it any more.
+    /// Does not wait until the process notices that its input is closed.
     fn terminate(&self) {
         if let Self::Process(process) = self {
-            process.terminate();
+            process.tell_to_end();
         }
     }
 
     /// Cleans up after a connection that is closed.
-    async fn leave(self) -> Vec<String> {
+    async fn shut_down(self) -> Vec<String> {
         match self {
             Self::Process(process) => {
                 let stderr = process.stderr().clone();
@@ -298,7 +299,7 @@ mod tests {
                 ..config::Server::new(Transport::Stdio(Program::default()))
             };
             let (secrets, environment) = (Arc::default(), environment());
-            let launch = Launch::only(Recipients::new(id.clone(), None));
+            let launch = Launch::only(Audience::new(id.clone(), None));
             let never = CancellationToken::new();
             let start = Run::start(&id, &server, &secrets, &environment, launch, &never);
             let started = timeout(Duration::from_secs(10), start).await.expect("it is given up");

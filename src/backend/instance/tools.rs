@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use super::handshake::describe;
 use crate::backend::Environment;
-use crate::backend::connection::{Answer, Connection, RequestError};
+use crate::backend::connection::Connection;
+use crate::backend::connection::in_flight::{Answer, Failure};
 use crate::common::ids::ServerId;
-use crate::common::offload::offload_if_long;
+use crate::common::offload::aside_if_long;
 use crate::pins::Hash;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
@@ -24,54 +25,75 @@ use crate::protocol::mcp::{Era, names};
 use crate::telemetry::metrics::ServerMetrics;
 use crate::telemetry::tools::ToolMetrics;
 
-/// Tools that one server may have: each costs memory here.
+/// Tools of one server: each costs memory here.
 const TOOLS_MAX: usize = 5_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
 
-/// What a tool's calls are taken to need before there was one.
+/// The estimate of a call's time before the first one.
 const TYPICAL_MICROS: u64 = 5_000;
 
-/// One tool.
 #[derive(Debug)]
 pub struct Tool {
     name: String,
-    /// Its name as a JSON string, ready to be written.
+    /// The name as a JSON string.
     pub name_json: String,
-    /// What is counted, from its first call on.
+    /// Set by the first call.
     metrics: OnceLock<Arc<ToolMetrics>>,
-    /// The arguments that modern clients repeat in headers.
+    /// Arguments that modern clients repeat in headers.
     pub header_params: HeaderParams,
-    /// Whether it says that calling it twice does no harm.
+    /// Whether it is read-only or idempotent, by its own word.
     is_repeatable: bool,
-    /// What its calls took lately, in microseconds.
+    /// The recent time of its calls, in microseconds.
     typical_micros: AtomicU64,
     definition: Box<RawValue>,
-    /// Of the definition, as soon as somebody wants to know it.
+    /// Of the definition; computed when first needed.
     hash: OnceLock<Hash>,
     is_held: AtomicBool,
 }
 
 impl Tool {
-    /// What its calls take.
+    /// Returns the name that its server gave it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the text that its server wrote.
+    pub fn definition(&self) -> &RawValue {
+        &self.definition
+    }
+
+    pub fn hash(&self) -> Hash {
+        *self.hash.get_or_init(|| Hash::of(self.definition.get()))
+    }
+
+    /// Whether it is held back: nobody sees it or may call it.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Returns whether that was different before.
+    pub(crate) fn set_held(&self, is_held: bool) -> bool {
+        self.is_held.swap(is_held, Ordering::AcqRel) != is_held
+    }
+
+    /// Returns the recent time of its calls.
     pub fn typical(&self) -> Duration {
         Duration::from_micros(self.typical_micros.load(Ordering::Relaxed))
     }
 
-    /// Whether it says that calling it twice does no harm.
+    /// Whether it is read-only or idempotent, by its own word.
     pub fn is_repeatable(&self) -> bool {
         self.is_repeatable
     }
 
-    /// What is counted, among what is of its server.
     pub fn metrics(&self, server: &ServerMetrics) -> &ToolMetrics {
         self.metrics.get_or_init(|| server.tools.of(&self.name))
     }
 
-    /// Notes what a call took.
     pub fn note_time(&self, took: Duration) {
         let (old, new) = (self.typical_micros.load(Ordering::Relaxed), took.as_micros() as u64);
-        // Each call moves it by an eighth; one that is lost to another does no harm.
+        // Each call moves it by an eighth. Losing one to a race does no harm.
         self.typical_micros.store(old - old / 8 + new / 8, Ordering::Relaxed);
     }
 }
@@ -81,67 +103,30 @@ impl Tool {
 pub struct ToolSet {
     by_name: HashMap<String, Arc<Tool>>,
     in_order: Vec<Arc<Tool>>,
-    /// What they are called where all servers are shown together, in the same order.
+    /// Their names where all servers are shown together, in the same order.
     exposed: Vec<String>,
     by_exposed: HashMap<String, Arc<Tool>>,
-    /// How long the list may be kept, and by whom; and since when it has been.
     caching: Caching,
     listed: Option<Instant>,
-    /// Listed again under a name that was there already, and left out.
+    /// Tools left out because their name was there already.
     duplicates: usize,
 }
 
 /// Why tools could not be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// No answer.
     #[error("{}", describe(.0))]
-    Failed(RequestError),
-    /// It answered with an error.
+    Failed(Failure),
     #[error("it answered `tools/list` with an error: {message} (code {code})")]
-    Refused {
-        /// The JSON-RPC code.
-        code: i64,
-        /// Its words.
-        message: String,
-    },
-    /// It answered something else.
+    Refused { code: i64, message: String },
     #[error("its answer to `tools/list` does not follow the protocol: {0}")]
     Malformed(String),
-    /// It goes on for ever.
     #[error("its list of tools has no end: {0}")]
     Endless(&'static str),
 }
 
-impl Tool {
-    /// Its name, as its server has it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// As its server wrote it.
-    pub fn definition(&self) -> &RawValue {
-        &self.definition
-    }
-
-    /// What its definition is known by.
-    pub fn hash(&self) -> Hash {
-        *self.hash.get_or_init(|| Hash::of(self.definition.get()))
-    }
-
-    /// Whether it is held back: nobody sees it, and it must not be called.
-    pub fn is_held(&self) -> bool {
-        self.is_held.load(Ordering::Acquire)
-    }
-
-    /// Says whether that was different before.
-    pub(crate) fn set_held(&self, is_held: bool) -> bool {
-        self.is_held.swap(is_held, Ordering::AcqRel) != is_held
-    }
-}
-
 impl ToolSet {
-    /// Asks a server for all pages of its list, and holds back what must be where it `is_pinned`.
+    /// Asks a server for all pages of its list. With `is_pinned`, unapproved tools are held back.
     pub async fn list(
         connection: &Arc<Connection>,
         dialect: &Dialect,
@@ -152,7 +137,7 @@ impl ToolSet {
     ) -> Result<Arc<Self>, ListError> {
         let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
         if is_pinned {
-            environment.pins.enter(server, &tools, connection, deadline).await;
+            environment.pins.add_listed(server, &tools, connection, deadline).await;
         }
         Ok(tools)
     }
@@ -182,51 +167,56 @@ impl ToolSet {
         }
         if tools.duplicates > 0 {
             let duplicates = tools.duplicates;
-            tracing::warn!(%server, duplicates, "server `{server}` lists tools twice; the first counts");
+            tracing::warn!(
+                %server, duplicates,
+                "server `{server}` lists tools twice; the first counts"
+            );
         }
         tools.expose(server);
         tools.listed = Some(Instant::now());
         Ok(tools)
     }
 
-    /// The tool of that name, also if it is held back.
+    /// Returns the tool of that name, also if it is held back.
     pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_name.get(name)
     }
 
-    /// The tool that is called so where all servers are shown together, also if it is held back.
+    /// Returns the tool with that name where all servers are shown together, also if it is held
+    /// back.
     pub fn exposed_as(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_exposed.get(name)
     }
 
-    /// Those that are not held back, with what they are called where all servers are shown together.
+    /// Returns the tools that are not held back, by their names where all servers are shown
+    /// together.
     pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
         let exposed = self.exposed.iter().map(String::as_str).zip(self.all());
         exposed.filter(|(_, tool)| !tool.is_held())
     }
 
-    /// How long the list may be kept, and by whom.
+    /// Returns how long the list may be kept, and by whom.
     pub fn caching(&self) -> Caching {
         self.caching
     }
 
-    /// Whether it is older than its server wanted it to get.
+    /// Whether the list has expired.
     pub fn is_stale(&self) -> bool {
         self.listed
             .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
     }
 
-    /// Those that are not held back, in the server's order.
+    /// Returns the tools that are not held back, in the server's order.
     pub fn iter(&self) -> impl Iterator<Item = &Tool> {
         self.all().filter(|tool| !tool.is_held())
     }
 
-    /// Those that are held back too.
+    /// Returns all tools, also those that are held back.
     pub fn all(&self) -> impl Iterator<Item = &Tool> {
         self.in_order.iter().map(|tool| &**tool)
     }
 
-    /// Their names, in the server's order.
+    /// Returns the names of tools that are not held back, in the server's order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.iter().map(Tool::name)
     }
@@ -237,12 +227,12 @@ impl ToolSet {
         texts(self).eq(texts(other))
     }
 
-    /// How many are held back.
+    /// Returns how many are held back.
     pub fn held_len(&self) -> usize {
         self.all().filter(|tool| tool.is_held()).count()
     }
 
-    /// With what is on a page, a long one read aside; and the cursor of the next.
+    /// Adds a page, a long one offloaded. Returns the cursor of the next page.
     async fn with_page(
         mut self,
         page: Bytes,
@@ -250,14 +240,14 @@ impl ToolSet {
         checks_headers: bool,
     ) -> Result<(Self, Option<String>), ListError> {
         let server = server.clone();
-        offload_if_long(page.len(), move || {
+        aside_if_long(page.len(), move || {
             let cursor = self.add_page(&page, &server, checks_headers)?;
             Ok((self, cursor))
         })
         .await
     }
 
-    /// Adds what is on a page; gives the cursor of the next.
+    /// Adds a page. Returns the cursor of the next one.
     fn add_page(
         &mut self,
         page: &Bytes,
@@ -301,7 +291,10 @@ impl ToolSet {
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
         if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
-            tracing::warn!(%server, tool = %name, %reason, "server `{server}` has a tool that cannot be used");
+            tracing::warn!(
+                %server, tool = %name, %reason,
+                "server `{server}` has a tool that cannot be used"
+            );
             return Ok(());
         }
         let tool = Arc::new(Tool {
@@ -319,11 +312,9 @@ impl ToolSet {
         self.by_name.insert(name, tool);
         Ok(())
     }
-}
 
-impl ToolSet {
     fn expose(&mut self, server: &ServerId) {
-        // Also those that are held back: whether they are must not change what others are called.
+        // Tools that are held back, too: they must not change the names of others.
         let names = self.all().map(Tool::name);
         self.exposed = names::exposed_tool_names(server.as_str(), names);
         let tools = self.exposed.iter().cloned().zip(self.in_order.iter().cloned());

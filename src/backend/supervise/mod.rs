@@ -1,11 +1,11 @@
-//! Keeps the copies of one server running: starts each, watches it, starts it again when it ends, and replaces it when it
-//! has served its time ([`replacing`]). What [`self::restart_policy`] decides is done here.
+//! Keeps the instances of one backend running: starts each, watches it, restarts it when it ends
+//! ([`restart_policy`] decides when), and replaces it when it is due ([`instance_rollover`]).
 
 pub(crate) mod health;
+mod instance_rollover;
 pub(crate) mod recycle;
-mod replace;
 pub mod restart_policy;
-pub mod service;
+pub mod rollover;
 mod serving_run;
 pub(crate) mod subscription_leader;
 mod tool_refresh;
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::health::failing;
-use self::restart_policy::{Failed, Lifecycle, Next};
-use self::serving_run::{Left, Serving};
+use self::restart_policy::{Failed, NextStart, RestartPolicy};
+use self::serving_run::{ServingRun, StopReason};
 use self::subscription_leader::keep_subscribed_to_one;
-use super::connection::CloseReason;
+use super::connection::in_flight::End;
 use super::instance::handshake::describe;
 use super::instance::measured::adapt;
 use super::instance::pool::{LastFailure, Load};
@@ -33,37 +33,38 @@ use super::stdio::stderr::StderrTail;
 use super::{Backend, Ready, State};
 use crate::config::{Start, Transport};
 
-/// How long one that is being started holds up others: most of the work is done then, and the rest may be waiting.
-const TURN_MAX: Duration = Duration::from_secs(1);
+/// A starting instance holds its start permit for at most this time: most of its work is done
+/// then, and the rest may be waiting.
+const START_PERMIT_MAX: Duration = Duration::from_secs(1);
 
-/// Runs until `stop`, and leaves no process behind. Calls that are under way on a copy that takes no more may go on after
-/// that; not after `halt`.
+/// Runs until `stop`, and leaves no process behind. Instances that drain may do so after `stop`,
+/// but not after `halt`.
 pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken, halt: CancellationToken) {
-    let copies = TaskTracker::new();
+    let instances = TaskTracker::new();
     for number in 0..backend.pool.size() {
-        let keeper = Keeper::new(backend.clone(), number, stop.clone(), halt.clone());
-        copies.spawn(keeper.run());
+        let (stop, halt) = (stop.clone(), halt.clone());
+        instances.spawn(InstanceSupervisor::new(backend.clone(), number, stop, halt).run());
     }
-    copies.close();
+    instances.close();
     tokio::select! {
-        () = copies.wait() => {}
+        () = instances.wait() => {}
         () = keep_subscribed_to_one(&backend) => {}
     }
 }
 
-/// Keeps one copy running.
-struct Keeper {
+/// Keeps one instance running.
+struct InstanceSupervisor {
     backend: Arc<Backend>,
     number: usize,
-    lifecycle: Lifecycle,
+    policy: RestartPolicy,
     generation: u64,
     stop: CancellationToken,
     halt: CancellationToken,
-    /// Its runs that take no more calls and still have some.
-    leaving: TaskTracker,
+    /// Runs that take no more calls and still have some.
+    draining: TaskTracker,
 }
 
-impl Keeper {
+impl InstanceSupervisor {
     fn new(
         backend: Arc<Backend>,
         number: usize,
@@ -71,23 +72,23 @@ impl Keeper {
         halt: CancellationToken,
     ) -> Self {
         let budget = backend.environment.budget;
-        let lifecycle = Lifecycle::new(match backend.config.transport {
+        let policy = RestartPolicy::new(match backend.config.transport {
             Transport::Stdio(_) => budget,
             Transport::Http(_) => budget.of_connecting(),
         });
-        let leaving = TaskTracker::new();
-        // Done whenever there is none; more may come all the same.
-        leaving.close();
-        Self { backend, number, lifecycle, generation: 0, stop, halt, leaving }
+        let draining = TaskTracker::new();
+        // Lets `wait` end whenever there is no task; more may be spawned all the same.
+        draining.close();
+        Self { backend, number, policy, generation: 0, stop, halt, draining }
     }
 
     async fn run(mut self) {
-        self.keep().await;
-        self.enter(State::Stopped);
-        self.leaving.wait().await;
+        self.restart_until_stopped().await;
+        self.set_state(State::Stopped);
+        self.draining.wait().await;
     }
 
-    async fn keep(&mut self) {
+    async fn restart_until_stopped(&mut self) {
         let stop = self.stop.clone();
         if self.backend.config.start == Start::Lazy {
             tokio::select! {
@@ -96,25 +97,19 @@ impl Keeper {
             }
         }
         loop {
-            if self.lifecycle.is_awaited() {
-                self.enter(State::Starting);
+            if self.policy.is_awaited() {
+                self.set_state(State::Starting);
             }
-            self.lifecycle.note_start(Instant::now());
+            self.policy.note_start(Instant::now());
             self.generation += 1;
-            let stderr = self.show_new_stderr();
-            let next = match self.start(stderr).await {
-                Ok(run) => {
-                    self.note_ready(&run.ready);
-                    self.serve(run).await
-                }
+            let next = match self.start(self.show_new_stderr()).await {
+                Ok(run) => self.serve(run).await,
                 Err(_) if stop.is_cancelled() => None,
-                Err(error) => Some(self.not_started(&error)),
+                Err(error) => Some(self.start_failed(&error)),
             };
             let Some(next) = next else { return };
-            // What the server remembered of its one client is gone: the client has to begin again.
-            if let Some(client) = &self.backend.recipients.client
-                && client.has_ended()
-            {
+            // The server's memory of its one client is gone: the client has to begin again.
+            if self.backend.audience.client.as_ref().is_some_and(|client| client.has_ended()) {
                 return;
             }
             tokio::select! {
@@ -124,132 +119,143 @@ impl Keeper {
         }
     }
 
-    /// Starts one run, when there are not too many that start.
+    /// Starts one run as soon as it has a start permit.
     async fn start(&self, stderr: StderrTail) -> Result<Run, StartError> {
         let backend = &self.backend;
-        let mut turn = tokio::select! {
-            turn = backend.turn_to_start() => turn,
+        let mut permit = tokio::select! {
+            permit = backend.start_permit() => permit,
             () = self.stop.cancelled() => return Err(StartError::stopped()),
         };
-        backend.pool.note_start(self.number);
+        backend.pool.update(self.number, |instance| instance.starts += 1);
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
-        let recipients = backend.recipients.clone();
+        let audience = backend.audience.clone();
         let start = Run::start(
             &backend.id,
             &backend.config,
             &backend.secrets,
             &backend.environment,
-            Launch { generation: self.generation, recipients, stderr },
+            Launch { generation: self.generation, audience, stderr },
             &self.stop,
         );
         tokio::pin!(start);
-        let turn_ends = Instant::now() + TURN_MAX;
+        let permit_ends = Instant::now() + START_PERMIT_MAX;
         loop {
             tokio::select! {
                 started = &mut start => return started,
-                () = sleep_until(turn_ends), if turn.is_some() => turn = None,
+                () = sleep_until(permit_ends), if permit.is_some() => permit = None,
                 () = self.stop.cancelled() => {
                     // Callers must know at once, however long it takes to clean up.
-                    self.enter(State::Stopped);
+                    self.set_state(State::Stopped);
                     return start.await;
                 }
             }
         }
     }
 
-    fn not_started(&mut self, error: &StartError) -> Next {
+    fn start_failed(&mut self, error: &StartError) -> NextStart {
         let (server, generation) = (&self.backend.id, self.generation);
-        tracing::warn!(%server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr, "server `{server}` did not start");
-        self.note_last_failure(&error.detail, error.stderr.clone());
+        tracing::warn!(
+            %server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr,
+            "server `{server}` did not start"
+        );
+        self.set_last_failure(&error.detail, error.stderr.clone());
         let failed = if error.is_permanent { Failed::ForGood } else { Failed::ToStart };
         self.fail(failed, &error.reason)
     }
 
-    /// Serves with this run, and with those that take its place as planned. Gives when to start again, or `None` when
-    /// told to stop.
-    async fn serve(&mut self, run: Run) -> Option<Next> {
-        let mut serving = Serving::new(&self.backend, run);
+    /// Serves with this run, and with those that replace it as planned. Returns when to start
+    /// again, or `None` when told to stop.
+    async fn serve(&mut self, run: Run) -> Option<NextStart> {
+        let (server, version) = (&self.backend.id, run.ready.dialect.version());
+        tracing::info!(
+            %server, copy = self.number, generation = self.generation,
+            protocol = %version, era = %version.era(), tools = run.ready.tools.iter().count(),
+            "server `{server}` is ready"
+        );
+        let mut serving = ServingRun::new(&self.backend, run);
         loop {
-            let left = self.watch(&serving).await;
+            let stopped = tokio::select! {
+                reason = self.until_stopped(&serving) => reason,
+                why = self.due_for_recycling(&serving) => StopReason::Recycled(why),
+            };
             let failed = Failed::After(serving.since.elapsed());
-            match left {
-                Left::Stopped => {
+            match stopped {
+                StopReason::Stopped => {
                     self.stop(serving.run).await;
                     return None;
                 }
-                Left::Failed(end) => {
+                StopReason::Failed(end) => {
                     let next = self.fail(failed, end.reason());
-                    self.bury(serving.run, &end).await;
+                    self.clean_up(serving.run, &end).await;
                     return Some(next);
                 }
-                Left::Lost(reason) => {
+                StopReason::Disconnected(reason) => {
                     let next = self.fail(failed, &reason);
-                    self.leave(serving, &reason);
+                    self.disconnect(serving, &reason);
                     return Some(next);
                 }
-                Left::Worn(why) => {
+                StopReason::Recycled(why) => {
                     let server = &self.backend.id;
-                    if self.backend.recipients.client.is_some() {
-                        tracing::info!(%server, %why, "a session ends with its process of server `{server}`");
+                    if self.backend.audience.client.is_some() {
+                        tracing::info!(
+                            %server, %why,
+                            "a session ends with its process of server `{server}`"
+                        );
                         self.stop(serving.run).await;
                         return None;
                     }
-                    tracing::info!(%server, copy = self.number, %why, "server `{server}` is replaced");
+                    tracing::info!(
+                        %server, copy = self.number, %why,
+                        "server `{server}` is replaced"
+                    );
                     serving = match self.replace(serving).await {
-                        Ok(successor) => successor,
-                        Err(next) => return next,
+                        Ok(next) => next,
+                        Err(next_start) => return next_start,
                     };
                 }
             }
         }
     }
 
-    /// Watches a run that serves, until it no longer does or should not.
-    async fn watch(&self, serving: &Serving) -> Left {
-        tokio::select! {
-            left = self.until_it_leaves(serving) => left,
-            why = self.worn(serving) => Left::Worn(why),
-        }
-    }
-
     /// Watches a run that serves, until it no longer does.
-    async fn until_it_leaves(&self, serving: &Serving) -> Left {
-        let (backend, Serving { run, load, .. }) = (&self.backend, serving);
-        self.enter_ready(serving.ready.load_full(), load);
+    async fn until_stopped(&self, serving: &ServingRun) -> StopReason {
+        let (backend, ServingRun { run, load, .. }) = (&self.backend, serving);
+        let (grace, usual) = (backend.environment.cancel_grace, backend.config.usual_call());
+        self.set_ready(serving.ready.load_full(), load);
         tokio::select! {
-            end = run.ended() => Left::Failed(end),
-            reason = failing(&run.ready, backend.environment.cancel_grace, backend.config.usual_call()) => {
-                self.give_up(run, reason)
-            }
+            end = run.ended() => StopReason::Failed(end),
+            reason = failing(&run.ready, grace, usual) => self.give_up(run, reason),
             () = run.ready.connection.wants_replacement().cancelled() => {
-                Left::Lost(run.ready.connection.retired().map_or(String::new(), describe))
+                let retired = run.ready.connection.retired();
+                StopReason::Disconnected(retired.map_or(String::new(), describe))
             }
-            () = self.keep_tools_fresh(serving) => Left::Stopped,
-            () = adapt(backend, load) => Left::Stopped,
-            () = self.heed_pauses(&run.ready) => Left::Stopped,
-            () = self.stop.cancelled() => Left::Stopped,
+            () = self.keep_tools_fresh(serving) => StopReason::Stopped,
+            () = adapt(backend, load) => StopReason::Stopped,
+            () = self.apply_pauses(&run.ready) => StopReason::Stopped,
+            () = self.stop.cancelled() => StopReason::Stopped,
         }
     }
 
-    /// One that is not alive takes no more calls. Where they share a process, those that it has are lost with it.
-    fn give_up(&self, run: &Run, reason: String) -> Left {
+    /// Directs no more calls to a run that is not alive. A process is lost with all its calls; over
+    /// HTTP each call may still be answered.
+    fn give_up(&self, run: &Run, reason: String) -> StopReason {
         match self.backend.config.transport {
             Transport::Stdio(_) => {
-                let end = CloseReason::Exited(reason);
+                let end = End::Exited(reason);
                 run.give_up(&end);
-                Left::Failed(end)
+                StopReason::Failed(end)
             }
             Transport::Http(_) => {
                 run.ready.connection.retire("it does not answer", reason.clone());
-                Left::Lost(reason)
+                StopReason::Disconnected(reason)
             }
         }
     }
 
-    /// Leaves the server alone when it says so. Its callers wait. Never ends.
-    async fn heed_pauses(&self, ready: &Ready) {
+    /// Pauses the queue when the server asks for it. Never ends.
+    async fn apply_pauses(&self, ready: &Ready) {
         let mut paused_until = ready.connection.paused_until();
         while paused_until.changed().await.is_ok() {
             let until = *paused_until.borrow_and_update();
@@ -260,67 +266,72 @@ impl Keeper {
 
     async fn stop(&self, run: Run) {
         // Callers must know at once, however long it takes to clean up.
-        self.enter(State::Stopped);
-        run.stop(&CloseReason::Stopped).await;
+        self.set_state(State::Stopped);
+        run.stop(&End::Stopped).await;
         let server = &self.backend.id;
         tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
     }
 
-    /// What is left of a run that has failed.
-    async fn bury(&self, run: Run, end: &CloseReason) {
-        if let Some(client) = &self.backend.recipients.client {
+    /// Cleans up after a run that has failed.
+    async fn clean_up(&self, run: Run, end: &End) {
+        if let Some(client) = &self.backend.audience.client {
             client.end();
         }
         let (server, reason) = (&self.backend.id, end.reason());
         let stderr = run.stop(end).await;
-        tracing::warn!(%server, copy = self.number, generation = self.generation, %reason, ?stderr, "server `{server}` ended");
-        self.note_last_failure(reason, stderr);
-    }
-
-    fn note_ready(&self, ready: &Ready) {
-        let (server, version) = (&self.backend.id, ready.dialect.version());
-        tracing::info!(
-            %server, copy = self.number, generation = self.generation,
-            protocol = %version, era = %version.era(), tools = ready.tools.iter().count(),
-            "server `{server}` is ready"
+        tracing::warn!(
+            %server, copy = self.number, generation = self.generation, %reason, ?stderr,
+            "server `{server}` ended"
         );
+        self.set_last_failure(reason, stderr);
     }
 
-    fn enter(&self, state: State) {
-        self.backend.enter(self.number, state, None);
+    fn set_state(&self, state: State) {
+        self.backend.set_instance_state(self.number, state, None);
     }
 
-    fn enter_ready(&self, ready: Arc<Ready>, load: &Arc<Load>) {
-        self.backend.enter(self.number, State::Ready(ready), Some(load));
+    fn set_ready(&self, ready: Arc<Ready>, load: &Arc<Load>) {
+        self.backend.set_instance_state(self.number, State::Ready(ready), Some(load));
     }
 
-    /// Refuses calls from now on, or has them wait if it will not be long; gives the time to start again.
-    fn fail(&mut self, failed: Failed, reason: &str) -> Next {
-        let next = self.lifecycle.after(failed, Instant::now());
-        self.backend.pool.note_down(self.number, reason);
-        if let Next::Quarantine(until) = next {
+    /// Refuses calls from now on, or has them wait for a quick restart. Returns when to restart.
+    fn fail(&mut self, failed: Failed, reason: &str) -> NextStart {
+        let next = self.policy.after(failed, Instant::now());
+        self.set_down(reason);
+        if let NextStart::Quarantine(until) = next {
             let (server, again_in_s) = (&self.backend.id, (until - Instant::now()).as_secs());
-            tracing::warn!(%server, copy = self.number, %reason, again_in_s, "server `{server}` is in quarantine");
+            tracing::warn!(
+                %server, copy = self.number, %reason, again_in_s,
+                "server `{server}` is in quarantine"
+            );
         }
         let reason = reason.into();
-        self.enter(match next {
-            Next::Restart(_) => State::Starting,
-            Next::Backoff(until) => State::Backoff { until, reason },
-            Next::Quarantine(until) => State::Quarantined { until, reason },
+        self.set_state(match next {
+            NextStart::Restart(_) => State::Starting,
+            NextStart::Backoff(until) => State::Backoff { until, reason },
+            NextStart::Quarantine(until) => State::Quarantined { until, reason },
         });
         next
     }
 
-    fn note_last_failure(&self, detail: &str, stderr: Vec<String>) {
-        let (detail, stderr) = (detail.into(), stderr.into());
-        let last_failure = LastFailure { at: Timestamp::now(), detail, stderr };
-        self.backend.pool.note_last_failure(self.number, last_failure);
+    fn set_down(&self, reason: &str) {
+        self.backend.pool.update(self.number, |instance| instance.set_down(reason.into()));
     }
 
-    /// What a process that is about to be started writes there, operators see from the beginning.
+    fn set_last_failure(&self, detail: &str, stderr: Vec<String>) {
+        let (detail, stderr) = (detail.into(), stderr.into());
+        let failure = LastFailure { at: Timestamp::now(), detail, stderr };
+        self.backend.pool.update(self.number, |instance| instance.last_failure = Some(failure));
+    }
+
+    fn show_stderr(&self, stderr: &StderrTail) {
+        self.backend.pool.update(self.number, |instance| instance.stderr = stderr.clone());
+    }
+
+    /// Shows the operator what a process writes there from its start on.
     fn show_new_stderr(&self) -> StderrTail {
         let stderr = StderrTail::default();
-        self.backend.pool.show_stderr(self.number, stderr.clone());
+        self.show_stderr(&stderr);
         stderr
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a server that is well is to be replaced all the same (`recycle`).
+//! Whether a run that is well is to be replaced all the same (`recycle`).
 
 use std::future::pending;
 use std::time::Duration;
@@ -6,34 +6,29 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
 
+use super::serving_run::ServingRun;
 use crate::backend::instance::pool::Load;
 use crate::backend::instance::run::Run;
 use crate::config::Recycle;
 
-/// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same for memory, which takes a look at every process of the machine. One that uses too much from the beginning is
-/// not replaced all the time.
-const WEIGH_EVERY: Duration = Duration::from_secs(15);
+/// Measuring memory reads every process of the machine. Also, a run that uses too much from its
+/// start is not replaced all the time.
+const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
-/// Runs that began together do not all end together: each of them goes by up to this part of `age` earlier.
+/// Runs that began together do not end together: each ends earlier by up to this part of `age`.
 const AGE_SPREAD: f64 = 0.1;
 
-/// How old one run gets, where `recycle.age` says how old any may get.
-pub(crate) fn lifetime(recycle: &Recycle) -> Option<Duration> {
+/// Draws the age at which one run is recycled, at most `recycle.age`.
+pub(super) fn lifetime(recycle: &Recycle) -> Option<Duration> {
     recycle.age.map(|age| age.mul_f64(1.0 - rand::rng().random_range(0.0..=AGE_SPREAD)))
 }
 
-/// Done when the run has served its time; says why.
-pub(crate) async fn worn(
-    recycle: &Recycle,
-    run: &Run,
-    load: &Load,
-    since: Instant,
-    lifetime: Option<Duration>,
-) -> String {
+/// Waits until a run is due for recycling; says why.
+pub(super) async fn due(recycle: &Recycle, serving: &ServingRun) -> String {
+    let ServingRun { run, load, since, lifetime, .. } = serving;
     tokio::select! {
-        why = used_up(recycle.calls, lifetime, load, since) => why,
+        why = used_up(recycle.calls, *lifetime, load, *since) => why,
         why = too_large(recycle.memory, run) => why,
     }
 }
@@ -58,11 +53,11 @@ async fn used_up(
     }
 }
 
-async fn too_large(most: Option<u64>, run: &Run) -> String {
-    let Some(most) = most else { return pending().await };
+async fn too_large(limit: Option<u64>, run: &Run) -> String {
+    let Some(limit) = limit else { return pending().await };
     loop {
-        sleep(WEIGH_EVERY).await;
-        if let Some(memory) = run.memory().await.filter(|memory| *memory >= most) {
+        sleep(MEASURE_EVERY).await;
+        if let Some(memory) = run.memory().await.filter(|memory| *memory >= limit) {
             return format!("it uses {} MiB of memory", memory >> 20);
         }
     }

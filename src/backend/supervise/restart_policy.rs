@@ -1,19 +1,23 @@
-//! When a copy of a server that has failed is started again. Decided here, and nowhere else.
+//! Decides when an instance that has failed is restarted. No other place does.
 //!
 //! ```text
-//!  Idle ──first call──▶ Starting ──▶ Ready ──planned──▶ Ready (its successor, which was started beside it)
-//!                        ▲   │ fails   │ ends
-//!                        │   ▼         │
-//!                       Backoff ◀──────┤
-//!                        ▲             │ too often, or for good
-//!                        └─ Quarantined ◀
+//!          first call               handshake done              recycled (next run is ready)
+//!   Idle ────────────▶ Starting ──────────────────▶ Ready ──────────────▶ Ready
+//!                      ▲  ▲  │                       │  │
+//!        after a while │  │  │ did not start         │  │ recycled, `exclusive`
+//!                      │  │  │     failed again      │  ▼
+//!                      │  │  └──▶ Backoff ◀──────────┤  Draining ──last call ended──▶ Starting
+//!                      │  │          │ too often     │
+//!                      │  └─within 20 ms─────────────┤ failed for the first time
+//!                      │             ▼               │
+//!                      └──────── Quarantined ◀───────┘ too often, or for good
 //!
-//!  Ready ──planned, `exclusive`──▶ Draining ──▶ Starting
-//!  any of them ──stop──▶ Stopped
+//!   any of them ──stop──▶ Stopped
 //! ```
 //!
-//! Callers wait for what is Starting. Nobody waits for a start after one that failed, nor in quarantine: what is in Backoff
-//! or Quarantined then stays there while it is started, and callers are refused until it is Ready.
+//! Callers wait for an instance that is Starting. They do not wait for a start after one that
+//! failed: the instance stays in Backoff or Quarantined while it starts, and callers are refused
+//! until it is Ready.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,27 +25,25 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::Instant;
 
-/// A healthy copy that fails is started again within this time, at random: those that failed together do not all
-/// start together.
+/// A healthy instance that fails is restarted within this time, at random: those that failed
+/// together do not start together.
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// The wait after the second failure in a row. It doubles with each.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// No wait is longer.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// A server elsewhere that cannot be reached is asked so often.
+/// The pause between attempts to reach a server elsewhere.
 const CONNECT_EVERY: Duration = Duration::from_secs(5);
 
-/// How often a copy may be started.
+/// How often an instance may be started.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// So many times …
+    /// Starts `within` a time; the next one is made in quarantine.
     pub starts: usize,
-    /// … in this time. Then it is in quarantine,
     pub within: Duration,
-    /// in which it is started once in this time.
+    /// The time between starts in quarantine.
     pub probe_every: Duration,
-    /// A copy that stayed up this long is healthy: its next failure counts as the first.
+    /// An instance that stayed up this long is healthy: its next failure counts as the first.
     pub healthy_after: Duration,
 }
 
@@ -57,36 +59,33 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The same for a server elsewhere: asking it costs less than starting a process.
+    /// Returns the budget for a server elsewhere: asking it costs less than starting a process.
     pub fn of_connecting(self) -> Self {
         Self { probe_every: self.probe_every.min(CONNECT_EVERY), ..self }
     }
 }
 
-/// What became of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// It did not get ready, and will not next time either, as far as can be told.
+    /// No start will succeed, as far as can be told.
     ForGood,
-    /// It did not get ready.
     ToStart,
-    /// It was ready for so long.
+    /// The instance was ready for this long.
     After(Duration),
 }
 
-/// What comes next.
+/// When an instance is restarted, and what callers do until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// It is as good as started: callers wait for it.
+pub enum NextStart {
+    /// Callers wait.
     Restart(Instant),
-    /// Callers are refused until then.
+    /// Callers are refused.
     Backoff(Instant),
-    /// The same, and it will be long.
+    /// Callers are refused, for long.
     Quarantine(Instant),
 }
 
-impl Next {
-    /// When it is started again.
+impl NextStart {
     pub fn at(self) -> Instant {
         match self {
             Self::Restart(at) | Self::Backoff(at) | Self::Quarantine(at) => at,
@@ -94,26 +93,23 @@ impl Next {
     }
 }
 
-/// What is remembered of one copy's starts. Planned ones are not told here and cost nothing.
+/// Remembers the starts of one instance. Planned ones do not count.
 #[derive(Debug)]
-pub struct Lifecycle {
+pub struct RestartPolicy {
     budget: Budget,
     /// The latest, as many as the budget has.
     starts: VecDeque<Instant>,
     failures: u32,
     in_quarantine: bool,
-    /// Whether the last start came to nothing.
     has_not_started: bool,
 }
 
-impl Lifecycle {
-    /// Nothing has happened yet.
+impl RestartPolicy {
     pub fn new(budget: Budget) -> Self {
         let (starts, failures) = (VecDeque::new(), 0);
         Self { budget, starts, failures, in_quarantine: false, has_not_started: false }
     }
 
-    /// It is being started.
     pub fn note_start(&mut self, now: Instant) {
         if self.starts.len() == self.budget.starts {
             self.starts.pop_front();
@@ -121,14 +117,14 @@ impl Lifecycle {
         self.starts.push_back(now);
     }
 
-    /// Whether callers wait for the start that comes next, or is under way. One that may take as long as the last, which
-    /// failed, is not worth it.
+    /// Whether callers wait for the start that is next, or under way. It may take as long as the
+    /// last one, so after a start that failed they do not.
     pub fn is_awaited(&self) -> bool {
         !self.in_quarantine && !self.has_not_started
     }
 
-    /// It has failed.
-    pub fn after(&mut self, failed: Failed, now: Instant) -> Next {
+    /// Decides about the start after a failure.
+    pub fn after(&mut self, failed: Failed, now: Instant) -> NextStart {
         if matches!(failed, Failed::After(up) if up >= self.budget.healthy_after) {
             self.failures = 0;
             self.in_quarantine = false;
@@ -146,14 +142,13 @@ impl Lifecycle {
         let is_hopeless = self.failures as usize >= self.budget.starts;
         if failed == Failed::ForGood || is_spent || is_hopeless || self.in_quarantine {
             self.in_quarantine = true;
-            // Never earlier, but not all at once either.
+            // Never earlier, but not all instances at once either.
             let wait = self.budget.probe_every.mul_f64(rand::rng().random_range(1.0..=1.1));
-            return Next::Quarantine(now + wait);
+            return NextStart::Quarantine(now + wait);
         }
         match failed {
-            Failed::After(_) if self.failures == 1 => Next::Restart(at),
-            // Whoever has waited for a start that failed does not wait for the next one too.
-            _ => Next::Backoff(at),
+            Failed::After(_) if self.failures == 1 => NextStart::Restart(at),
+            _ => NextStart::Backoff(at),
         }
     }
 }
@@ -170,13 +165,13 @@ mod tests {
     /// Starts it whenever it may be, and has it fail so; gives the times of all starts.
     fn starts(failed: impl Fn(usize) -> (Duration, Failed), time: Duration) -> Vec<Duration> {
         let begin = Instant::now();
-        let mut lifecycle = Lifecycle::new(Budget::default());
+        let mut policy = RestartPolicy::new(Budget::default());
         let (mut now, mut starts) = (begin, vec![]);
         while now < begin + time {
-            lifecycle.note_start(now);
+            policy.note_start(now);
             starts.push(now - begin);
             let (took, failed) = failed(starts.len());
-            now = lifecycle.after(failed, now + took).at();
+            now = policy.after(failed, now + took).at();
         }
         starts
     }
@@ -209,59 +204,59 @@ mod tests {
 
     #[test]
     fn a_healthy_one_that_fails_is_back_at_once() {
-        let mut lifecycle = Lifecycle::new(Budget::default());
+        let mut policy = RestartPolicy::new(Budget::default());
         let now = Instant::now();
-        lifecycle.note_start(now);
+        policy.note_start(now);
         for n in 1..100 {
             let now = now + seconds(60 * n);
-            let next = lifecycle.after(Failed::After(seconds(60)), now);
-            assert!(matches!(next, Next::Restart(at) if at <= now + AT_ONCE), "{next:?}");
-            lifecycle.note_start(next.at());
+            let next = policy.after(Failed::After(seconds(60)), now);
+            assert!(matches!(next, NextStart::Restart(at) if at <= now + AT_ONCE), "{next:?}");
+            policy.note_start(next.at());
         }
     }
 
     #[test]
     fn nobody_waits_for_the_second_start_of_one_that_did_not_start() {
-        let mut lifecycle = Lifecycle::new(Budget::default());
+        let mut policy = RestartPolicy::new(Budget::default());
         let now = Instant::now();
-        lifecycle.note_start(now);
-        let next = lifecycle.after(Failed::ToStart, now + seconds(60));
-        assert!(matches!(next, Next::Backoff(_)), "{next:?}");
+        policy.note_start(now);
+        let next = policy.after(Failed::ToStart, now + seconds(60));
+        assert!(matches!(next, NextStart::Backoff(_)), "{next:?}");
     }
 
     #[test]
     fn callers_wait_for_a_start_unless_the_last_one_failed_or_it_is_in_quarantine() {
-        let mut lifecycle = Lifecycle::new(Budget::default());
+        let mut policy = RestartPolicy::new(Budget::default());
         let now = Instant::now();
-        assert!(lifecycle.is_awaited(), "the first");
-        lifecycle.after(Failed::ToStart, now);
-        assert!(!lifecycle.is_awaited(), "the last one failed");
-        lifecycle.after(Failed::After(seconds(1)), now + seconds(20));
-        assert!(lifecycle.is_awaited(), "the last one started");
-        lifecycle.after(Failed::ForGood, now + seconds(40));
-        lifecycle.after(Failed::After(seconds(1)), now + seconds(80));
-        assert!(!lifecycle.is_awaited(), "it is in quarantine still");
-        lifecycle.after(Failed::After(seconds(60)), now + seconds(200));
-        assert!(lifecycle.is_awaited(), "it was healthy");
+        assert!(policy.is_awaited(), "the first");
+        policy.after(Failed::ToStart, now);
+        assert!(!policy.is_awaited(), "the last one failed");
+        policy.after(Failed::After(seconds(1)), now + seconds(20));
+        assert!(policy.is_awaited(), "the last one started");
+        policy.after(Failed::ForGood, now + seconds(40));
+        policy.after(Failed::After(seconds(1)), now + seconds(80));
+        assert!(!policy.is_awaited(), "it is in quarantine still");
+        policy.after(Failed::After(seconds(60)), now + seconds(200));
+        assert!(policy.is_awaited(), "it was healthy");
     }
 
     #[test]
     fn one_that_heals_in_quarantine_is_out_of_it() {
-        let mut lifecycle = Lifecycle::new(Budget::default());
+        let mut policy = RestartPolicy::new(Budget::default());
         let now = Instant::now();
-        assert!(matches!(lifecycle.after(Failed::ForGood, now), Next::Quarantine(_)));
-        let still = lifecycle.after(Failed::After(seconds(1)), now + seconds(40));
-        assert!(matches!(still, Next::Quarantine(_)));
-        let healed = lifecycle.after(Failed::After(seconds(11)), now + seconds(90));
-        assert!(matches!(healed, Next::Restart(_)));
+        assert!(matches!(policy.after(Failed::ForGood, now), NextStart::Quarantine(_)));
+        let still = policy.after(Failed::After(seconds(1)), now + seconds(40));
+        assert!(matches!(still, NextStart::Quarantine(_)));
+        let healed = policy.after(Failed::After(seconds(11)), now + seconds(90));
+        assert!(matches!(healed, NextStart::Restart(_)));
     }
 
     #[test]
     fn waits_are_within_their_bounds_and_differ() {
         let budget = Budget { starts: 10, ..Budget::default() };
         let wait = |failures: u32, failed: Failed| {
-            let (mut lifecycle, now) = (Lifecycle::new(budget), Instant::now());
-            let waits = (0..failures).map(|_| lifecycle.after(failed, now).at() - now);
+            let (mut policy, now) = (RestartPolicy::new(budget), Instant::now());
+            let waits = (0..failures).map(|_| policy.after(failed, now).at() - now);
             waits.last().unwrap()
         };
         let expect = |failures: u32, failed: Failed, from: Duration, to: Duration| {

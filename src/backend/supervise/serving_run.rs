@@ -1,4 +1,4 @@
-//! A run that takes calls, and why it no longer does.
+//! A run that takes calls, and why it stops to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,27 +6,26 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use super::super::{Backend, Ready};
 use super::recycle::lifetime;
-use crate::backend::connection::CloseReason;
+use crate::backend::connection::in_flight::End;
 use crate::backend::instance::pool::Load;
 use crate::backend::instance::run::Run;
+use crate::backend::{Backend, Ready};
 
-/// A run that takes calls.
-pub(super) struct Serving {
-    /// Without its tools.
+pub(super) struct ServingRun {
+    /// Without its tools: those of its start would be kept as long as it runs.
     pub(super) run: Run,
-    /// As it is now: its tools may change.
+    /// With the tools that it has now.
     pub(super) ready: ArcSwap<Ready>,
     pub(super) load: Arc<Load>,
     pub(super) since: Instant,
-    /// How old it gets, if that is bounded.
+    /// The age at which it is recycled.
     pub(super) lifetime: Option<Duration>,
-    /// It is not replaced as planned before this time.
+    /// No recycling before this time.
     pub(super) stays_until: Option<Instant>,
 }
 
-impl Serving {
+impl ServingRun {
     pub(super) fn new(backend: &Backend, mut run: Run) -> Self {
         let ready = Arc::new(run.ready.without_tools());
         let ready = ArcSwap::new(std::mem::replace(&mut run.ready, ready));
@@ -36,25 +35,23 @@ impl Serving {
     }
 }
 
-/// Why a copy no longer serves.
-pub(super) enum Left {
-    /// It was told to stop.
+/// Why a run takes no more calls.
+pub(super) enum StopReason {
     Stopped,
-    /// It ended, or had to be ended.
-    Failed(CloseReason),
-    /// It takes no more calls; those it has may go on.
-    Lost(String),
-    /// It is well, and has served its time.
-    Worn(String),
+    /// The run ended, or had to be ended.
+    Failed(End),
+    /// The connection is lost; calls in flight may go on.
+    Disconnected(String),
+    /// The run is well, and due for recycling.
+    Recycled(String),
 }
 
-impl Left {
-    /// What went wrong, if anything did.
+impl StopReason {
     pub(super) fn failure(&self) -> Option<&str> {
         match self {
             Self::Failed(end) => Some(end.reason()),
-            Self::Lost(reason) => Some(reason),
-            Self::Stopped | Self::Worn(_) => None,
+            Self::Disconnected(reason) => Some(reason),
+            Self::Stopped | Self::Recycled(_) => None,
         }
     }
 }

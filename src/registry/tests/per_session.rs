@@ -1,10 +1,10 @@
-//! Who makes room for whom.
+//! The choice of a session to evict.
 
 use super::*;
 use crate::backend::testing::{Sleeper, environment};
 use crate::config::{Program, Transport};
 
-/// Sessions by tenant, each with the seconds for which it has rested, if it does.
+/// Makes sessions of tenants, each with the seconds for which it has been idle, if it is.
 fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
     let id = ServerId::parse("own").unwrap();
     let config = config::Server::new(Transport::Stdio(Program::default()));
@@ -12,30 +12,32 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
         let client = Arc::new(Sleeper::new(since));
-        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::generate());
-        let owner = Owner { tenant, session: session.clone(), client };
+        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
+        let owner = SessionOwner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
-        let backend = Backend::new(id, config, environment, Arc::default(), None);
+        let (secrets, audience) = (Arc::default(), Audience::new(id.clone(), None));
+        let backend = Backend::new(id, config, environment, secrets, audience, Stage::Active);
         (session, Process { owner, backend, stop: CancellationToken::new() })
     };
     all.iter().map(process).collect()
 }
 
-/// Whether there is room for a tenant, and who had to go: whose session, and how long it had rested.
+/// Returns whether a tenant may have a process, and the evicted sessions: tenant and seconds at
+/// rest.
 #[track_caller]
 fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(String, u64)>) {
     let processes = processes(all);
-    let has_room = make_room(&processes, &TenantId::parse(tenant).unwrap(), max);
+    let has_room = evict_for(&processes, &TenantId::parse(tenant).unwrap(), max);
     let gone = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
-        let rested = process.owner.client.inactive_since().unwrap().elapsed().as_secs();
+        let rested = process.owner.client.at_rest_since().unwrap().elapsed().as_secs();
         (process.owner.tenant.to_string(), rested)
     });
     (has_room, gone.collect())
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_goes_while_there_is_room() {
+async fn nobody_is_evicted_while_there_is_room() {
     tokio::time::advance(Duration::from_secs(1000)).await;
     assert_eq!(room(&[], "a", 1), (true, vec![]));
     assert_eq!(room(&[("a", Some(9)), ("a", Some(8))], "a", 3), (true, vec![]));
@@ -43,7 +45,7 @@ async fn nobody_goes_while_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ones_own_goes_first_and_then_that_of_who_has_more_than_its_part() {
+async fn a_tenants_own_session_is_evicted_first_then_one_of_a_tenant_above_its_share() {
     tokio::time::advance(Duration::from_secs(1000)).await;
     let gone = |tenant: &str, rested| (true, vec![(tenant.to_owned(), rested)]);
     // The one that has rested longest, of one's own.
@@ -60,7 +62,7 @@ async fn ones_own_goes_first_and_then_that_of_who_has_more_than_its_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_quarter_is_not_for_those_that_have_some() {
+async fn the_last_quarter_is_not_for_tenants_that_have_some() {
     tokio::time::advance(Duration::from_secs(1000)).await;
     let all = [("a", None), ("b", Some(3)), ("b", None)];
     assert_eq!(room(&all, "a", 4), (false, vec![]));

@@ -1,20 +1,21 @@
-//! What calls took, and what two samples of them say of each other. Plain data.
+//! Samples of the times of calls, and their comparison. Plain data.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Calls vary at least by this part of what they take, whatever a sample says: neighbours are not independent.
+/// The times of calls vary at least by this part, whatever a sample says: neighbours are not
+/// independent.
 const VARIATION_MIN: f64 = 0.1;
 
-/// The first so many calls that began under one limit.
+/// The first calls that began under one limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Tells it from all others; calls of earlier ones may still end.
+    /// Identifies the sample: calls of earlier ones may still end.
     pub(super) number: u64,
     wanted: u32,
-    /// So many calls are let pass first.
+    /// Calls that are ignored first.
     skip: u32,
-    /// A call that begins beside more than this many does not count: those from before are not gone yet.
+    /// A call that begins beside more than this many does not count: earlier ones are not gone yet.
     beside_max: u32,
     begun: u32,
     ended: u32,
@@ -25,11 +26,11 @@ pub(super) struct Sample {
     tools: HashMap<u16, Times>,
 }
 
-/// What the calls of one tool took, in seconds.
+/// The times of one tool's calls, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     answered: f64,
-    /// Those included that were given up: what they took is known, not what they would have taken.
+    /// Including calls that were given up: their times are lower bounds.
     all: f64,
     of_answered: f64,
     squares: f64,
@@ -42,12 +43,11 @@ impl Times {
 }
 
 impl Sample {
-    /// An empty one.
     pub(super) fn new(number: u64, wanted: u32, skip: u32, beside_max: u32) -> Self {
         Self { number, wanted, skip, beside_max, ..Self::default() }
     }
 
-    /// A call begins, as one of so many. Tells whether it belongs to the sample.
+    /// Begins a call, with so many in flight. Returns whether it belongs to the sample.
     pub(super) fn begin(&mut self, in_flight: u32) -> bool {
         let belongs = self.begun < self.wanted && in_flight <= self.beside_max;
         if belongs && self.skip > 0 {
@@ -61,7 +61,7 @@ impl Sample {
         belongs
     }
 
-    /// A call has ended that may be of the sample.
+    /// Ends a call; `tool` if it belongs to the sample.
     pub(super) fn end(&mut self, tool: Option<u16>, took: Duration, answered: bool) {
         self.later += u32::from(self.begun == self.wanted);
         let Some(tool) = tool else { return };
@@ -81,27 +81,27 @@ impl Sample {
         self.ended == self.wanted
     }
 
-    /// Whether those that have not are so late that they need not be waited for.
+    /// Whether the calls that have not ended are so late that nobody should wait for them.
     pub(super) fn is_late(&self) -> bool {
         self.later > 4 * (self.wanted + self.beside_max.min(4 * self.wanted))
     }
 
-    /// How many have ended.
+    /// Returns how many have ended.
     pub(super) fn len(&self) -> u32 {
         self.ended
     }
 
-    /// Takes so many more calls.
+    /// Raises the number of calls.
     pub(super) fn extend(&mut self, wanted: u32) {
         (self.wanted, self.later) = (wanted, 0);
     }
 
-    /// The calls in flight that one of these saw, itself included.
+    /// Returns the mean number of calls in flight at the start of one of these, itself included.
     pub(super) fn mean_in_flight(&self) -> f64 {
         self.in_flight as f64 / f64::from(self.begun.max(1))
     }
 
-    /// How much calls of a tool differ, as a part of what they take.
+    /// Returns how much the times of one tool's calls differ, relative to their mean.
     fn variation(&self) -> f64 {
         let answered = || self.tools.values().filter(|times| times.answered > 0.0);
         let (mut squares, mut rest, mut free) = (0.0, 0.0, 0.0);
@@ -119,23 +119,23 @@ impl Sample {
     }
 }
 
-/// How much longer calls take in one sample than in another.
+/// The ratio of times in two samples.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
-    /// The logarithm of the factor.
+    /// The logarithm of the ratio.
     pub(super) slowdown: f64,
     /// Its standard error.
     pub(super) error: f64,
 }
 
 impl Comparison {
-    /// Compares each tool with itself only. Nothing if the samples have no tools in common.
+    /// Compares each tool with itself only. `None` if the samples have no tools in common.
     pub(super) fn of(sample: &Sample, base: &Sample) -> Option<Self> {
         let variation = sample.variation().max(base.variation());
         let (mut in_sample, mut in_base) = (Weighted::default(), Weighted::default());
         for (tool, times) in &sample.tools {
             let Some(before) = base.tools.get(tool) else { continue };
-            // As often as it is in both: what only one of them has much of must not decide.
+            // The smaller count weighs: a tool that is frequent in one sample only must not decide.
             let weight = times.answered.min(before.answered);
             if weight > 0.0 {
                 in_sample.add(weight, times);
@@ -150,7 +150,7 @@ impl Comparison {
     }
 }
 
-/// A weighted sum of means, and what their errors add up to.
+/// A weighted sum of means, and of their errors.
 #[derive(Default)]
 struct Weighted {
     sum: f64,
@@ -164,7 +164,7 @@ impl Weighted {
         self.errors += mean * mean / times.answered;
     }
 
-    /// The square of the error as a part of the sum, for calls that vary by as much as they take.
+    /// Returns the squared relative error, for times that vary by as much as their mean.
     fn part(&self) -> f64 {
         self.errors / (self.sum * self.sum)
     }

@@ -1,4 +1,4 @@
-//! What an instance is known to be good for, and how that is found out.
+//! The state of the search for an instance's limit.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,38 +9,37 @@ use super::Limit;
 use super::sample::{Comparison, Sample};
 use crate::backend::queue::reserved_of;
 
-/// Tools that are told from each other. Calls of others are not looked at.
+/// Tools that are told from each other. Calls of others are not sampled.
 const TOOLS_MAX: usize = 1024;
-/// The lowest limit: one that runs, and one that is ready to.
+/// One call runs, and one is ready to.
 const LIMIT_MIN: u32 = 2;
-/// Calls that are looked at under the usual limit.
+/// The size of a sample under the usual limit.
 const USUAL_CALLS: u32 = 128;
-/// Calls that are looked at in a probe before it is decided for the first time, and for the last.
+/// The size of a probe's sample at its first decision, and at its last.
 const PROBE_CALLS: u32 = 16;
 const PROBE_CALLS_MAX: u32 = 256;
 const PROBE_CALLS_MAX_LOWERED: u32 = 64;
-/// Without so many in flight there is nothing to find out.
+/// With fewer in flight there is nothing to find out.
 const IN_FLIGHT_MIN: f64 = 3.0;
-/// The limit of a probe, as a part of what is in flight.
+/// The limit of a probe, as a part of the calls in flight.
 const PROBE_PART: f64 = 0.25;
-/// How many standard errors make certain.
+/// Standard errors that make a difference certain.
 const CERTAIN: f64 = 2.5;
-/// Calls that are slower by less than this factor do not wait for each other.
+/// Calls that are slower by less than this ratio do not wait for each other.
 const SLOWDOWN_MIN: f64 = 1.15;
-/// What calls take has changed when it is more or less by this factor.
+/// The times of calls have changed when they differ by this ratio.
 const CHANGE_MIN: f64 = 2.0;
-/// How many calls run at once is known well enough with this error.
+/// The number of calls that run at once is known well enough with this error.
 const ERROR_MAX: f64 = 0.16;
-/// The time between probes: at first, and at most while the limit is the maximum, or lower.
+/// The time between probes: at first, and at most while the limit is the maximum, or lowered.
 const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(600);
 const REST_MAX_LOWERED: Duration = Duration::from_secs(120);
-/// And never less than so many times what the probes before it took: less, if the last has kept the server as busy as
-/// ever, and an eighth of it, if what calls take has changed.
+/// The time between probes is at least so many times the length of the probes before it: less if
+/// the last one kept the server busy, and an eighth if the times of calls have changed.
 const REST_PER_PROBE: u32 = 40;
 const REST_PER_FREE_PROBE: u32 = 5;
 
-/// All of it.
 pub(super) struct State {
     max: u32,
     /// The limit outside probes.
@@ -48,9 +47,9 @@ pub(super) struct State {
     in_flight: u32,
     tools: HashMap<Box<str>, u16>,
     phase: Phase,
-    /// The calls that are looked at now.
+    /// The sample that is being taken.
     sample: Sample,
-    /// How many run at once by the last probe, if it found that calls wait for each other.
+    /// The number of calls that run at once by the last probe, if it found a queue.
     suspected: Option<f64>,
     /// The time in probes since the last rest.
     probed: Duration,
@@ -58,37 +57,35 @@ pub(super) struct State {
 }
 
 enum Phase {
-    /// Under the usual limit. What calls took when it began is compared with what they take now.
+    /// Under the usual limit. The first sample is compared with later ones.
     Usual { at_first: Option<Sample> },
-    /// Under a lower limit, to be compared with the calls before.
+    /// Under a lower limit, to be compared with the sample before.
     Probe { limit: u32, usual: Sample, since: Instant, progress: Progress },
-    /// Under a limit that has just been doubled, to be compared with the probe.
+    /// Under a limit that was just doubled, to be compared with the probe.
     Climb { low: Sample, from: u32 },
 }
 
-/// When a probe was last seen to get on: a call that is looked at has ended, or there were never fewer.
+/// The last progress of a probe: a sampled call ended, or fewer were in flight than ever.
 struct Progress {
     at: Instant,
     fewest: u32,
 }
 
-/// When to probe next.
 #[derive(Default)]
 struct Rest {
     length: Duration,
     /// The usual limit when it began.
     limit: u32,
-    /// Nothing: at once.
+    /// `None`: at once.
     until: Option<Instant>,
     /// Not before this, even if something changes.
     at_least: Option<Instant>,
 }
 
-/// What a comparison says.
 enum Verdict {
     /// Calls do not wait for each other.
     Concurrent,
-    /// They do, and so many run at once; perhaps fewer, if no fewer were tried.
+    /// Calls wait for each other, and about so many run at once.
     Queued(f64),
     Unclear,
 }
@@ -118,7 +115,7 @@ impl State {
         Limit { usual: self.usual, now }
     }
 
-    /// A call begins. Gives its tool and sample, if it is looked at.
+    /// Begins a call. Returns its tool and sample, if it is sampled.
     pub(super) fn begin(&mut self, tool: &str) -> Option<(u16, u64)> {
         self.in_flight += 1;
         let tool = self.number_of(tool)?;
@@ -155,7 +152,7 @@ impl State {
         self.check(now);
     }
 
-    /// Goes on when enough is known, or cannot be.
+    /// Moves on when the sample is complete, or never will be.
     pub(super) fn check(&mut self, now: Instant) {
         if self.max <= LIMIT_MIN {
             return;
@@ -165,7 +162,7 @@ impl State {
             Phase::Usual { .. } if is_complete || is_late => self.usual_is_known(now),
             Phase::Climb { .. } if is_complete || is_late => self.climb_is_known(now),
             Phase::Probe { .. } if is_complete => self.probe_is_known(now),
-            // Nobody comes any more, or calls hang, which must not keep others out.
+            // Nobody calls any more, or calls hang, which must not keep others out.
             &Phase::Probe { ref usual, since, ref progress, .. }
                 if is_late || now > progress.at + 4 * usual.longest + Duration::from_secs(1) =>
             {
@@ -181,7 +178,7 @@ impl State {
         let Phase::Usual { at_first } = &mut self.phase else { return };
         let may_be_soon = self.rest.at_least.is_none_or(|at_least| at_least <= now);
         if at_first.as_ref().is_some_and(|it| may_be_soon && has_changed(&sample, it)) {
-            // Some of these calls may still be from before that.
+            // Some of these calls may be from before the change.
             self.rest.length = REST_MIN;
             return self.look_again();
         }
@@ -194,7 +191,7 @@ impl State {
         }
     }
 
-    /// Lowers the limit, to see what calls take then.
+    /// Lowers the limit, to measure calls under it.
     fn probe(&mut self, usual: Sample, now: Instant) {
         let limit = (usual.mean_in_flight() * PROBE_PART).max(1.0) as u32;
         let progress = Progress { at: now, fewest: self.in_flight };
@@ -214,7 +211,7 @@ impl State {
         }
         self.probed += probed;
         match verdict {
-            // What is unclear will not be so with more in flight.
+            // More calls in flight make it clear.
             Verdict::Concurrent | Verdict::Unclear if self.usual < self.max => {
                 self.climb(self.sample.clone());
             }
@@ -233,7 +230,7 @@ impl State {
         }
     }
 
-    /// Doubles the limit, to see whether calls take as long as in the probe still.
+    /// Doubles the limit, to see whether calls still take as long as in the probe.
     fn climb(&mut self, low: Sample) {
         let from = self.usual;
         self.usual = (2 * self.usual).min(self.max);
@@ -249,7 +246,7 @@ impl State {
         match judge(&self.sample, &low, true) {
             Verdict::Concurrent if self.usual < self.max => self.climb(low),
             Verdict::Concurrent => self.rest(now, REST_PER_PROBE),
-            // Up to where it came from nothing was found against it.
+            // Nothing was found against the limit before the climb.
             Verdict::Queued(at_once) => self.lower(at_once, from, low.mean_in_flight(), now),
             Verdict::Unclear => {
                 self.usual = from;
@@ -258,11 +255,11 @@ impl State {
         }
     }
 
-    /// Takes the limit that fits, but none below `least`.
+    /// Lowers the limit to one that fits, but not below `least`.
     fn lower(&mut self, at_once: f64, least: u32, low: f64, now: Instant) {
         self.usual = fitting(at_once).clamp(least, self.usual);
         if low > 1.0 && at_once < 2.0 * low {
-            // Perhaps even fewer run at once: about as many were in flight in the probe.
+            // Perhaps fewer run at once: about as many were in flight in the probe.
             self.look_again();
         } else {
             let was_free = at_once < 1.3 * low;
@@ -270,14 +267,15 @@ impl State {
         }
     }
 
-    /// Probes again as soon as it is known what calls take under the usual limit.
+    /// Probes again after one sample under the usual limit.
     fn look_again(&mut self) {
         self.rest.until = None;
         self.phase = Phase::Usual { at_first: None };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
-    /// Probes again after a while: the longer, the more often nothing has changed, and the more the probe has cost.
+    /// Probes again after a while: the longer, the more often nothing changed, and the more the
+    /// probe cost.
     fn rest(&mut self, now: Instant, per_probe: u32) {
         let is_same = self.rest.limit.abs_diff(self.usual) <= (self.usual / 4).max(1);
         let longest = if self.usual == self.max { REST_MAX } else { REST_MAX_LOWERED };
@@ -291,26 +289,27 @@ impl State {
         self.look_at(USUAL_CALLS, self.usual);
     }
 
-    /// Begins another sample, after so many calls. Gives the one before.
+    /// Begins another sample, after `skip` calls. Returns the one before.
     fn look_at(&mut self, calls: u32, skip: u32) -> Sample {
         let Limit { usual, now } = self.limit();
-        // As many as tenants that have but one call each may have in a probe.
+        // Tenants that have but one call each may have this many in a probe.
         let beside_max = now.max(reserved_of(usual));
         let next = Sample::new(self.sample.number + 1, calls, skip, beside_max);
         std::mem::replace(&mut self.sample, next)
     }
 }
 
-/// The limit for a server that runs so many at once: one more, which is ready when another ends.
+/// Returns the limit for a server that runs so many at once: one more, which is ready when another
+/// ends.
 fn fitting(at_once: f64) -> u32 {
     // A little more than a whole number is one.
     ((at_once - 0.3).ceil().max(1.0) as u32 + 1).max(LIMIT_MIN)
 }
 
-/// What two samples say. Where there may be more calls yet, it must be exact.
+/// Compares two samples. Unless this is the last look, the result must be exact.
 fn judge(usual: &Sample, low: &Sample, is_last: bool) -> Verdict {
     let (many, few) = (usual.mean_in_flight(), low.mean_in_flight());
-    // What calls would take longer if none of them helped another.
+    // The slowdown if calls ran one after another.
     let slowdown_max = (many / few).ln();
     let Some(found) = Comparison::of(usual, low) else { return Verdict::Unclear };
     let margin = CERTAIN * found.error;

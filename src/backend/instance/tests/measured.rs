@@ -1,4 +1,4 @@
-//! Tenants of a copy whose limit is being found out, on virtual time.
+//! Tenants of an instance whose limit is being found out, on virtual time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const MAX: u32 = 64;
 
-/// A server with one copy, and whether its limit was lowered to find something out.
+/// A server with one instance, and whether its limit was lowered to find something out.
 struct Server {
     backend: Arc<Backend>,
     load: Arc<Load>,
@@ -33,20 +33,20 @@ impl Server {
         let backend = backend(config::Server { max_in_flight: MAX, adaptive: true, ..config });
         let load = Load::new(MAX, true);
         let (ready, peer) = ready();
-        backend.enter(0, State::Ready(ready), Some(&load));
+        backend.set_instance_state(0, State::Ready(ready), Some(&load));
         let was_probed = AtomicBool::new(false);
         Arc::new(Self { backend, load, was_probed, _peer: peer, serial })
     }
 
-    /// One call; how long it waited for its turn.
+    /// Makes a call; returns how long it waited for its turn.
     async fn call(&self, tenant: &str, tool: &str, takes: Duration) -> Duration {
         let (tenant, came) = (TenantId::parse(tenant).unwrap(), Instant::now());
-        let place = self.backend.queue.enqueue(&tenant, 1, 0);
-        let mut permit = place.acquire(takes, came + HOUR).await.unwrap();
-        let lease = self.backend.place(None, came + HOUR).await.unwrap();
+        let place = self.backend.queue.line_up(&tenant, 1, 0);
+        let mut permit = place.slot(takes, came + HOUR).await.unwrap();
+        let instance_permit = self.backend.instance_permit(None, came + HOUR).await.unwrap();
         let waited = came.elapsed();
-        let measured = self.backend.measure(&lease, tool);
-        permit.carry(lease);
+        let measured = self.backend.measure(&instance_permit, tool);
+        permit.carry(instance_permit);
         let _turn = match &self.serial {
             Some(serial) => Some(serial.lock().await),
             None => None,
@@ -59,8 +59,7 @@ impl Server {
     }
 }
 
-/// One tenant's slow calls are in flight all the time, so many of them, while another's are quick; how long those
-/// waited at most.
+/// Returns the longest wait of one tenant's quick calls beside so many slow calls of another.
 async fn longest_wait_beside(slow_calls: u32) -> Duration {
     let server = Server::new(None);
     let mut slow = JoinSet::new();

@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::changes::recipients::Recipients;
-use crate::backend::connection::call_notifications::NotificationListener;
-use crate::backend::connection::Answer;
+use crate::backend::changes::audience::Audience;
+use crate::backend::connection::call_notifications::Listener;
+use crate::backend::connection::in_flight::Answer;
 use crate::backend::queue::Queue;
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
 use crate::common::ids::{CallId, ServerId, TenantId};
@@ -30,7 +30,7 @@ struct Watched {
 
 fn watch(pipe_len: usize) -> Watched {
     let id = ServerId::parse("test").unwrap();
-    let (connection, peer) = connect(pipe_len, Recipients::new(id, None));
+    let (connection, peer) = connect(pipe_len, Audience::new(id, None));
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);
@@ -41,12 +41,12 @@ fn watch(pipe_len: usize) -> Watched {
 
 impl Watched {
     /// A tenant calls with arguments of this length.
-    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
+    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
         self.call_as("one", len, time).await
     }
 
     /// Another tenant does, with short ones.
-    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
+    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
         self.call_as("another", 1, time).await
     }
 
@@ -55,27 +55,28 @@ impl Watched {
         tenant: &str,
         len: usize,
         time: Duration,
-    ) -> JoinHandle<Result<Answer, RequestError>> {
+    ) -> JoinHandle<Result<Answer, Failure>> {
         let arguments = RawObject::parse(json!({"a": "x".repeat(len)}).to_string().into()).unwrap();
         let (tenant, deadline) = (TenantId::parse(tenant).unwrap(), Instant::now() + time);
         let permit =
-            self.queue.enqueue(&tenant, 1, 0).acquire(Duration::ZERO, deadline).await.unwrap();
+            self.queue.line_up(&tenant, 1, 0).slot(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
         let mut ticket =
-            connection.register(tenant, CallId::generate(), deadline, Some(permit)).unwrap();
+            connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
         let meta = CallMeta::default();
         let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
         ticket.send(frame).unwrap();
         tokio::spawn(ticket.answer())
     }
 
-    /// Whether so many seconds have passed since the watch began, or up to one more: that is how often it looks.
+    /// Whether so many seconds have passed since the watch began, or up to one more: that is how
+    /// often it looks.
     fn is_at(&self, seconds: u64) -> bool {
         (seconds..=seconds + 1).contains(&self.began.elapsed().as_secs())
     }
 }
 
-/// What calls usually may take.
+/// The time that calls usually have.
 const USUAL: Duration = Duration::from_secs(300);
 /// A little more than between two looks.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -107,8 +108,8 @@ async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
     let mut ticket =
-        connection.register(NewCall::gateway(deadline)).unwrap();
-    ticket.listen(NotificationListener::new(None).0);
+        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
+    ticket.listen(Listener::new(None).0);
     ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
     let ping = timeout(2 * PING_AFTER, watched.peer.receive()).await.expect("it is asked");

@@ -1,4 +1,4 @@
-//! What becomes of a server when calls on it are late.
+//! The verdict on a server with overdue calls.
 
 use super::*;
 
@@ -118,7 +118,8 @@ async fn callers_who_hang_up_say_nothing_about_a_server() {
     }
 }
 
-/// Prints, and answers pings and nothing else, until the time is over or it is given up. Tells after how long that was.
+/// Prints, and answers pings and nothing else, until the time is over or it is given up. Returns
+/// after how long that was.
 async fn answer_pings_only(watched: &mut Watched, time: Duration) -> Option<u64> {
     let until = Instant::now() + time;
     while Instant::now() < until && !watched.verdict.is_finished() {

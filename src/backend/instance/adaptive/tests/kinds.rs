@@ -1,4 +1,4 @@
-//! What becomes of the limit, and of the work done, with each kind of server.
+//! The limit, and the work done, with each kind of server.
 
 use rand::{RngExt, rngs::StdRng};
 
@@ -20,7 +20,7 @@ fn sleeps(random: &mut StdRng) -> (&'static str, f64) {
     ("sleep", 0.001 * 3000_f64.powf(random.random()))
 }
 
-/// The same, by one tool for each.
+/// Like `sleeps`, with one tool for each order of magnitude.
 fn sleeps_of_many(random: &mut StdRng) -> (&'static str, f64) {
     const TOOLS: [(&str, f64); 6] =
         [("a", 0.001), ("b", 0.005), ("c", 0.025), ("d", 0.12), ("e", 0.6), ("f", 3.0)];
@@ -57,8 +57,8 @@ fn steady(server: Server, load: Load, work: Work, seed: u64) -> (Outcome, f64) {
     (outcome, part)
 }
 
-/// A server that runs so many at once ends near one more, and loses nothing by it. A single run may be trying more for a
-/// while, so the limit is that of all runs.
+/// A server that runs so many at once ends near one more, and loses nothing by it. A single run may
+/// be trying more for a while, so the limit is that of all runs.
 fn assert_found(server: Server, at_once: f64) {
     let mut limits = vec![];
     for work in [equal, varied] {

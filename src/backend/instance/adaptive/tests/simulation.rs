@@ -10,7 +10,6 @@ use crate::backend::instance::adaptive::{Adaptive, Started};
 
 pub(super) const MAX: u32 = 64;
 
-/// What a server is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Server {
     /// Runs the first so many, one after another.
@@ -22,7 +21,6 @@ pub(super) enum Server {
 /// Runs all at once, each as if it were alone.
 pub(super) const CONCURRENT: Server = Server::Workers(usize::MAX);
 
-/// Who calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Load {
     /// So many, each with the next call as soon as it has an answer.
@@ -34,15 +32,15 @@ pub(super) enum Load {
 /// A tool, and what a call of it takes where nothing else runs, in seconds.
 pub(super) type Work = fn(&mut StdRng) -> (&'static str, f64);
 
-/// What came out of a while.
+/// The outcome of some time.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) per_second: f64,
-    /// The work done in each second, in seconds: unlike calls, of which some are long, it has no luck in it.
+    /// The work done in each second, in seconds: unlike the number of calls, it has no luck in it.
     pub(super) work: f64,
-    /// The part of the calls that came meanwhile, of which there may be more than one: those before them.
+    /// Calls that ended per call that came; more than 1 if earlier ones ended, too.
     pub(super) of_those_who_came: f64,
-    /// What was in flight on average, and the limits there were, each with its part of the time.
+    /// Means over the time.
     pub(super) in_flight: f64,
     pub(super) limit: f64,
     /// The limit at twenty moments.
@@ -96,7 +94,7 @@ impl Simulation {
         new
     }
 
-    /// The same with the maximum always.
+    /// Returns a simulation with the maximum always.
     pub(super) fn ideal(mut self) -> Self {
         self.adaptive = None;
         self

@@ -1,0 +1,95 @@
+//! A server whose processes not everybody shares: each belongs to a tenant or a session.
+
+use std::sync::Arc;
+
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::Environment;
+use crate::common::ids::ServerId;
+use crate::config::{self, Sharing};
+
+pub(super) struct ProcessGroup {
+    pub(super) id: ServerId,
+    pub(super) config: config::Server,
+    pub(super) environment: Environment,
+    tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+    /// Cancelled, with the table of processes locked, when no more are started.
+    pub(super) retired: CancellationToken,
+    /// Cancelled when every earlier server of this name that must not overlap is gone.
+    unblocked: CancellationToken,
+    /// An evicted process keeps its slot until it is gone.
+    slots: Arc<Semaphore>,
+    /// The tasks of all processes, whatever their configuration.
+    running: TaskTracker,
+}
+
+impl ProcessGroup {
+    pub(super) fn new(
+        id: ServerId,
+        config: config::Server,
+        environment: Environment,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+        unblocked: CancellationToken,
+    ) -> Self {
+        let running = TaskTracker::new();
+        // Lets `wait` end whenever there is no task; more may be spawned all the same.
+        running.close();
+        let environment = environment.with_own_starts();
+        let (retired, slots) = (CancellationToken::new(), slots(&config));
+        Self { id, config, environment, tasks, stop, retired, unblocked, slots, running }
+    }
+
+    /// Returns the same server with another configuration, and with slots of its own.
+    pub(super) fn renewed(&self, config: config::Server) -> Self {
+        Self {
+            id: self.id.clone(),
+            slots: slots(&config),
+            config,
+            environment: self.environment.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+            retired: CancellationToken::new(),
+            unblocked: self.unblocked.clone(),
+            running: self.running.clone(),
+        }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.retired.is_cancelled() && self.running.is_empty()
+    }
+
+    pub(super) async fn gone(&self) {
+        self.retired.cancelled().await;
+        self.running.wait().await;
+    }
+
+    /// Spawns the task of one process.
+    pub(super) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.running.track_future(run));
+    }
+
+    /// Waits until a process may start: nothing blocks it, and it has a slot.
+    pub(super) fn may_start(&self, slot: ProcessSlot) -> impl Future<Output = ()> + Send + use<> {
+        let (unblocked, slots) = (self.unblocked.clone(), self.slots.clone());
+        async move {
+            unblocked.cancelled().await;
+            let permit = async || slots.acquire_owned().await;
+            slot.0.get_or_try_init(permit).await.expect("the semaphore is never closed");
+        }
+    }
+}
+
+fn slots(config: &config::Server) -> Arc<Semaphore> {
+    let is_of_tenants = config.sharing == Sharing::Tenant;
+    let max = if is_of_tenants { config.max_tenants } else { config.max_sessions };
+    Arc::new(Semaphore::new(max as usize))
+}
+
+/// One of `max_tenants` or `max_sessions`, taken before a process starts and given back with the
+/// last clone. A process and the next one of its tenant share it.
+#[derive(Clone, Default)]
+pub(super) struct ProcessSlot(Arc<OnceCell<OwnedSemaphorePermit>>);
