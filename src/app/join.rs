@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::cluster::{Cluster, EndedSessions, Membership};
 use crate::config::Config;
-use crate::http::Front;
+use crate::http::AppState;
 use crate::store::Store;
 
 /// A replica that has joined its cluster and does not serve yet.
@@ -45,15 +45,15 @@ impl JoinedCluster {
     }
 
     /// Gives the HTTP state access to the cluster, and ends the sessions that ended elsewhere.
-    pub(super) async fn attach(&mut self, state: Front) -> Result<Front> {
-        let state = state.among(self.cluster.clone());
+    pub(super) async fn attach(&mut self, state: AppState) -> Result<AppState> {
+        let state = state.join(self.cluster.clone());
         loop {
             let ended = self.ended_sessions.read().await;
             let ended = ended.context("cannot read ended sessions")?;
             if ended.is_empty() {
                 return Ok(state);
             }
-            state.end_all(&ended);
+            state.end_sessions(&ended);
         }
     }
 }
@@ -63,7 +63,7 @@ impl ClusterTasks {
     pub(super) fn start(
         membership: Membership,
         ended_sessions: EndedSessions,
-        state: Arc<Front>,
+        state: Arc<AppState>,
     ) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));

@@ -27,7 +27,7 @@ use crate::app::reload::Reload;
 use crate::backend::Environment;
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::http::{self, Front};
+use crate::http::{self, AppState};
 use crate::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 
@@ -41,7 +41,7 @@ pub struct App {
     /// Reloads the configuration when its files change or when notified.
     watch: Option<(ConfigWatch, Arc<Notify>)>,
     metrics: Metrics,
-    state: Arc<Front>,
+    state: Arc<AppState>,
     tenants: TenantServices,
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
@@ -77,7 +77,7 @@ impl App {
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
-        let mut state = Front::new(gateway, directory, oauth, &config);
+        let mut state = AppState::new(gateway, directory, oauth, &config);
         if let Some(cluster) = &mut cluster {
             state = cluster.attach(state).await.inspect_err(|_| stop_servers.cancel())?;
         }

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::CANCEL_GRACE;
 use super::connection::request_ids::{IdSource, RequestIds};
 use super::instance::pins::Pins;
-use super::queue::Gate;
+use super::queue::RateGate;
 use super::supervise::restart_policy::Budget;
 use crate::common::ids::ServerId;
 use crate::common::policy::Rate;
@@ -27,7 +27,7 @@ const STARTS: RangeInclusive<usize> = 1..=8;
 const OWN_STARTS_MAX: usize = 4;
 
 /// The rate and gate of each server, as long as a backend needs it.
-type Gates = HashMap<ServerId, (Rate, Weak<Gate>)>;
+type Gates = HashMap<ServerId, (Rate, Weak<RateGate>)>;
 
 #[derive(Clone)]
 pub struct Environment {
@@ -59,14 +59,14 @@ impl Environment {
 
     /// Returns the gate that keeps a server's rate. Backends of the same name and rate share it,
     /// those of several tenants as well as the two of a rollover.
-    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<Gate>> {
+    pub(super) fn gate(&self, server: &ServerId, rate: Option<Rate>) -> Option<Arc<RateGate>> {
         let rate = rate?;
         let mut gates = self.gates.lock();
         let known = gates.get(server).filter(|(known, _)| *known == rate);
         if let Some(gate) = known.and_then(|(_, gate)| gate.upgrade()) {
             return Some(gate);
         }
-        let gate = Arc::new(Gate::new(rate));
+        let gate = Arc::new(RateGate::new(rate));
         gates.insert(server.clone(), (rate, Arc::downgrade(&gate)));
         Some(gate)
     }

@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::changes::Changes;
-use self::changes::audience::Audience;
+use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
 use self::instance::measured::Measured;
 use self::instance::pool::{Down, InstancePermit, InstanceView, Load, Pool, ReadyInstance};
@@ -65,7 +65,7 @@ pub struct Backend {
     state: watch::Sender<State>,
     /// Held while an instance changes its state, so that the last change is the last one shown.
     changing_state: Mutex<()>,
-    audience: Audience,
+    recipients: Recipients,
     stage: watch::Sender<Stage>,
     /// Cancelled by the first call: wakes a lazy server.
     wanted: CancellationToken,
@@ -79,14 +79,14 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Creates a backend whose server is not running yet. With a client in `audience` it belongs to
+    /// Creates a backend whose server is not running yet. With a client in `recipients` it belongs to
     /// that client alone. During a rollover `stage` is `Waiting`.
     pub fn new(
         id: ServerId,
         config: config::Server,
         environment: Environment,
         secrets: Arc<Secrets>,
-        audience: Audience,
+        recipients: Recipients,
         stage: Stage,
     ) -> Arc<Self> {
         let initial = match config.start {
@@ -94,9 +94,9 @@ impl Backend {
             config::Start::Lazy => State::Idle,
         };
         let gate = environment.gate(&id, config.rate);
-        let size = if audience.client.is_some() { 1 } else { config.instances as usize };
+        let size = if recipients.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
-            audience,
+            recipients,
             stage: watch::Sender::new(stage),
             queue: Queue::with_gate(size * config.max_in_flight as usize, gate),
             pool: Pool::new(size, &initial),
@@ -217,7 +217,7 @@ impl Backend {
     }
 
     pub fn changes(&self) -> &Arc<Changes> {
-        &self.audience.changes
+        &self.recipients.changes
     }
 
     pub fn queue(&self) -> &Queue {
@@ -320,7 +320,7 @@ impl Backend {
     fn resize_queue(&self) {
         let slots = self.pool.slots();
         if slots > 0 {
-            self.queue.set_slots_but(slots, self.pool.slots_left_free());
+            self.queue.set_slots(slots, self.pool.slots_left_free());
         }
     }
 

@@ -15,9 +15,9 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::changes::Changes;
-use super::changes::audience::{Audience, Client, Question};
+use super::changes::recipients::{Recipients, SessionClient, ServerRequest};
 use super::connection::request_ids::RequestIds;
-use super::connection::{Connection, Options};
+use super::connection::{Connection, ConnectionOptions};
 use super::supervise::rollover::Stage;
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
@@ -38,24 +38,24 @@ pub struct Peer {
 }
 
 /// Opens a connection to a server that the test plays.
-pub fn connect(pipe_len: usize, audience: Audience) -> (Arc<Connection>, Peer) {
+pub fn connect(pipe_len: usize, recipients: Recipients) -> (Arc<Connection>, Peer) {
     let (ours, theirs) = duplex(pipe_len);
     let (output, input) = split(ours);
-    let options = Options { audience, ..options() };
+    let options = ConnectionOptions { recipients, ..options() };
     let (input_end, output_end) = split(theirs);
     let peer = Peer { input: BufReader::new(input_end).lines(), output: output_end };
     (Connection::open(input, output, options), peer)
 }
 
 /// Options of a connection where a test does not care.
-pub(super) fn options() -> Options {
-    Options {
+pub(super) fn options() -> ConnectionOptions {
+    ConnectionOptions {
         generation: 1,
         max_in_flight: 64,
         line_len_max: LINE_LEN_MAX,
         grace: GRACE,
         ids: Arc::new(RequestIds::new()),
-        audience: Audience::new(ServerId::parse("test").unwrap(), None),
+        recipients: Recipients::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
     }
@@ -92,8 +92,8 @@ pub fn environment() -> Environment {
 /// Creates a backend that nobody supervises.
 pub fn backend(config: config::Server) -> Arc<Backend> {
     let id = ServerId::parse("test").unwrap();
-    let audience = Audience::new(id.clone(), None);
-    Backend::new(id, config, environment(), Arc::default(), audience, Stage::Active)
+    let recipients = Recipients::new(id.clone(), None);
+    Backend::new(id, config, environment(), Arc::default(), recipients, Stage::Active)
 }
 
 /// Changes the state of the only instance of a backend.
@@ -103,8 +103,8 @@ pub fn set_state(backend: &Backend, state: State) {
 
 /// Connects to a server that the test plays.
 pub(super) fn ready() -> (Arc<Ready>, Peer) {
-    let audience = Audience::new(ServerId::parse("test").unwrap(), None);
-    let (connection, peer) = connect(PIPE_LEN, audience);
+    let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
+    let (connection, peer) = connect(PIPE_LEN, recipients);
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     (Arc::new(ready), peer)
@@ -122,26 +122,26 @@ impl Sleeper {
     }
 }
 
-impl Client for Sleeper {
+impl SessionClient for Sleeper {
     fn capabilities(&self) -> &str {
         "{}"
     }
-    fn follow(&self, _: &Arc<Changes>) {}
+    fn follow_changes(&self, _: &Arc<Changes>) {}
     fn idle_since(&self) -> Option<Instant> {
         self.since
     }
-    fn at_rest_since(&self) -> Option<Instant> {
+    fn inactive_since(&self) -> Option<Instant> {
         self.since
     }
     fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
-    fn end_if_at_rest(&self) -> bool {
+    fn end_if_inactive(&self) -> bool {
         self.end();
         true
     }
-    fn end_if_nothing_is_asked(&self) -> bool {
-        self.end_if_at_rest()
+    fn end_if_no_request(&self) -> bool {
+        self.end_if_inactive()
     }
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
@@ -149,8 +149,8 @@ impl Client for Sleeper {
     fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
-    fn ask(&self, _: Question) {}
-    fn withdraw(&self, _: &Weak<Connection>, _: &RawValue) {}
+    fn forward_request(&self, _: ServerRequest) {}
+    fn cancel_request(&self, _: &Weak<Connection>, _: &RawValue) {}
     fn log(&self, _: LogLevel, _: Bytes) {}
-    fn tell(&self, _: &str, _: Option<Bytes>) {}
+    fn notify(&self, _: &str, _: Option<Bytes>) {}
 }

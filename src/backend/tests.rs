@@ -44,7 +44,7 @@ async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before(
     server.set_instance_state(0, State::Ready(ready), Some(&Load::new(8, false)));
     let came = Instant::now();
     server.queue.pause_until(came + 10 * SECOND);
-    let in_line = server.queue.line_up(&tenant, 1, 0).slot(SECOND, came + 60 * SECOND);
+    let in_line = server.queue.enqueue(&tenant, 1, 0).acquire(SECOND, came + 60 * SECOND);
     let after_a_while = async {
         for state in [
             State::Starting,

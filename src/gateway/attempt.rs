@@ -54,12 +54,12 @@ impl Attempt<'_> {
             biased;
             slot = entry.acquire(estimate, call.deadline) => slot?,
             // The backlog may be long: do not wait for the turn if all instances are down.
-            refusal = backend.refuses() => return Err(refusal.into()),
+            refusal = backend.unavailable() => return Err(refusal.into()),
         };
-        let instance = backend.place(attempts.avoid, call.deadline).await?;
+        let instance = backend.instance_permit(attempts.avoid, call.deadline).await?;
         let deadline = attempts.deadline();
-        let ready = instance.copy().ready.clone();
-        attempts.avoid = Some(instance.copy().number);
+        let ready = instance.instance().ready.clone();
+        attempts.avoid = Some(instance.instance().number);
         if backend.config().pin {
             // This instance may offer another definition than the listed one.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));

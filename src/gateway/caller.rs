@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::registry::Owner;
+use crate::registry::SessionOwner;
 use crate::tenants::Tenant;
 
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub struct Caller {
     /// The tenant whose limits and rights apply.
     pub tenant: Arc<Tenant>,
     /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
-    pub session: Option<Owner>,
+    pub session: Option<SessionOwner>,
     pub rights: Rights,
 }
 

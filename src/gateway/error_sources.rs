@@ -5,7 +5,7 @@ use super::{CallError, Executed};
 use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
-use crate::registry::NoProcess;
+use crate::registry::NoBackend;
 use crate::tenants::limits::Refusal;
 
 impl From<NotReady> for CallError {
@@ -20,19 +20,19 @@ impl From<NotReady> for CallError {
     }
 }
 
-impl From<NoProcess> for CallError {
-    fn from(no_process: NoProcess) -> Self {
+impl From<NoBackend> for CallError {
+    fn from(no_process: NoBackend) -> Self {
         match no_process {
-            NoProcess::NoSession => Self::InvalidRequest(
+            NoBackend::NoSession => Self::InvalidRequest(
                 "this server runs one process per MCP session; call it over /mcp, in a session that \
                  `initialize` opened"
                     .to_owned(),
             ),
-            NoProcess::TooMany => Self::TooManyProcesses,
-            NoProcess::SecretsMissing { server, names } => {
+            NoBackend::TooMany => Self::TooManyProcesses,
+            NoBackend::SecretsMissing { server, names } => {
                 Self::SecretMissing { server: server.to_string(), names }
             }
-            NoProcess::Stopped => Self::ShuttingDown,
+            NoBackend::Stopped => Self::ShuttingDown,
         }
     }
 }

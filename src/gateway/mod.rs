@@ -32,7 +32,7 @@ use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
-use crate::registry::{Lease, NoProcess, Registry, Server};
+use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 use crate::tenants::limits::{Admission, RateStatus};
@@ -87,11 +87,11 @@ impl Gateway {
     }
 
     /// Returns the backend that serves this caller; starts one if the server is not shared.
-    pub fn backend(&self, caller: &Caller, mut server: Arc<Server>) -> Result<Lease, CallError> {
+    pub fn backend(&self, caller: &Caller, mut server: Arc<Server>) -> Result<BackendRef, CallError> {
         loop {
             match server.backend(&caller.tenant.id, caller.session.as_ref()) {
                 // A rollover replaced the server after it was looked up, or the gateway shuts down.
-                Err(NoProcess::Stopped) => {
+                Err(NoBackend::Stopped) => {
                     let current = self.server(caller, server.id().as_str())?;
                     if Arc::ptr_eq(&current, &server) {
                         return Err(CallError::ShuttingDown);
@@ -109,7 +109,7 @@ impl Gateway {
         caller: &Caller,
         server: Arc<Server>,
         until: impl Fn(&Backend) -> Instant,
-    ) -> Result<(Lease, Arc<Ready>), CallError> {
+    ) -> Result<(BackendRef, Arc<Ready>), CallError> {
         let mut backend = self.backend(caller, server.clone())?;
         loop {
             match backend.ready(until(&backend)).await {
@@ -126,7 +126,7 @@ impl Gateway {
         caller: &Caller,
         server: &Server,
         stopped: &Arc<Backend>,
-    ) -> Result<Lease, CallError> {
+    ) -> Result<BackendRef, CallError> {
         let server = self.server(caller, server.id().as_str())?;
         let backend = self.backend(caller, server)?;
         if Arc::ptr_eq(&backend, stopped) { Err(CallError::ShuttingDown) } else { Ok(backend) }
@@ -197,7 +197,6 @@ async fn call_backend(
     context: &mut CallContext,
     accounting: &mut Accounting<'_>,
 ) -> Result<Reply, CallError> {
-    let _in_use = backend.visit();
     let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
     let enqueue = || backend.queue().enqueue(tenant, policy.weight, call.size);

@@ -144,7 +144,7 @@ impl<'a> Attempts<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::testing::{backend, stand};
+    use crate::backend::testing::{backend, set_state};
     use crate::config::{Program, Server, Transport};
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -152,7 +152,7 @@ mod tests {
     /// Returns the pause before the next attempt after these errors, at a backend in this state.
     fn next_after(errors: &[CallError], state: State) -> Option<Duration> {
         let backend = backend(Server::new(Transport::Stdio(Program::default())));
-        stand(&backend, state);
+        set_state(&backend, state);
         let (now, mut history) = (Instant::now(), AttemptHistory::default());
         let mut attempts = Attempts::new(&backend, None, now + MINUTE, &mut history).unwrap();
         let mut next = None;

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::origin::OriginPolicy;
-use super::mcp::{self, Seats, Sessions};
+use super::mcp::{self, StreamQuota, Sessions};
 use super::{admin, rest};
 use crate::cluster::{EndedSessions, Cluster};
 use crate::common::seal::Sealer;
@@ -39,7 +39,7 @@ pub struct AppState {
     pub(super) sessions: Sessions,
     /// The other replicas, if this gateway is one of several.
     pub(super) cluster: Option<Arc<Cluster>>,
-    pub(super) seats: Arc<Seats>,
+    pub(super) stream_quota: Arc<StreamQuota>,
 }
 
 impl AppState {
@@ -66,7 +66,7 @@ impl AppState {
             sessions: Sessions::new(sealer.clone(), None),
             cluster: None,
             sealer,
-            seats: Arc::default(),
+            stream_quota: Arc::default(),
         }
     }
 

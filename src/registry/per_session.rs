@@ -13,7 +13,7 @@ use super::OwnedBackend;
 use super::process_group::{ProcessGroup, ProcessSlot};
 use super::rollover;
 use crate::backend::Backend;
-use crate::backend::changes::audience::{Audience, Client};
+use crate::backend::changes::recipients::{Recipients, SessionClient};
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::config::{self, Start};
@@ -24,7 +24,7 @@ pub struct SessionOwner {
     pub tenant: TenantId,
     pub session: SessionId,
     /// Answers the server's questions.
-    pub client: Arc<dyn Client>,
+    pub client: Arc<dyn SessionClient>,
 }
 
 /// Why there is no backend for a caller.
@@ -92,14 +92,14 @@ impl PerSession {
             return Err(NoBackend::TooMany);
         }
         let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
-        let audience = Audience::new(self.group.id.clone(), Some(owner.client.clone()));
+        let recipients = Recipients::new(self.group.id.clone(), Some(owner.client.clone()));
         let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
         let secrets = Arc::default();
-        let backend = Backend::new(id, config, environment, secrets, audience, Stage::Active);
+        let backend = Backend::new(id, config, environment, secrets, recipients, Stage::Active);
         let (owner, stop) = (owner.clone(), self.group.stop.child_token());
         let process = Process { owner, backend: backend.clone(), stop };
         self.group.spawn(self.run(process.clone()));
-        process.owner.client.follow(backend.changes());
+        process.owner.client.follow_changes(backend.changes());
         processes.insert(process.owner.session.clone(), process);
         Ok(backend)
     }
@@ -149,7 +149,7 @@ impl PerSession {
 }
 
 /// Waits until a session has not been used for `idle_timeout`, or has ended.
-async fn idle(client: &dyn Client, idle_timeout: Duration) {
+async fn idle(client: &dyn SessionClient, idle_timeout: Duration) {
     loop {
         let since = client.idle_since().unwrap_or_else(Instant::now);
         if since.elapsed() >= idle_timeout {
@@ -184,13 +184,13 @@ fn evict_for(processes: &HashMap<SessionId, Process>, tenant: &TenantId, max: us
     };
     let idle = processes.values().filter(|process| process.stays() && may_be_evicted(process));
     let idle = idle.filter_map(|process| {
-        let since = process.owner.client.at_rest_since()?;
+        let since = process.owner.client.inactive_since()?;
         Some((process.owner.tenant != *tenant, since, process))
     });
     let mut idle: Vec<_> = idle.collect();
     idle.sort_by_key(|(is_other, since, _)| (*is_other, *since));
     // A session may just have been called.
-    let evicted = idle.into_iter().find(|(_, _, process)| process.owner.client.end_if_at_rest());
+    let evicted = idle.into_iter().find(|(_, _, process)| process.owner.client.end_if_inactive());
     if let Some((_, _, process)) = evicted {
         process.stop.cancel();
     }

@@ -15,7 +15,7 @@ use super::process_group::ProcessGroup;
 use super::rollover::{self, Rollover, is_exclusive};
 use super::{Registry, Server, Servers};
 use crate::backend::Backend;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::ServerId;
 use crate::config::{self, Sharing, Start};
@@ -156,11 +156,11 @@ impl Registry {
         old: Option<Arc<Backend>>,
     ) -> Arc<Server> {
         let stage = if old.is_some() { Stage::Waiting } else { Stage::Active };
-        let audience = Audience { changes: rollover.changes(id), client: None };
+        let recipients = Recipients { changes: rollover.changes(id), client: None };
         let (id, environment) = (id.clone(), self.inner.environment.clone());
         let waited = waited(rollover, config);
         let backend =
-            Backend::new(id, config.clone(), environment, Arc::default(), audience, stage);
+            Backend::new(id, config.clone(), environment, Arc::default(), recipients, stage);
         let server = Arc::new(Server::Shared(backend.clone()));
         let (registry, next) = (self.clone(), server.clone());
         let switch = move || registry.switch(&next);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::instance::pool::Lease;
+use crate::backend::instance::pool::InstancePermit;
 use crate::backend::queue::SlotPermit;
 use crate::tenants::limits::Admission;
 
@@ -16,7 +16,7 @@ use crate::tenants::limits::Admission;
 /// wakes the next call in the queue, and that call needs what the other two give back.
 pub struct CallPermits {
     /// Counts the call against its instance's limit.
-    pub instance: Lease,
+    pub instance: InstancePermit,
     /// Counts the call against its tenant's limits. All attempts at a call share one admission.
     pub tenant: Arc<Admission>,
     /// Occupies one of the backend's slots.
@@ -38,10 +38,10 @@ impl CallPermits {
         let backend =
             crate::backend::testing::backend(Server::new(Transport::Stdio(Program::default())));
         let (ready, _peer) = crate::backend::testing::ready();
-        backend.enter(0, State::Ready(ready), Some(&Load::new(1, false)));
+        backend.set_instance_state(0, State::Ready(ready), Some(&Load::new(1, false)));
         let now = tokio::time::Instant::now();
         Self {
-            instance: backend.place(None, now).await.unwrap(),
+            instance: backend.instance_permit(None, now).await.unwrap(),
             tenant: Arc::new(limits.admit_tenant().await.unwrap()),
             slot,
         }

@@ -13,8 +13,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::Connection;
-use crate::backend::connection::in_flight::{Answer, End, Failure};
+use crate::backend::connection::{Answer, CloseReason, Connection, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::requests;
 use crate::protocol::mcp::results::{
@@ -39,7 +38,7 @@ pub struct Greeting {
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     #[error("{}", describe(.0))]
-    Failed(Failure),
+    Failed(RequestError),
     #[error("it refused `initialize`: {message} (code {code})")]
     Refused { code: i64, message: String },
     #[error("it speaks only protocol versions that are unknown here: {0}")]
@@ -48,8 +47,8 @@ pub enum HandshakeError {
     Malformed(&'static str),
 }
 
-impl From<Failure> for HandshakeError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestError> for HandshakeError {
+    fn from(failure: RequestError) -> Self {
         Self::Failed(failure)
     }
 }
@@ -71,7 +70,7 @@ pub async fn greet(
         Some(client) => greet_for(client.capabilities(), connection, deadline).await?,
         None => greet_for_all(connection, deadline).await?,
     };
-    connection.settle(greeting.version);
+    connection.set_version(greeting.version);
     Ok(greeting)
 }
 
@@ -180,8 +179,8 @@ pub(crate) fn open_legacy(
     let version = ProtocolVersion::parse(&result.protocol_version)
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
-    connection.settle(version);
-    connection.expect(Lists::of(&result.capabilities));
+    connection.set_version(version);
+    connection.set_announced_lists(Lists::of(&result.capabilities));
     connection.notify(requests::initialized());
     Ok(Greeting {
         version,
@@ -195,7 +194,7 @@ impl HandshakeError {
     /// Whether another attempt would fail, too.
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
-            Self::Failed(Failure::Http { status, .. }) => {
+            Self::Failed(RequestError::Http { status, .. }) => {
                 matches!(status, 401 | 403 | 404 | 405 | 410)
             }
             Self::Failed(_) => false,
@@ -205,16 +204,16 @@ impl HandshakeError {
 }
 
 /// Describes why the gateway's own request failed, in words that callers may see.
-pub(crate) fn describe(failure: &Failure) -> String {
+pub(crate) fn describe(failure: &RequestError) -> String {
     match failure {
-        Failure::Ended { end: End::Exited(reason) | End::Protocol(reason), .. } => reason.clone(),
-        Failure::Ended { end: End::Stopped, .. } => "it was stopped".to_owned(),
-        Failure::Expired { .. } => "it did not answer in time".to_owned(),
-        Failure::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
-        Failure::Busy => "it does not read its input".to_owned(),
-        Failure::Mixup => "its answers cannot be trusted".to_owned(),
-        Failure::Http { status, .. } => format!("it answered with the HTTP status {status}"),
-        Failure::Unsendable(reason) => reason.clone(),
-        Failure::Unreached { reason, .. } => reason.to_string(),
+        RequestError::Closed { reason: CloseReason::Exited(reason) | CloseReason::Protocol(reason), .. } => reason.clone(),
+        RequestError::Closed { reason: CloseReason::Stopped, .. } => "it was stopped".to_owned(),
+        RequestError::Expired { .. } => "it did not answer in time".to_owned(),
+        RequestError::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
+        RequestError::Busy => "it does not read its input".to_owned(),
+        RequestError::IdentityMismatch => "its answers cannot be trusted".to_owned(),
+        RequestError::Http { status, .. } => format!("it answered with the HTTP status {status}"),
+        RequestError::Unsendable(reason) => reason.clone(),
+        RequestError::Unreached { reason, .. } => reason.to_string(),
     }
 }

@@ -133,7 +133,7 @@ impl Pins {
         pinned.report(server);
         pinned.is_known.send_replace(is_known);
         for connection in changed {
-            connection.changes().list_changed(List::Tools);
+            connection.recipients.changes.list_changed(List::Tools);
         }
     }
 

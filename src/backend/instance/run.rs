@@ -12,10 +12,9 @@ use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
-use crate::backend::changes::audience::Audience;
-use crate::backend::connection::in_flight::{End, Failure};
-use crate::backend::connection::{Connection, Options};
-use crate::backend::stdio::process::{Process, exited};
+use crate::backend::changes::recipients::Recipients;
+use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
+use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{About, Environment, Ready, http};
 use crate::common::ids::ServerId;
@@ -37,15 +36,15 @@ pub struct Run {
 pub struct Launch {
     pub generation: u64,
     /// Hears what the server says beyond its answers.
-    pub audience: Audience,
+    pub recipients: Recipients,
     /// Keeps the last lines of standard error; for the operator only.
     pub stderr: StderrTail,
 }
 
 impl Launch {
     /// The launch of the only run.
-    pub fn only(audience: Audience) -> Self {
-        Self { generation: 1, audience, stderr: StderrTail::default() }
+    pub fn only(recipients: Recipients) -> Self {
+        Self { generation: 1, recipients, stderr: StderrTail::default() }
     }
 }
 
@@ -79,14 +78,14 @@ impl Run {
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let Launch { generation, audience, stderr } = launch;
-        let options = Options {
+        let Launch { generation, recipients, stderr } = launch;
+        let options = ConnectionOptions {
             generation,
             max_in_flight: server.max_in_flight as usize,
             line_len_max: environment.max_response,
             grace: environment.cancel_grace,
             ids: (environment.ids)(),
-            audience,
+            recipients,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
         };
@@ -103,7 +102,7 @@ impl Run {
             let connection = connection.clone();
             let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
             ready.map_err(|error| match error {
-                ListError::Failed(Failure::Expired { .. }) => StartError::timed_out(setting),
+                ListError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
                 other => other.into(),
             })
         };
@@ -114,13 +113,13 @@ impl Run {
         match prepared {
             Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let (Some(End::Exited(_)), Endpoint::Process(process)) =
-                    (connection.end(), &endpoint)
+                if let (Some(CloseReason::Exited(_)), Endpoint::Process(process)) =
+                    (connection.close_reason(), &endpoint)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
-                    error = StartError::new(&exit, &exit);
+                    error = StartError::new(&exit.to_string(), &exit.to_string());
                 }
-                connection.close(&End::Stopped);
+                connection.close(&CloseReason::Stopped);
                 if !stop.is_cancelled() {
                     endpoint.terminate();
                 }
@@ -130,7 +129,7 @@ impl Run {
     }
 
     /// Waits until the run is over; says why.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> CloseReason {
         let connection = &self.ready.connection;
         tokio::select! {
             end = connection.closed() => end,
@@ -138,7 +137,7 @@ impl Run {
             // guard holds the pipe; nobody must wait for that.
             exit = self.endpoint.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&End::Exited(exit));
+                    connection.close(&CloseReason::Exited(exit.to_string()));
                 }
                 connection.closed().await
             }
@@ -155,14 +154,14 @@ impl Run {
 
     /// Gives up a server that is not alive: its calls fail, and it is told to end. [`Run::stop`]
     /// must follow.
-    pub fn give_up(&self, end: &End) {
+    pub fn give_up(&self, end: &CloseReason) {
         self.ready.connection.close(end);
         self.endpoint.terminate();
     }
 
     /// Ends the run: its calls fail, the process and all that it started are gone, and a server
     /// elsewhere has been told. Returns the last lines of standard error.
-    pub async fn stop(self, end: &End) -> Vec<String> {
+    pub async fn stop(self, end: &CloseReason) -> Vec<String> {
         self.ready.connection.close(end);
         self.endpoint.shut_down().await
     }
@@ -174,7 +173,7 @@ impl Endpoint {
         transport: &config::Transport,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
-        mut options: Options,
+        mut options: ConnectionOptions,
         stderr: StderrTail,
         deadline: Instant,
     ) -> Result<(Self, Arc<Connection>), StartError> {
@@ -212,17 +211,17 @@ impl Endpoint {
         let (greeting, setting) = match &server.transport {
             config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
             config::Transport::Http(upstream) => {
-                (http::greet(connection, upstream.init_timeout).await, "init_timeout")
+                (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
             }
         };
         greeting.map_err(|error| match error {
-            HandshakeError::Failed(Failure::Expired { .. }) => StartError::timed_out(setting),
+            HandshakeError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
             other => other.into(),
         })
     }
 
     /// Waits until the process has ended; says how.
-    async fn exited(&self) -> String {
+    async fn exited(&self) -> ExitReason {
         match self {
             Self::Process(process) => exited(process.exit()).await,
             Self::Http(_) => std::future::pending().await,
@@ -232,7 +231,7 @@ impl Endpoint {
     /// Does not wait until the process notices that its input is closed.
     fn terminate(&self) {
         if let Self::Process(process) = self {
-            process.tell_to_end();
+            process.terminate();
         }
     }
 
@@ -299,7 +298,7 @@ mod tests {
                 ..config::Server::new(Transport::Stdio(Program::default()))
             };
             let (secrets, environment) = (Arc::default(), environment());
-            let launch = Launch::only(Audience::new(id.clone(), None));
+            let launch = Launch::only(Recipients::new(id.clone(), None));
             let never = CancellationToken::new();
             let start = Run::start(&id, &server, &secrets, &environment, launch, &never);
             let started = timeout(Duration::from_secs(10), start).await.expect("it is given up");

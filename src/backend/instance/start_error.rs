@@ -5,7 +5,7 @@ use tokio::task::JoinError;
 use super::handshake::HandshakeError;
 use super::redaction::Redaction;
 use super::tools::ListError;
-use crate::backend::connection::in_flight::Failure;
+use crate::backend::connection::RequestError;
 use crate::backend::http;
 use crate::backend::stdio::process::SpawnError;
 
@@ -79,7 +79,7 @@ impl From<HandshakeError> for StartError {
         let (is_permanent, text) = (error.is_permanent(), error.to_string());
         match error {
             // The server's address is not for callers.
-            HandshakeError::Failed(Failure::Unreached { reason, detail }) => {
+            HandshakeError::Failed(RequestError::Unreached { reason, detail }) => {
                 Self::new(&reason, &detail)
             }
             HandshakeError::Failed(_) => Self::new(&text, &text).permanent(is_permanent),
@@ -93,7 +93,7 @@ impl From<ListError> for StartError {
     fn from(error: ListError) -> Self {
         let detail = error.to_string();
         match error {
-            ListError::Failed(Failure::Unreached { reason, detail }) => Self::new(&reason, &detail),
+            ListError::Failed(RequestError::Unreached { reason, detail }) => Self::new(&reason, &detail),
             ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
             _ => Self::new("its tools could not be listed", &detail),
         }

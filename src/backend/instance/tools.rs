@@ -11,10 +11,9 @@ use tokio::time::Instant;
 
 use super::handshake::describe;
 use crate::backend::Environment;
-use crate::backend::connection::Connection;
-use crate::backend::connection::in_flight::{Answer, Failure};
+use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::pins::Hash;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
@@ -116,7 +115,7 @@ pub struct ToolSet {
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     #[error("{}", describe(.0))]
-    Failed(Failure),
+    Failed(RequestError),
     #[error("it answered `tools/list` with an error: {message} (code {code})")]
     Refused { code: i64, message: String },
     #[error("its answer to `tools/list` does not follow the protocol: {0}")]
@@ -240,7 +239,7 @@ impl ToolSet {
         checks_headers: bool,
     ) -> Result<(Self, Option<String>), ListError> {
         let server = server.clone();
-        aside_if_long(page.len(), move || {
+        offload_if_long(page.len(), move || {
             let cursor = self.add_page(&page, &server, checks_headers)?;
             Ok((self, cursor))
         })

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::backend::Ready;
-use crate::backend::connection::in_flight::Failure;
-use crate::backend::connection::overdue::Doubt;
+use crate::backend::connection::RequestError;
+use crate::backend::connection::overdue::StuckEvidence;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A server that has not read its input for this long never will.
@@ -36,7 +36,7 @@ const STUCK_MAX: Duration = Duration::from_secs(30);
 /// time that calls usually have.
 pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> String {
     let connection = &ready.connection;
-    let pulse = connection.pulse();
+    let pulse = &connection.liveness;
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The doubt that a ping has answered.
@@ -49,14 +49,14 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
         if is_blocked(ready, usual) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
         }
-        let doubt = connection.pending().doubt(usual);
-        if let Some(Doubt { written, noted, is_confirmed: true }) = doubt
+        let doubt = connection.in_flight.stuck_evidence(usual);
+        if let Some(StuckEvidence { written, noted, is_confirmed: true }) = doubt
             && noted.elapsed() >= STUCK_MAX
         {
             return format!("it has answered no call for {} s", written.elapsed().as_secs());
         }
         let silent = pulse.silent_for();
-        let is_idle = silent >= PING_AFTER && connection.pending().is_idle();
+        let is_idle = silent >= PING_AFTER && connection.in_flight.is_idle();
         let is_doubtful = doubt.is_some_and(|doubt| is_overdue || answered != Some(doubt.noted));
         if is_idle || (is_doubtful && silent >= grace) {
             if !answers_ping(ready).await {
@@ -70,9 +70,9 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
 /// Whether it does not read its input, and cannot be at an earlier call. A server that has just
 /// answered is about to read on.
 fn is_blocked(ready: &Ready, usual: Duration) -> bool {
-    let pending = ready.connection.pending();
-    let Some((since, number)) = ready.connection.pulse().blocked_since() else { return false };
-    let since = pending.sign().map_or(since, |sign| sign.max(since));
+    let pending = &ready.connection.in_flight;
+    let Some((since, number)) = ready.connection.liveness.blocked_since() else { return false };
+    let since = pending.last_sign().map_or(since, |sign| sign.max(since));
     since.elapsed() >= BLOCKED_MAX && !pending.is_busy_before(number, usual)
 }
 
@@ -82,9 +82,9 @@ async fn answers_ping(ready: &Ready) -> bool {
     let before = Instant::now();
     match ready.connection.request(deadline, |id| ready.dialect.ping(id)).await {
         // A status is an answer, and a server that cannot be reached is replaced for that reason.
-        Ok(_) | Err(Failure::Http { .. } | Failure::Unreached { .. }) => true,
+        Ok(_) | Err(RequestError::Http { .. } | RequestError::Unreached { .. }) => true,
         // Anything else that it says meanwhile is a sign of life, too.
-        Err(_) => ready.connection.pulse().silent_for() < before.elapsed(),
+        Err(_) => ready.connection.liveness.silent_for() < before.elapsed(),
     }
 }
 

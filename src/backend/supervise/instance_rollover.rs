@@ -21,7 +21,7 @@ use super::health::failing;
 use super::recycle::due;
 use super::restart_policy::NextStart;
 use super::{InstanceSupervisor, ServingRun, StopReason};
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::Run;
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{Backend, State};
@@ -44,8 +44,8 @@ impl InstanceSupervisor {
         }
         self.may_drain_another().await;
         let why = due(&self.backend.config.recycle, serving).await;
-        if let Some(client) = &self.backend.audience.client {
-            while !client.end_if_nothing_is_asked() {
+        if let Some(client) = &self.backend.recipients.client {
+            while !client.end_if_no_request() {
                 sleep(LOOK_EVERY).await;
             }
         }
@@ -98,7 +98,7 @@ impl InstanceSupervisor {
         };
         if self.stop.is_cancelled() {
             if let Ok(run) = next {
-                run.stop(&End::Stopped).await;
+                run.stop(&CloseReason::Stopped).await;
             }
             self.stop(old.run).await;
             return Err(None);
@@ -145,7 +145,7 @@ impl InstanceSupervisor {
             end = drained(&self.backend, &old, usual + grace, &self.stop) => end,
             // A process that hangs answers none of its calls, however long the drain is.
             reason = failing(&old.run.ready, grace, usual), if is_process => {
-                let end = End::Exited(reason);
+                let end = CloseReason::Exited(reason);
                 old.run.give_up(&end);
                 end
             }
@@ -167,7 +167,7 @@ impl InstanceSupervisor {
     /// nothing of it.
     pub(super) fn disconnect(&self, serving: ServingRun, reason: &str) {
         let server = &self.backend.id;
-        match &self.backend.audience.client {
+        match &self.backend.recipients.client {
             Some(client) if serving.run.ready.dialect.version().era() == Era::Legacy => {
                 client.end();
                 tracing::warn!(
@@ -192,7 +192,7 @@ impl InstanceSupervisor {
         self.draining.spawn(async move {
             let within = backend.config.longest_call() + backend.environment.cancel_grace;
             drained(&backend, &serving, within, &halt).await;
-            Run::stop(serving.run, &End::Stopped).await;
+            Run::stop(serving.run, &CloseReason::Stopped).await;
         });
     }
 }
@@ -204,12 +204,12 @@ async fn drained(
     serving: &ServingRun,
     within: Duration,
     stop: &CancellationToken,
-) -> End {
+) -> CloseReason {
     tokio::select! {
-        _ = timeout(within, serving.load.drained()) => End::Stopped,
-        () = backend.drain_timed_out() => End::Stopped,
+        _ = timeout(within, serving.load.drained()) => CloseReason::Stopped,
+        () = backend.drain_timed_out() => CloseReason::Stopped,
         end = serving.run.ended() => end,
-        () = stop.cancelled() => End::Stopped,
+        () = stop.cancelled() => CloseReason::Stopped,
     }
 }
 

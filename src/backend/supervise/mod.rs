@@ -23,7 +23,7 @@ use self::health::failing;
 use self::restart_policy::{Failed, NextStart, RestartPolicy};
 use self::serving_run::{ServingRun, StopReason};
 use self::subscription_leader::keep_subscribed_to_one;
-use super::connection::in_flight::End;
+use super::connection::CloseReason;
 use super::instance::handshake::describe;
 use super::instance::measured::adapt;
 use super::instance::pool::{LastFailure, Load};
@@ -109,7 +109,7 @@ impl InstanceSupervisor {
             };
             let Some(next) = next else { return };
             // The server's memory of its one client is gone: the client has to begin again.
-            if self.backend.audience.client.as_ref().is_some_and(|client| client.has_ended()) {
+            if self.backend.recipients.client.as_ref().is_some_and(|client| client.has_ended()) {
                 return;
             }
             tokio::select! {
@@ -130,13 +130,13 @@ impl InstanceSupervisor {
         if self.generation > 1 {
             backend.metrics.restarts.inc();
         }
-        let audience = backend.audience.clone();
+        let recipients = backend.recipients.clone();
         let start = Run::start(
             &backend.id,
             &backend.config,
             &backend.secrets,
             &backend.environment,
-            Launch { generation: self.generation, audience, stderr },
+            Launch { generation: self.generation, recipients, stderr },
             &self.stop,
         );
         tokio::pin!(start);
@@ -198,7 +198,7 @@ impl InstanceSupervisor {
                 }
                 StopReason::Recycled(why) => {
                     let server = &self.backend.id;
-                    if self.backend.audience.client.is_some() {
+                    if self.backend.recipients.client.is_some() {
                         tracing::info!(
                             %server, %why,
                             "a session ends with its process of server `{server}`"
@@ -243,7 +243,7 @@ impl InstanceSupervisor {
     fn give_up(&self, run: &Run, reason: String) -> StopReason {
         match self.backend.config.transport {
             Transport::Stdio(_) => {
-                let end = End::Exited(reason);
+                let end = CloseReason::Exited(reason);
                 run.give_up(&end);
                 StopReason::Failed(end)
             }
@@ -267,14 +267,14 @@ impl InstanceSupervisor {
     async fn stop(&self, run: Run) {
         // Callers must know at once, however long it takes to clean up.
         self.set_state(State::Stopped);
-        run.stop(&End::Stopped).await;
+        run.stop(&CloseReason::Stopped).await;
         let server = &self.backend.id;
         tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
     }
 
     /// Cleans up after a run that has failed.
-    async fn clean_up(&self, run: Run, end: &End) {
-        if let Some(client) = &self.backend.audience.client {
+    async fn clean_up(&self, run: Run, end: &CloseReason) {
+        if let Some(client) = &self.backend.recipients.client {
             client.end();
         }
         let (server, reason) = (&self.backend.id, end.reason());

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
 use super::recycle::lifetime;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::pool::Load;
 use crate::backend::instance::run::Run;
 use crate::backend::{Backend, Ready};
@@ -39,7 +39,7 @@ impl ServingRun {
 pub(super) enum StopReason {
     Stopped,
     /// The run ended, or had to be ended.
-    Failed(End),
+    Failed(CloseReason),
     /// The connection is lost; calls in flight may go on.
     Disconnected(String),
     /// The run is well, and due for recycling.

@@ -19,14 +19,14 @@ use super::rpc::RpcError;
 use super::{McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
 use crate::http::rest::call::asked_timeout;
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::jsonrpc::rewrite::MemberChange;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
@@ -190,7 +190,7 @@ impl Listing {
         page: Bytes,
         kind: ListKind,
     ) -> Result<(Self, Option<String>), CallError> {
-        aside_if_long(page.len(), move || {
+        offload_if_long(page.len(), move || {
             let broken = || CallError::protocol("its list does not follow the protocol");
             let page = std::str::from_utf8(&page).expect("checked by the gateway");
             self.caching = self.caching.and(Caching::of(page));
@@ -286,8 +286,8 @@ impl Listing {
 fn renamed(item: &str, kind: ListKind, name: &str) -> Option<String> {
     let name = Value::from(name).to_string();
     let change = |member: &str, _: &RawValue| match member == kind.key() {
-        true => Change::Replace(Cow::Owned(name.clone())),
-        false => Change::Keep,
+        true => MemberChange::Replace(Cow::Owned(name.clone())),
+        false => MemberChange::Keep,
     };
     Some(Members::parse(item).ok()?.rewrite(change, &[]))
 }
@@ -296,7 +296,7 @@ fn renamed(item: &str, kind: ListKind, name: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
 
     #[test]
     fn only_a_long_page_is_offloaded() {
@@ -309,7 +309,7 @@ mod tests {
             };
             assert_eq!(list.items.len(), 1);
         };
-        assert!(!is_done_aside(read(LONG)));
-        assert!(is_done_aside(read(LONG + 1)));
+        assert!(!is_offloaded(read(LONG)));
+        assert!(is_offloaded(read(LONG + 1)));
     }
 }

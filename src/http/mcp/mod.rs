@@ -46,8 +46,8 @@ use self::rpc::RpcError;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
 pub(super) use self::stream::stream_quota::StreamQuota;
 use super::auth::Authenticated;
-use super::replicas::Relayed;
-use super::{Front, body};
+use super::replicas::Forwarded;
+use super::{AppState, body};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};
 use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
@@ -87,7 +87,7 @@ impl Scope {
 
 /// An authenticated HTTP request, with all that another replica needs to answer it.
 pub(super) struct HttpRequest {
-    app: Arc<Front>,
+    app: Arc<AppState>,
     caller: Caller,
     scope: Scope,
     method: Method,
@@ -111,10 +111,10 @@ struct McpRequest<'a> {
 }
 
 /// Rejects a path that names a server which does not exist for the caller.
-impl FromRequestParts<Arc<Front>> for HttpRequest {
+impl FromRequestParts<Arc<AppState>> for HttpRequest {
     type Rejection = CallError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<Front>) -> Result<Self, CallError> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, CallError> {
         let Authenticated(caller) = Authenticated::from_request_parts(parts, app).await?;
         let path = <Option<Path<String>>>::from_request_parts(parts, app).await;
         let scope = match path.map_err(|error| CallError::InvalidRequest(error.body_text()))? {
@@ -143,7 +143,7 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         return error.respond(Era::Modern, None);
     }
     let (limit, deadline) = (http.app.max_body, http.arrived + body::TIMEOUT);
-    http.body = match body::read_of(&http.caller, &http.headers, body, limit, deadline).await {
+    http.body = match body::read_for(&http.caller, &http.headers, body, limit, deadline).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
-use crate::backend::connection::call_notifications::Event;
+use crate::backend::connection::call_notifications::CallNotification;
 use crate::gateway::{CallError, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::{Change, with_first_member};
+use crate::protocol::jsonrpc::rewrite::{MemberChange, with_first_member};
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::ResultKind;
 use crate::protocol::mcp::{Era, RESOURCE_NOT_FOUND, meta, method};
@@ -34,19 +34,19 @@ pub(super) struct Translation {
 
 impl Translation {
     /// Returns a notification of the server's for the client, if the client asked for it.
-    pub(super) fn notification(&self, event: Event) -> Option<Bytes> {
+    pub(super) fn notification(&self, event: CallNotification) -> Option<Bytes> {
         match event {
-            Event::Progress(params) => {
+            CallNotification::Progress(params) => {
                 let token = self.progress_token.as_deref()?.get();
                 let params = text(&params);
                 // Ambiguous parameters, with a name that appears twice, are dropped.
                 let params = Members::parse(&params).ok()?;
-                let params = params.rewrite(|_, _| Change::Keep, &[(meta::PROGRESS_TOKEN, token)]);
+                let params = params.rewrite(|_, _| MemberChange::Keep, &[(meta::PROGRESS_TOKEN, token)]);
                 Some(rpc::notification(method::PROGRESS, &params))
             }
-            Event::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
-            Event::Message(message) => Some(message),
-            Event::Acknowledged(_) => None,
+            CallNotification::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
+            CallNotification::Message(message) => Some(message),
+            CallNotification::Acknowledged(_) => None,
         }
     }
 
@@ -104,7 +104,7 @@ impl Translation {
         let sealed = self.state.as_ref().and_then(|sealer| sealer.seal(&state));
         let sealed = sealed.ok_or_else(|| broken("its `requestState` is too long"))?;
         let sealed = Value::from(sealed).to_string();
-        Ok(Cow::Owned(members.rewrite(|_, _| Change::Keep, &[("requestState", &sealed)])))
+        Ok(Cow::Owned(members.rewrite(|_, _| MemberChange::Keep, &[("requestState", &sealed)])))
     }
 
     /// Replaces the legacy code of a missing resource for modern clients.
@@ -122,7 +122,7 @@ impl Translation {
 fn drop_members(object: &str, names: &[&str]) -> String {
     match Members::parse(object) {
         Ok(members) => members.rewrite(
-            |name, _| if names.contains(&name) { Change::Drop } else { Change::Keep },
+            |name, _| if names.contains(&name) { MemberChange::Drop } else { MemberChange::Keep },
             &[],
         ),
         Err(_) => object.to_owned(),

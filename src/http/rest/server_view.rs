@@ -8,7 +8,7 @@ use crate::backend::instance::pool;
 use crate::backend::{Backend, State};
 use crate::common::ids::SessionId;
 use crate::gateway::Caller;
-use crate::registry::{Own, Registry, Server};
+use crate::registry::{OwnedBackend, Registry, Server};
 
 /// The most processes shown of a server that has one for each tenant or session.
 const PROCESSES_MAX: usize = 100;
@@ -126,7 +126,7 @@ impl ServerView {
 
     pub(crate) fn for_operator(registry: &Registry, server: &Server) -> Self {
         let Some(backend) = server.shared() else {
-            let own = server.own();
+            let own = server.owned();
             let process_count = Some(own.len());
             let processes = select(own).iter().map(ProcessView::of).collect();
             return Self { process_count, processes, ..Self::without_process(server) };
@@ -151,8 +151,8 @@ impl ServerView {
     }
 
     fn of_backend(server: &Server, backend: &Backend) -> Self {
-        let instances = backend.copies();
-        let is_ready = |instance: &&pool::View| matches!(instance.state, State::Ready(_));
+        let instances = backend.instances();
+        let is_ready = |instance: &&pool::InstanceView| matches!(instance.state, State::Ready(_));
         let (version, era) = match backend.state() {
             State::Ready(ready) => {
                 let version = ready.dialect.version();
@@ -194,7 +194,7 @@ impl StateView {
     }
 
     fn of_backend(backend: &Backend) -> Self {
-        let (state, instances) = (backend.state(), backend.copies());
+        let (state, instances) = (backend.state(), backend.instances());
         let alike = instances.iter().filter(|it| it.state.as_str() == state.as_str());
         let since = alike.map(|it| it.since).min();
         Self { since, ..Self::of(&state) }.with_down(backend.down())
@@ -210,10 +210,10 @@ impl StateView {
 
 impl InstanceView {
     fn all(backend: &Backend) -> Vec<Self> {
-        backend.copies().iter().map(Self::of).collect()
+        backend.instances().iter().map(Self::of).collect()
     }
 
-    fn of(instance: &pool::View) -> Self {
+    fn of(instance: &pool::InstanceView) -> Self {
         let last_failure = instance.last_failure.as_ref().map(|failure| FailureView {
             at: failure.at,
             detail: failure.detail.to_string(),
@@ -232,7 +232,7 @@ impl InstanceView {
 }
 
 impl ProcessView {
-    fn of(own: &Own) -> Self {
+    fn of(own: &OwnedBackend) -> Self {
         Self {
             tenant: own.tenant.to_string(),
             session: own.session.as_ref().map(SessionId::short),
@@ -244,7 +244,7 @@ impl ProcessView {
 }
 
 /// Selects the processes to show: first those that are not ready or in a rollover, then by name.
-fn select(mut own: Vec<Own>) -> Vec<Own> {
+fn select(mut own: Vec<OwnedBackend>) -> Vec<OwnedBackend> {
     own.sort_by_cached_key(|own| {
         let is_well = matches!(own.backend.state(), State::Ready(_)) && own.replacement.is_none();
         (is_well, own.tenant.clone(), own.session.clone())

@@ -51,7 +51,7 @@ pub(crate) async fn show_server(
 /// Returns the viewer: a request that names its session sees the session's own processes.
 fn viewer<'a>(app: &AppState, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
     let token = headers.get(&SESSION_ID).and_then(|token| token.to_str().ok());
-    let session = token.and_then(|token| app.sessions.named(&caller.tenant.id, token));
+    let session = token.and_then(|token| app.sessions.id_in(&caller.tenant.id, token));
     Viewer { caller, session }
 }
 

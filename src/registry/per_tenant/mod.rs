@@ -26,7 +26,7 @@ use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
 use crate::backend::Backend;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
@@ -84,7 +84,7 @@ impl PerTenant {
             return Err(NoBackend::Stopped);
         }
         let sealed =
-            if self.names.is_empty() { None } else { self.vault.of(tenant, &self.group.id) };
+            if self.names.is_empty() { None } else { self.vault.sealed_set(tenant, &self.group.id) };
         if let Some(rollover) = table.get(tenant)
             && let Some(newest) = rollover.newest()
             && newest.generation == self.generation
@@ -126,9 +126,9 @@ impl PerTenant {
         let rollover = table.rollover(tenant);
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
         let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
-        let audience = Audience { changes: rollover.changes(&self.group.id), client: None };
+        let recipients = Recipients { changes: rollover.changes(&self.group.id), client: None };
         let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
-        let backend = Backend::new(id, config, environment, Arc::new(secrets), audience, stage);
+        let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
         let is_replaced = |it: &Process| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
         let blocking = rollover.all().filter(|it| match &kept {
             _ if is_exclusive(it.config(), &self.group.config) => true,
@@ -154,7 +154,7 @@ impl PerTenant {
 
     /// Whether a process of any configuration has the tenant's present secrets, and takes calls.
     fn serves(&self, process: &Process, tenant: &TenantId) -> bool {
-        process.serves(self.vault.of(tenant, &self.group.id).as_ref())
+        process.serves(self.vault.sealed_set(tenant, &self.group.id).as_ref())
     }
 
     /// Returns the backend that replaces the tenant's when it is ready.

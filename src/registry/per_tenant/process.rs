@@ -120,7 +120,7 @@ async fn retire_when_idle(tenant: &TenantId, process: &Process, table: &Mutex<Ta
             let is_current = table.current(tenant).is_none_or(|it| it.is(process));
             match backend.idle_since() {
                 Some(since) if since + idle_timeout > now => since + idle_timeout,
-                Some(_) if is_current && !backend.changes().is_heard() => {
+                Some(_) if is_current && !backend.changes().has_listeners() => {
                     process.retire();
                     break;
                 }
@@ -142,11 +142,11 @@ async fn retire_when_outdated(
     if process.names.is_empty() {
         return pending().await;
     }
-    let (server, mut moved) = (process.backend.id(), vault.moved());
+    let (server, mut moved) = (process.backend.id(), vault.changed());
     loop {
         {
             let _table = table.lock();
-            let now = vault.of(tenant, server);
+            let now = vault.sealed_set(tenant, server);
             if !SealedSet::is_same(process.sealed.as_ref(), now.as_ref(), &process.names) {
                 process.retire();
                 break;

@@ -12,11 +12,11 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
         let client = Arc::new(Sleeper::new(since));
-        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::new());
+        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::generate());
         let owner = SessionOwner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
-        let (secrets, audience) = (Arc::default(), Audience::new(id.clone(), None));
-        let backend = Backend::new(id, config, environment, secrets, audience, Stage::Active);
+        let (secrets, recipients) = (Arc::default(), Recipients::new(id.clone(), None));
+        let backend = Backend::new(id, config, environment, secrets, recipients, Stage::Active);
         (session, Process { owner, backend, stop: CancellationToken::new() })
     };
     all.iter().map(process).collect()
@@ -30,7 +30,7 @@ fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(St
     let has_room = evict_for(&processes, &TenantId::parse(tenant).unwrap(), max);
     let gone = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
-        let rested = process.owner.client.at_rest_since().unwrap().elapsed().as_secs();
+        let rested = process.owner.client.inactive_since().unwrap().elapsed().as_secs();
         (process.owner.tenant.to_string(), rested)
     });
     (has_room, gone.collect())

@@ -11,8 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::backend::Ready;
 use crate::backend::connection::call_notifications::{CallNotification, NotificationListener};
-use crate::backend::connection::{Answer, RequestError};
-use crate::common::ids::{CallId, TenantId};
+use crate::backend::connection::{Answer, NewCall, RequestError};
 use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 
@@ -40,11 +39,9 @@ impl ListenRequest {
         let failed = |failure| ListenError::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
-        let mut ticket = connection
-            .register(NewCall::gateway(deadline))
-            .map_err(failed)?;
         let (listener, mut events) = NotificationListener::new(None);
-        ticket.listen(listener);
+        let call = NewCall { listener: Some(listener), ..NewCall::gateway(deadline) };
+        let mut ticket = connection.register(call).map_err(failed)?;
         ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
         let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
         let event = tokio::select! {

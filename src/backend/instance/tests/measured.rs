@@ -41,12 +41,11 @@ impl Server {
     /// Makes a call; returns how long it waited for its turn.
     async fn call(&self, tenant: &str, tool: &str, takes: Duration) -> Duration {
         let (tenant, came) = (TenantId::parse(tenant).unwrap(), Instant::now());
-        let place = self.backend.queue.line_up(&tenant, 1, 0);
-        let mut permit = place.slot(takes, came + HOUR).await.unwrap();
+        let place = self.backend.queue.enqueue(&tenant, 1, 0);
+        let _permit = place.acquire(takes, came + HOUR).await.unwrap();
         let instance_permit = self.backend.instance_permit(None, came + HOUR).await.unwrap();
         let waited = came.elapsed();
         let measured = self.backend.measure(&instance_permit, tool);
-        permit.carry(instance_permit);
         let _turn = match &self.serial {
             Some(serial) => Some(serial.lock().await),
             None => None,

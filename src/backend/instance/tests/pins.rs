@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::*;
 use crate::backend::Environment;
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::Audience;
+use crate::backend::changes::recipients::Recipients;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::ProtocolVersion;
@@ -78,7 +78,7 @@ impl Scene {
 }
 
 fn run() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Audience::new(server(), None))
+    connect(PIPE_LEN, Recipients::new(server(), None))
 }
 
 fn names(tools: &ToolSet) -> Vec<&str> {
@@ -168,7 +168,7 @@ async fn a_run_that_is_over_no_longer_counts() {
     scene.list(&one, &mut peer, &[tool("a", ""), tool("b", "")]).await;
     scene.list(&other, &mut other_peer, &[tool("b", "other"), tool("c", "")]).await;
     assert_eq!((scene.pins().tools(&server()).len(), scene.held()), (2, 3));
-    one.close(&End::Stopped);
+    one.close(&CloseReason::Stopped);
     scene.pins().set_approved(&server(), approved(&[]));
     assert_eq!((scene.pins().tools(&server()).len(), scene.held()), (1, 2));
 }
@@ -178,9 +178,9 @@ async fn those_who_listen_hear_of_differences_only() {
     let scene = Scene::new();
     let listed = [tool("a", "")];
     scene.pins().set_approved(&server(), approved(&[]));
-    let audience = Audience::new(server(), None);
-    let changes: Arc<Changes> = audience.changes.clone();
-    let (connection, mut peer) = connect(PIPE_LEN, audience);
+    let recipients = Recipients::new(server(), None);
+    let changes: Arc<Changes> = recipients.changes.clone();
+    let (connection, mut peer) = connect(PIPE_LEN, recipients);
     scene.list(&connection, &mut peer, &listed).await;
     let mailbox = Arc::new(Mailbox::default());
     let tenant = TenantId::parse("a").unwrap();

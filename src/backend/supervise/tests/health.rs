@@ -8,12 +8,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::changes::audience::Audience;
-use crate::backend::connection::call_notifications::Listener;
-use crate::backend::connection::in_flight::Answer;
+use crate::backend::changes::recipients::Recipients;
+use crate::backend::connection::call_notifications::NotificationListener;
+use crate::backend::connection::{Answer, CallPermits, NewCall};
 use crate::backend::queue::Queue;
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
-use crate::common::ids::{CallId, ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::protocol::mcp::requests::{CallMeta, Dialect};
@@ -30,7 +30,7 @@ struct Watched {
 
 fn watch(pipe_len: usize) -> Watched {
     let id = ServerId::parse("test").unwrap();
-    let (connection, peer) = connect(pipe_len, Audience::new(id, None));
+    let (connection, peer) = connect(pipe_len, Recipients::new(id, None));
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);
@@ -41,12 +41,12 @@ fn watch(pipe_len: usize) -> Watched {
 
 impl Watched {
     /// A tenant calls with arguments of this length.
-    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+    async fn call(&self, len: usize, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
         self.call_as("one", len, time).await
     }
 
     /// Another tenant does, with short ones.
-    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, Failure>> {
+    async fn another_calls(&self, time: Duration) -> JoinHandle<Result<Answer, RequestError>> {
         self.call_as("another", 1, time).await
     }
 
@@ -55,14 +55,15 @@ impl Watched {
         tenant: &str,
         len: usize,
         time: Duration,
-    ) -> JoinHandle<Result<Answer, Failure>> {
+    ) -> JoinHandle<Result<Answer, RequestError>> {
         let arguments = RawObject::parse(json!({"a": "x".repeat(len)}).to_string().into()).unwrap();
         let (tenant, deadline) = (TenantId::parse(tenant).unwrap(), Instant::now() + time);
         let permit =
-            self.queue.line_up(&tenant, 1, 0).slot(Duration::ZERO, deadline).await.unwrap();
+            self.queue.enqueue(&tenant, 1, 0).acquire(Duration::ZERO, deadline).await.unwrap();
         let connection = &self.ready.connection;
-        let mut ticket =
-            connection.register(tenant, CallId::new(), deadline, Some(permit)).unwrap();
+        let permits = Some(CallPermits::for_test(permit).await);
+        let call = NewCall { tenant, permits, ..NewCall::gateway(deadline) };
+        let mut ticket = connection.register(call).unwrap();
         let meta = CallMeta::default();
         let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
         ticket.send(frame).unwrap();
@@ -107,9 +108,9 @@ async fn an_idle_server_that_gives_no_sign_of_life_has_failed() {
 async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
-    let mut ticket =
-        connection.register(TenantId::gateway(), CallId::new(), deadline, None).unwrap();
-    ticket.listen(Listener::new(None).0);
+    let listener = Some(NotificationListener::new(None).0);
+    let call = NewCall { listener, ..NewCall::gateway(deadline) };
+    let mut ticket = connection.register(call).unwrap();
     ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
     let ping = timeout(2 * PING_AFTER, watched.peer.receive()).await.expect("it is asked");

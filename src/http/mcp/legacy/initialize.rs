@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{end_session, in_session};
 use crate::gateway::CallError;
-use crate::http::Front;
+use crate::http::AppState;
 use crate::http::mcp::endpoint_info::EndpointInfo;
 use crate::http::mcp::forward::supported_capabilities;
 use crate::http::mcp::rpc::{self, RpcError};
@@ -49,7 +49,7 @@ pub(super) async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>
 /// Ends a session that its client never learns of, because opening it fails or the client
 /// disconnects. Nobody else would end the session's processes.
 struct OpeningSession<'a> {
-    app: &'a Front,
+    app: &'a AppState,
     session: &'a Session,
     is_known: bool,
 }

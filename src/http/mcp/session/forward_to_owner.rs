@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::sessions::KEEP_ALIVE_EVERY;
 use super::{OwnerReplica, Session};
-use crate::cluster::{Letter, Peer, Replicas, SendError, end_to_end};
+use crate::cluster::{PeerRequest, Peer, Cluster, SendError, end_to_end};
 use crate::gateway::{CallError, Executed};
-use crate::http::Front;
+use crate::http::AppState;
 use crate::http::mcp::legacy::session_not_found;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::stream::relay_response::relay;
@@ -91,10 +91,10 @@ impl HttpRequest {
     /// waits for the replicas instead.
     pub(crate) async fn notify_replicas(&self, session: &Session) {
         let Some(cluster) = self.cluster() else { return };
-        match cluster.turn(&session.tenant) {
+        match cluster.notice_permit(&session.tenant) {
             Some(permit) => {
                 let others = cluster.others_and(self.remote_owner(session));
-                cluster.tell_later(permit, others, self.peer_request());
+                cluster.notify_in_background(permit, others, self.peer_request());
             }
             None => self.notify_and_wait(session, self.body.clone()).await,
         }
@@ -126,46 +126,46 @@ impl HttpRequest {
     async fn notify_and_wait(&self, session: &Session, body: Bytes) {
         if let Some(cluster) = self.cluster() {
             let others = cluster.others_and(self.remote_owner(session));
-            cluster.tell(&others, &Letter { body, ..self.peer_request() }).await;
+            cluster.notify(&others, &PeerRequest { body, ..self.peer_request() }).await;
         }
     }
 
     /// Returns keep-alives for the owner of a session, which would end a session that nobody uses.
     pub(crate) fn keep_alives(&self, owner: &Peer, session: &Arc<Session>) -> KeepAlives {
         let body = Bytes::from_static(PING.as_bytes());
-        let ping = Letter { body, ..self.peer_request() };
+        let ping = PeerRequest { body, ..self.peer_request() };
         KeepAlives { app: self.app.clone(), owner: owner.clone(), session: session.clone(), ping }
     }
 
-    fn cluster(&self) -> Option<&Arc<Replicas>> {
-        self.app.replicas.as_ref().filter(|_| !self.is_forwarded)
+    fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.app.cluster.as_ref().filter(|_| !self.is_forwarded)
     }
 
-    fn peer_request(&self) -> Letter {
+    fn peer_request(&self) -> PeerRequest {
         let path = match &self.scope {
             Scope::All => "/mcp".to_owned(),
             // The name of an existing server needs no escapes.
             Scope::One(server) => format!("/mcp/{server}"),
         };
         let (method, headers) = (self.method.clone(), end_to_end(&self.headers));
-        Letter { method, path, headers, body: self.body.clone() }
+        PeerRequest { method, path, headers, body: self.body.clone() }
     }
 }
 
 /// Tells the owner of a session that the session is used here.
 pub(crate) struct KeepAlives {
-    app: Arc<Front>,
+    app: Arc<AppState>,
     owner: Peer,
     session: Arc<Session>,
-    ping: Letter,
+    ping: PeerRequest,
 }
 
 impl KeepAlives {
     pub(crate) fn send_if_due(&self) {
-        let Some(cluster) = &self.app.replicas else { return };
-        let permit = || cluster.turn_for_use(&self.session.tenant);
+        let Some(cluster) = &self.app.cluster else { return };
+        let permit = || cluster.use_notice_permit(&self.session.tenant);
         if let Some(permit) = self.app.sessions.keep_alive_due(&self.session.id, permit) {
-            cluster.tell_later(permit, vec![self.owner.clone()], self.ping.clone());
+            cluster.notify_in_background(permit, vec![self.owner.clone()], self.ping.clone());
         }
     }
 

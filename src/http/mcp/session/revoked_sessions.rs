@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_number_is_bounded_and_tokens_that_expire_first_go_first() {
         let mut revoked = RevokedSessions::default();
-        let ids: Vec<_> = (0..REVOKED_MAX + 10).map(|_| SessionId::new()).collect();
+        let ids: Vec<_> = (0..REVOKED_MAX + 10).map(|_| SessionId::generate()).collect();
         // In any order.
         for (id, expires) in ids.iter().rev().zip((0..ids.len() as u64).rev()) {
             revoked.add(id, expires, 0);
@@ -76,9 +76,9 @@ mod tests {
     fn expired_tokens_are_forgotten_before_valid_ones() {
         let mut revoked = RevokedSessions::default();
         for n in 0..REVOKED_MAX as u64 {
-            revoked.add(&SessionId::new(), n, 0);
+            revoked.add(&SessionId::generate(), n, 0);
         }
-        let last = SessionId::new();
+        let last = SessionId::generate();
         revoked.add(&last, 1 << 20, 5000);
         assert_eq!((revoked.expires.len(), revoked.take_forgotten()), (REVOKED_MAX - 5000 + 1, 0));
         assert!(revoked.contains(&last));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_session_that_is_added_twice_counts_once() {
-        let (mut revoked, id) = (RevokedSessions::default(), SessionId::new());
+        let (mut revoked, id) = (RevokedSessions::default(), SessionId::generate());
         revoked.add(&id, 7, 0);
         revoked.add(&id, 9, 0);
         revoked.remove_expired(8);

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::revoked_sessions::RevokedSessions;
 use super::session_rate::SessionRate;
 use super::{OwnerReplica, Session};
-use crate::backend::changes::audience::Client;
-use crate::cluster::{Peer, Replicas};
+use crate::backend::changes::recipients::SessionClient;
+use crate::cluster::{Peer, Cluster};
 use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::http::mcp::Scope;
@@ -41,7 +41,7 @@ pub(crate) struct Sessions {
     sealer: Arc<Sealer>,
     /// Names this process in tokens.
     replica: String,
-    cluster: Option<Arc<Replicas>>,
+    cluster: Option<Arc<Cluster>>,
     rate: SessionRate,
     /// By the first byte of the id, so that callers do not share one lock.
     shards: [Mutex<Shard>; SHARDS],
@@ -86,7 +86,7 @@ impl<'a> SessionToken<'a> {
 }
 
 impl Sessions {
-    pub(crate) fn new(sealer: Arc<Sealer>, cluster: Option<Arc<Replicas>>) -> Self {
+    pub(crate) fn new(sealer: Arc<Sealer>, cluster: Option<Arc<Cluster>>) -> Self {
         let replica = match &cluster {
             Some(cluster) => cluster.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
@@ -106,7 +106,7 @@ impl Sessions {
         if !self.rate.admits(tenant) {
             return None;
         }
-        let (id, expires) = (SessionId::new(), now() + VALID_FOR.as_secs());
+        let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
         let token = SessionToken {
             id: *id.as_bytes(),
             expires,
@@ -191,7 +191,7 @@ impl Sessions {
         let cluster = self.cluster.as_ref()?;
         // The token is valid until the end of its last second.
         let expires = session.expires.saturating_add(1).saturating_mul(1000);
-        Some(cluster.note_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
+        Some(cluster.record_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
     }
 
     /// Returns the result of `permit` if the owner of a session is due for a keep-alive. Without a

@@ -10,14 +10,14 @@ use crate::backend::State;
 use crate::backend::changes::Changes;
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
-use crate::http::Front;
+use crate::http::AppState;
 use crate::http::mcp::{HttpRequest, Scope};
-use crate::registry::Source;
+use crate::registry::ChangeSource;
 
 /// The servers that an endpoint shows to a caller, kept current. Processes of the caller's session
 /// are not among them. Listening to a server does not start it.
 pub(crate) struct VisibleServers {
-    pub(crate) app: Arc<Front>,
+    pub(crate) app: Arc<AppState>,
     pub(crate) caller: Caller,
     pub(crate) scope: Scope,
     changed: watch::Receiver<u64>,
@@ -37,15 +37,15 @@ impl VisibleServers {
     }
 
     /// Returns the servers that were added since the last call; the first time, all of them.
-    pub(crate) fn added(&mut self) -> Vec<Source> {
+    pub(crate) fn added(&mut self) -> Vec<ChangeSource> {
         self.changed.borrow_and_update();
         let servers = self.app.gateway.servers(&self.caller);
         let shown = servers.filter(|server| self.scope.shows(server.id()));
         let tenant = &self.caller.tenant.id;
         let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
-        let of_now = |source: &Source| (source.changes.server().clone(), source.changes.clone());
+        let of_now = |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
         let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());
-        let is_known = |source: &Source| {
+        let is_known = |source: &ChangeSource| {
             let known = before.get(source.changes.server());
             known.is_some_and(|known| Arc::ptr_eq(known, &source.changes))
         };
@@ -68,6 +68,6 @@ impl VisibleServers {
 }
 
 /// Returns whether a server is ready already, so that it will not announce its lists any more.
-pub(crate) fn is_ready(source: &Source) -> bool {
+pub(crate) fn is_ready(source: &ChangeSource) -> bool {
     source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), State::Ready(_)))
 }

@@ -133,7 +133,7 @@ async fn a_session_ends_in_its_owner_and_is_forgotten_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn the_owner_of_a_session_is_sent_keep_alives_at_intervals() {
     let sessions = sessions();
-    let (one, other) = (SessionId::new(), SessionId::new());
+    let (one, other) = (SessionId::generate(), SessionId::generate());
     let is_due = |id: &SessionId| sessions.keep_alive_due(id, || Some(())).is_some();
     assert!(is_due(&one) && is_due(&other));
     assert!(!is_due(&one));
