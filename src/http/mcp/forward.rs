@@ -35,7 +35,7 @@ pub(super) struct ForwardedCall {
     pub(super) call: Call,
     pub(super) translation: Translation,
     /// The server's notifications during the call, if the client takes any.
-    pub(super) events: Option<Events>,
+    pub(super) notifications: Option<Events>,
 }
 
 impl ForwardedCall {
@@ -78,7 +78,7 @@ impl ForwardedCall {
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
-        let (listener, events) = listens.then(|| Listener::new(min_level)).unzip();
+        let (listener, notifications) = listens.then(|| Listener::new(min_level)).unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
@@ -116,7 +116,7 @@ impl ForwardedCall {
             deadline: http.arrived + timeout,
             deadline_max: max_timeout.map(|max| http.arrived + max),
         };
-        Ok(Self { call, translation, events })
+        Ok(Self { call, translation, notifications })
     }
 }
 

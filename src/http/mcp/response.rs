@@ -31,7 +31,7 @@ type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 struct RpcResponse {
     status: StatusCode,
     message: Bytes,
-    rates: Standing,
+    rate_status: Standing,
     attempts: u32,
 }
 
@@ -39,7 +39,7 @@ struct RpcResponse {
 pub(super) struct CallResponse {
     /// `None` once the call has ended.
     running: Option<Running>,
-    events: Events,
+    notifications: Events,
     /// The outcome of `running`.
     response: Option<RpcResponse>,
     translation: Arc<Translation>,
@@ -57,14 +57,14 @@ enum Step {
 impl CallResponse {
     pub(super) fn new(
         outcome: impl Future<Output = Option<Result<Reply, CallError>>> + Send + 'static,
-        events: Events,
+        notifications: Events,
         translation: Translation,
     ) -> Self {
         let translation = Arc::new(translation);
         let translating = translation.clone();
         let running = async move { Some(RpcResponse::new(translating, outcome.await?).await) };
         let running: Option<Running> = Some(Box::pin(running));
-        Self { running, events, response: None, translation, first: None, is_over: false }
+        Self { running, notifications, response: None, translation, first: None, is_over: false }
     }
 
     /// Responds with JSON if the result comes first, and with a stream otherwise. So nobody has to
@@ -85,7 +85,7 @@ impl CallResponse {
             let event = match &mut self.running {
                 Some(running) => tokio::select! {
                     biased;
-                    Some(event) = self.events.recv() => event,
+                    Some(event) = self.notifications.recv() => event,
                     response = running => {
                         self.response = response;
                         self.running = None;
@@ -93,7 +93,7 @@ impl CallResponse {
                     }
                 },
                 // All notifications before the response have been received already.
-                None => match self.events.try_recv() {
+                None => match self.notifications.try_recv() {
                     Some(event) => event,
                     None => return Step::End(self.response.take()),
                 },
@@ -141,18 +141,18 @@ fn with_call_id(mut response: Response<Body>, call: CallId) -> Response<Body> {
 impl RpcResponse {
     /// Translates an outcome. A long result is offloaded.
     async fn new(translation: Arc<Translation>, outcome: Result<Reply, CallError>) -> Self {
-        let (rates, attempts, len) = match &outcome {
+        let (rate_status, attempts, len) = match &outcome {
             Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
             Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
         };
         let (status, message) = aside_if_long(len, move || translation.response(outcome)).await;
-        Self { status, message, rates, attempts }
+        Self { status, message, rate_status, attempts }
     }
 
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
-        rate_headers(response.headers_mut(), &self.rates);
+        rate_headers(response.headers_mut(), &self.rate_status);
         response
     }
 }

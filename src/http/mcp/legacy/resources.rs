@@ -29,9 +29,9 @@ pub(super) async fn subscribe(
     let server = backend.id().as_str();
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
-    let rates = admitted.map_err(CallError::from)?;
+    let rate_status = admitted.map_err(CallError::from)?;
     let watched = watch(request, session, &backend, &uri, deadline).await;
-    watched.map_err(|error| error.with_rates(rates))
+    watched.map_err(|error| error.with_rate_status(rate_status))
 }
 
 async fn watch(

@@ -71,9 +71,9 @@ pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, R
         let is_visible = request.http.app.gateway.server(request.caller, server).is_ok();
         is_visible && request.caller.tenant.may_use_all_of(server)
     });
-    let (_admission, rates) = admit(request, &resources).await?;
+    let (_admission, rate_status) = admit(request, &resources).await?;
     let opened = open_stream(request, filter, resources).await;
-    opened.map_err(|error| error.with_rates(rates))
+    opened.map_err(|error| error.with_rate_status(rate_status))
 }
 
 fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
@@ -101,11 +101,11 @@ async fn admit(
     if servers.is_empty() {
         servers.push(request.http.scope.server().unwrap_or_default());
     }
-    let mut rates = Standing::default();
+    let mut rate_status = Standing::default();
     for server in servers {
-        rates = limits.admit(&mut admission, server, None).await?;
+        rate_status = limits.admit(&mut admission, server, None).await?;
     }
-    Ok((admission, rates))
+    Ok((admission, rate_status))
 }
 
 async fn open_stream(
@@ -130,8 +130,8 @@ async fn open_stream(
     // A client that is told that it listens must not miss a change from then on.
     let settled = sources.iter().filter(|source| is_ready(source)).map(|source| {
         let server = source.changes.server();
-        let settled = subscriptions[server].settled(http.arrived + ACCEPT_WAIT);
-        async move { (server, settled.await) }
+        let subscription = &subscriptions[server];
+        async move { (server, subscription.settled(http.arrived + ACCEPT_WAIT).await) }
     });
     for (by, refused) in join_all(settled).await {
         accepted.resources.retain(|(server, uri)| server != by || !refused.contains(uri));
@@ -280,7 +280,8 @@ impl sse::MessageSource for ListenStream {
                 stays_open = self.servers.changed() => if !stays_open {
                     self.is_over = true;
                     let id = self.changes.subscription_id.as_deref()?;
-                    let result = format!("{{\"resultType\":\"complete\",{}}}", subscription_meta(id));
+                    let meta = subscription_meta(id);
+                    let result = format!("{{\"resultType\":\"complete\",{meta}}}");
                     return Some(rpc::result(id, &result));
                 },
                 message = self.changes.next() => return Some(message),

@@ -18,7 +18,7 @@ use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
 use crate::protocol::mcp::{LogLevel, method};
 
 /// The most requests of servers that may wait for one client.
-pub(super) const QUESTIONS_MAX: usize = 64;
+pub(super) const SERVER_REQUESTS_MAX: usize = 64;
 
 impl Session {
     /// Ends the session if it may end. A request that starts after this sees that it has ended.
@@ -63,7 +63,7 @@ impl Client for Session {
 
     fn at_rest_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        state.is_at_rest().then_some(state.last_used)
+        state.is_inactive().then_some(state.last_used)
     }
 
     fn end(&self) {
@@ -71,31 +71,31 @@ impl Client for Session {
     }
 
     fn end_if_at_rest(&self) -> bool {
-        self.end_if(SessionState::is_at_rest)
+        self.end_if(SessionState::is_inactive)
     }
 
     fn end_if_nothing_is_asked(&self) -> bool {
         self.end_if(|state| state.open_requests == 0 && state.running.is_empty())
     }
 
-    fn ask(&self, question: Question) {
-        let Question { connection, id, method, params } = question;
+    fn ask(&self, request: Question) {
+        let Question { connection, id, method, params } = request;
         let params = text(params.as_ref());
         let mut state = self.state.lock();
-        // Questions of processes that have exited wait for nothing.
-        state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
+        // Requests of processes that have exited need no response.
+        state.server_requests.retain(|_, (asker, _)| asker.strong_count() > 0);
         let number = state.next_number();
         let message = Frame::request(number, &method, &[&params]).into_bytes();
-        let is_asked =
-            state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
+        let is_asked = state.server_requests.len() < SERVER_REQUESTS_MAX
+            && state.deliver(&Bytes::from(message));
         if is_asked {
-            state.questions.insert(number, (connection, id));
+            state.server_requests.insert(number, (connection, id));
             return;
         }
         drop(state);
         if let Some(connection) = connection.upgrade() {
             let why =
-                "the client cannot be asked: it has no stream open, or too many questions already";
+                "the client cannot be asked: it has no open stream, or too many requests wait";
             connection.notify(Frame::error(Some(&id), INTERNAL_ERROR, why, None));
         }
     }
@@ -105,10 +105,13 @@ impl Client for Session {
         let is_same = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
         };
-        let number =
-            state.questions.iter().find(|(_, asked)| is_same(asked)).map(|(number, _)| *number);
+        let number = state
+            .server_requests
+            .iter()
+            .find(|(_, asked)| is_same(asked))
+            .map(|(number, _)| *number);
         let Some(number) = number else { return };
-        state.questions.remove(&number);
+        state.server_requests.remove(&number);
         let params = format!("{{\"requestId\":{number}}}");
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }

@@ -1,7 +1,7 @@
 //! One session of a legacy client: what must be remembered of it between its requests.
 //!
 //! Most of a session is in its token ([`sessions`]). Its state here belongs to this process:
-//! requests that may be cancelled, streams, subscriptions, and questions of servers to the client.
+//! requests that may be cancelled, streams, subscriptions, and requests of servers to the client.
 
 mod client;
 pub(crate) mod forward_to_owner;
@@ -75,7 +75,7 @@ struct SessionState {
     session_stream: Option<(u64, Listener)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     /// Requests of the session's own servers: who asked, under which id.
-    questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
+    server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
     last_number: u64,
     /// HTTP requests that are being handled.
     open_requests: usize,
@@ -182,12 +182,12 @@ impl Session {
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
     ) -> Result<(OpenStream, Events), CallError> {
-        let (listener, events) = Listener::new(None);
+        let (listener, notifications) = Listener::new(None);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();
         state.session_stream = Some((number, listener));
-        Ok((OpenStream { session: self.clone(), number }, events))
+        Ok((OpenStream { session: self.clone(), number }, notifications))
     }
 
     /// Subscribes to a server's changes: to these lists, and to the resources that are watched.
@@ -226,11 +226,11 @@ impl Session {
         self.state.lock().subscriptions.retain(|server, _| is_visible(server));
     }
 
-    /// Sends the client's response to the server that asked. A response to no question is ignored.
+    /// Sends the client's response to the server that asked. A response to no request is ignored.
     pub(crate) fn respond_to_server(&self, id: &RawValue, response: Result<&RawValue, &RawValue>) {
         let number = id.get().parse().ok();
-        let question = number.and_then(|it: u64| self.state.lock().questions.remove(&it));
-        if let Some((connection, id)) = question
+        let request = number.and_then(|it: u64| self.state.lock().server_requests.remove(&it));
+        if let Some((connection, id)) = request
             && let Some(connection) = connection.upgrade()
         {
             connection.notify(Frame::answer(&id, response));
@@ -247,7 +247,7 @@ impl SessionState {
             request_streams: Vec::new(),
             session_stream: None,
             subscriptions: HashMap::new(),
-            questions: HashMap::new(),
+            server_requests: HashMap::new(),
             last_number: 0,
             open_requests: 0,
             last_used: Instant::now(),
@@ -272,10 +272,10 @@ impl SessionState {
     }
 
     /// Returns whether nothing is under way: no request, even if nobody waits for it, no stream,
-    /// and no question that the client may answer.
-    fn is_at_rest(&self) -> bool {
-        let has_question = || self.questions.values().any(|(asker, _)| asker.strong_count() > 0);
-        !self.is_busy() && self.running.is_empty() && !has_question()
+    /// and no request of a server that the client may answer.
+    fn is_inactive(&self) -> bool {
+        let is_asked = || self.server_requests.values().any(|(asker, _)| asker.strong_count() > 0);
+        !self.is_busy() && self.running.is_empty() && !is_asked()
     }
 
     /// Sends a message on one stream of the client's: that of its newest request with room, else
