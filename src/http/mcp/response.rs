@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use super::rpc;
 use super::stream::sse;
 use super::translate::Translation;
-use crate::backend::connection::call_notifications::CallNotifications;
+use crate::backend::connection::call_notifications::Events;
 use crate::common::ids::CallId;
-use crate::common::offload::offload_if_long;
+use crate::common::offload::aside_if_long;
 use crate::gateway::{CallError, Reply};
-use crate::http::headers::add_rate_status;
-use crate::http::headers::{ATTEMPTS, CALL_ID, call_id_value};
-use crate::tenants::limits::RateStatus;
+use crate::http::error::rate_headers;
+use crate::http::rest::call::{ATTEMPTS, CALL_ID, call_id_value};
+use crate::tenants::limits::Standing;
 
 /// How long a response may be silent before it becomes a stream, which has keep-alives. Otherwise
 /// proxies may take the connection for dead.
@@ -31,7 +31,7 @@ type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 struct RpcResponse {
     status: StatusCode,
     message: Bytes,
-    rates: RateStatus,
+    rate_status: Standing,
     attempts: u32,
 }
 
@@ -39,7 +39,7 @@ struct RpcResponse {
 pub(super) struct CallResponse {
     /// `None` once the call has ended.
     running: Option<Running>,
-    events: CallNotifications,
+    notifications: Events,
     /// The outcome of `running`.
     response: Option<RpcResponse>,
     translation: Arc<Translation>,
@@ -57,14 +57,14 @@ enum Step {
 impl CallResponse {
     pub(super) fn new(
         outcome: impl Future<Output = Option<Result<Reply, CallError>>> + Send + 'static,
-        events: CallNotifications,
+        notifications: Events,
         translation: Translation,
     ) -> Self {
         let translation = Arc::new(translation);
         let translating = translation.clone();
         let running = async move { Some(RpcResponse::new(translating, outcome.await?).await) };
         let running: Option<Running> = Some(Box::pin(running));
-        Self { running, events, response: None, translation, first: None, is_over: false }
+        Self { running, notifications, response: None, translation, first: None, is_over: false }
     }
 
     /// Responds with JSON if the result comes first, and with a stream otherwise. So nobody has to
@@ -85,7 +85,7 @@ impl CallResponse {
             let event = match &mut self.running {
                 Some(running) => tokio::select! {
                     biased;
-                    Some(event) = self.events.recv() => event,
+                    Some(event) = self.notifications.recv() => event,
                     response = running => {
                         self.response = response;
                         self.running = None;
@@ -93,7 +93,7 @@ impl CallResponse {
                     }
                 },
                 // All notifications before the response have been received already.
-                None => match self.events.try_recv() {
+                None => match self.notifications.try_recv() {
                     Some(event) => event,
                     None => return Step::End(self.response.take()),
                 },
@@ -141,18 +141,18 @@ fn with_call_id(mut response: Response<Body>, call: CallId) -> Response<Body> {
 impl RpcResponse {
     /// Translates an outcome. A long result is offloaded.
     async fn new(translation: Arc<Translation>, outcome: Result<Reply, CallError>) -> Self {
-        let (rates, attempts, len) = match &outcome {
-            Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
-            Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
+        let (rate_status, attempts, len) = match &outcome {
+            Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
+            Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = offload_if_long(len, move || translation.response(outcome)).await;
-        Self { status, message, rates, attempts }
+        let (status, message) = aside_if_long(len, move || translation.response(outcome)).await;
+        Self { status, message, rate_status, attempts }
     }
 
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
-        add_rate_status(response.headers_mut(), &self.rates);
+        rate_headers(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_offloaded;
+    use crate::common::offload::testing::is_done_aside;
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
@@ -179,7 +179,7 @@ mod tests {
                 era: Era::Modern,
                 queue: Duration::ZERO,
                 backend: Duration::ZERO,
-                rate_status: RateStatus::default(),
+                standing: Standing::default(),
                 attempts: 1,
             };
             let translation = Translation {
@@ -194,7 +194,7 @@ mod tests {
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();
             assert_eq!(message["result"], serde_json::json!({"a": fill}));
         };
-        assert!(!is_offloaded(answer(LONG)));
-        assert!(is_offloaded(answer(LONG + 1)));
+        assert!(!is_done_aside(answer(LONG)));
+        assert!(is_done_aside(answer(LONG + 1)));
     }
 }

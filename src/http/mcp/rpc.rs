@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::gateway::CallError;
-use crate::http::error::status_of;
-use crate::http::headers::add_rate_status;
+use crate::http::error::{rate_headers, status_of};
 use crate::protocol::jsonrpc::{
     Frame, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
 };
@@ -17,7 +16,7 @@ use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{
     Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
 };
-use crate::tenants::limits::RateStatus;
+use crate::tenants::limits::Standing;
 
 /// A JSON-RPC error for a client of either era.
 #[derive(Debug)]
@@ -30,13 +29,13 @@ pub(crate) struct RpcError {
     /// Applies to modern clients only, where the code does not decide the status.
     modern_status: Option<StatusCode>,
     /// Sent as headers.
-    rates: RateStatus,
+    rate_status: Standing,
 }
 
 impl RpcError {
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        let (message, rates) = (message.into(), RateStatus::default());
-        Self { code, message, data: None, status: None, modern_status: None, rates }
+        let (message, rate_status) = (message.into(), Standing::default());
+        Self { code, message, data: None, status: None, modern_status: None, rate_status }
     }
 
     pub(super) fn invalid_request(status: StatusCode, message: &str) -> Self {
@@ -61,8 +60,8 @@ impl RpcError {
         Self { modern_status: Some(status), ..self }
     }
 
-    pub(super) fn with_rates(self, rates: RateStatus) -> Self {
-        Self { rates, ..self }
+    pub(super) fn with_rate_status(self, rate_status: Standing) -> Self {
+        Self { rate_status, ..self }
     }
 
     /// Returns the message as JSON. Without a readable id, JSON-RPC requires `null`.
@@ -102,7 +101,7 @@ impl RpcError {
 
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
-        add_rate_status(response.headers_mut(), &self.rates);
+        rate_headers(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -135,11 +134,15 @@ impl From<CallError> for RpcError {
         // These are of all attempts; the message is of the last.
         let (attempts, executed) = (error.attempts(), error.executed());
         let is_retryable = error.is_retryable();
-        let rates = error.rate_status().cloned().unwrap_or_default();
+        let rate_status = error.standing().cloned().unwrap_or_default();
         let error = match error.into_last() {
             // The server's own error reaches the client unchanged.
             CallError::Backend(error) => {
-                return Self { data: error.data, rates, ..Self::new(error.code, error.message) };
+                return Self {
+                    data: error.data,
+                    rate_status,
+                    ..Self::new(error.code, error.message)
+                };
             }
             error => error,
         };
@@ -164,7 +167,7 @@ impl From<CallError> for RpcError {
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
         }
-        Self::new(code, error.to_string()).with_data(&data).with_rates(rates)
+        Self::new(code, error.to_string()).with_data(&data).with_rate_status(rate_status)
     }
 }
 

@@ -27,16 +27,16 @@ use super::session::forward_to_owner::{KeepAlives, PROMPT};
 use super::session::sessions::SessionInUse;
 use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
-use crate::backend::changes::recipients::SessionClient;
+use crate::backend::changes::audience::Client;
 use crate::backend::{Backend, State};
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
-use crate::http::AppState;
+use crate::http::Front;
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, LogLevel, method};
-use crate::registry::{SessionOwner, Server};
+use crate::registry::{Owner, Server};
 
 /// How long a call goes on after its client has disconnected.
 const ABANDONED_MAX: Duration = Duration::from_secs(60);
@@ -102,7 +102,7 @@ pub(super) fn session_not_found() -> RpcError {
 /// own.
 fn in_session(caller: &Caller, session: &Arc<Session>) -> Caller {
     let tenant = caller.tenant.id.clone();
-    let owner = SessionOwner { tenant, session: session.id.clone(), client: session.clone() };
+    let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_owned_here().then_some(owner), ..caller.clone() }
 }
 
@@ -141,7 +141,7 @@ async fn forward(
 ) -> Result<Response<Body>, RpcError> {
     let http = request.http;
     let forwarded = ForwardedCall::read(request, method, session.log_level())?;
-    let ForwardedCall { call, translation, events } = forwarded;
+    let ForwardedCall { call, translation, notifications } = forwarded;
     let mut keep_alives = None;
     if let Some(owner) = http.remote_owner(session) {
         if is_per_session(request, &call.server) {
@@ -151,7 +151,7 @@ async fn forward(
         keep_alives = Some(http.keep_alives(owner, session));
     }
     check_process(request, session, &call.server)?;
-    let (id, events) = (call.id, events.expect("legacy calls have a listener"));
+    let (id, notifications) = (call.id, notifications.expect("legacy calls have a listener"));
     let cancelled = CancellationToken::new();
     let running = session.register(request.id, call.listener.clone(), cancelled.clone());
     let (app, caller) = (http.app.clone(), request.caller.clone());
@@ -174,7 +174,7 @@ async fn forward(
         let _ = done.send(outcome);
     });
     let outcome = async { outcome.await.unwrap_or(None) };
-    match CallResponse::new(outcome, events, translation).respond(id).await {
+    match CallResponse::new(outcome, notifications, translation).respond(id).await {
         Some(response) => Ok(response),
         None if session.has_ended() => {
             let reason = "its session has ended".to_owned();
@@ -214,7 +214,7 @@ async fn set_log_level(
         return Err(ParamsError::WrongType { at: "params.level".into(), expected }.into());
     };
     let kept = session.set_log_level(level, &http.app.stream_quota);
-    kept.map_err(|error| with_rates(error, caller))?;
+    kept.map_err(|error| with_rate_status(error, caller))?;
     http.notify_log_level(session, level).await;
     for backend in own_backends(http, session) {
         let params = format!(",\"level\":\"{}\"", level.as_str());
@@ -315,12 +315,12 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-fn end_session(app: &AppState, session: &Session) {
+fn end_session(app: &Front, session: &Session) {
     app.sessions.end(session);
     app.gateway.registry().end_session(&session.id);
 }
 
 /// Adds the tenant's rates to an error about what is no call.
-fn with_rates(error: CallError, caller: &Caller) -> RpcError {
-    RpcError::from(error).with_rates(caller.tenant.limits.rate_status())
+fn with_rate_status(error: CallError, caller: &Caller) -> RpcError {
+    RpcError::from(error).with_rate_status(caller.tenant.limits.standing())
 }

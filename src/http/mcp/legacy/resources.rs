@@ -14,7 +14,7 @@ use crate::http::mcp::session::Session;
 use crate::http::mcp::{McpRequest, Scope};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
-use crate::registry::BackendRef;
+use crate::registry::Lease;
 
 /// Watches a resource. Counts as a call: it makes the server work as much as one.
 pub(super) async fn subscribe(
@@ -23,21 +23,21 @@ pub(super) async fn subscribe(
 ) -> Result<String, RpcError> {
     let (http, caller) = (request.http, request.caller);
     let limits = &caller.tenant.limits;
-    let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
+    let mut admission = limits.enter().await.map_err(CallError::from)?;
     let (backend, uri) = resource(request, session)?;
     let deadline = http.arrived + asked_timeout(&http.headers)?.unwrap_or(backend.timeout());
     let server = backend.id().as_str();
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
-    let rates = admitted.map_err(CallError::from)?;
+    let rate_status = admitted.map_err(CallError::from)?;
     let watched = watch(request, session, &backend, &uri, deadline).await;
-    watched.map_err(|error| error.with_rates(rates))
+    watched.map_err(|error| error.with_rate_status(rate_status))
 }
 
 async fn watch(
     request: &McpRequest<'_>,
     session: &Arc<Session>,
-    backend: &BackendRef,
+    backend: &Lease,
     uri: &str,
     deadline: Instant,
 ) -> Result<String, RpcError> {
@@ -62,7 +62,7 @@ pub(super) fn unsubscribe(
 }
 
 /// Returns the server of the resource that a request names, and the server's own URI for it.
-fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(BackendRef, String), RpcError> {
+fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(Lease, String), RpcError> {
     if !session.is_owned_here() {
         return Err(session_not_found());
     }

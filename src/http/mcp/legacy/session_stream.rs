@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{own_backends, session_not_found, with_rates};
-use crate::backend::changes::recipients::SessionClient;
+use super::{own_backends, session_not_found, with_rate_status};
+use crate::backend::changes::audience::Client;
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
+use crate::backend::connection::call_notifications::{Event, Events};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};
 use crate::http::mcp::HttpRequest;
@@ -20,7 +20,7 @@ use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,
-    events: CallNotifications,
+    notifications: Events,
     servers: VisibleServers,
     stream: OpenStream,
 }
@@ -42,10 +42,10 @@ impl SessionStream {
             subscribe_to_added(session, &mut servers)?;
             session.open_stream(quota)
         };
-        let (stream, events) = open().map_err(|error| with_rates(error, caller))?;
+        let (stream, notifications) = open().map_err(|error| with_rate_status(error, caller))?;
         let (mailbox, scope) = (session.mailbox.clone(), http.scope.clone());
         let changes = ChangeMessages { mailbox, scope, subscription_id: None };
-        Ok(Self { changes, events, servers, stream })
+        Ok(Self { changes, notifications, servers, stream })
     }
 }
 
@@ -77,8 +77,8 @@ impl sse::MessageSource for SessionStream {
                 stays_open = self.servers.changed() => if !stays_open { return None },
                 () = self.stream.session.ended() => return None,
                 // Closed when a newer stream has replaced this one, and gets the changes instead.
-                event = self.events.recv() => match event? {
-                    CallNotification::Message(message) => return Some(message),
+                event = self.notifications.recv() => match event? {
+                    Event::Message(message) => return Some(message),
                     _ => unreachable!("all others go to their own request"),
                 },
                 message = self.changes.next() => return Some(message),

@@ -29,8 +29,8 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
 use crate::protocol::mcp::{method, names};
-use crate::registry::ChangeSource;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::registry::Source;
+use crate::tenants::limits::{Admission, Standing};
 
 /// The most resources that one stream or session may watch.
 pub(crate) const WATCHED_MAX: usize = 1000;
@@ -71,9 +71,9 @@ pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, R
         let is_visible = request.http.app.gateway.server(request.caller, server).is_ok();
         is_visible && request.caller.tenant.may_use_all_of(server)
     });
-    let (_admission, rates) = admit(request, &resources).await?;
+    let (_admission, rate_status) = admit(request, &resources).await?;
     let opened = open_stream(request, filter, resources).await;
-    opened.map_err(|error| error.with_rates(rates))
+    opened.map_err(|error| error.with_rate_status(rate_status))
 }
 
 fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
@@ -94,18 +94,18 @@ fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
 async fn admit(
     request: &McpRequest<'_>,
     resources: &Resources,
-) -> Result<(Admission, RateStatus), CallError> {
+) -> Result<(Admission, Standing), CallError> {
     let limits = &request.caller.tenant.limits;
-    let mut admission = limits.admit_tenant().await?;
+    let mut admission = limits.enter().await?;
     let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
     if servers.is_empty() {
         servers.push(request.http.scope.server().unwrap_or_default());
     }
-    let mut rates = RateStatus::default();
+    let mut rate_status = Standing::default();
     for server in servers {
-        rates = limits.admit(&mut admission, server, None).await?;
+        rate_status = limits.admit(&mut admission, server, None).await?;
     }
-    Ok((admission, rates))
+    Ok((admission, rate_status))
 }
 
 async fn open_stream(
@@ -130,8 +130,8 @@ async fn open_stream(
     // A client that is told that it listens must not miss a change from then on.
     let settled = sources.iter().filter(|source| is_ready(source)).map(|source| {
         let server = source.changes.server();
-        let settled = subscriptions[server].settled(http.arrived + ACCEPT_WAIT);
-        async move { (server, settled.await) }
+        let subscription = &subscriptions[server];
+        async move { (server, subscription.settled(http.arrived + ACCEPT_WAIT).await) }
     });
     for (by, refused) in join_all(settled).await {
         accepted.resources.retain(|(server, uri)| server != by || !refused.contains(uri));
@@ -152,7 +152,7 @@ impl Filter {
     /// Subscribes a mailbox to the lists of a server that the client wants and may see.
     fn subscribe(
         &self,
-        source: &ChangeSource,
+        source: &Source,
         caller: &Caller,
         mailbox: &Arc<Mailbox>,
     ) -> (Lists, Subscription) {
@@ -179,7 +179,7 @@ impl Accepted {
     /// Adds what a server can report. A server that is not ready yet may be able to report all.
     fn add(
         &mut self,
-        source: &ChangeSource,
+        source: &Source,
         lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,
@@ -256,7 +256,7 @@ impl ListenStream {
             let (caller, mailbox) = (&self.servers.caller, &self.changes.mailbox);
             let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
             let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
+            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {
@@ -280,7 +280,8 @@ impl sse::MessageSource for ListenStream {
                 stays_open = self.servers.changed() => if !stays_open {
                     self.is_over = true;
                     let id = self.changes.subscription_id.as_deref()?;
-                    let result = format!("{{\"resultType\":\"complete\",{}}}", subscription_meta(id));
+                    let meta = subscription_meta(id);
+                    let result = format!("{{\"resultType\":\"complete\",{meta}}}");
                     return Some(rpc::result(id, &result));
                 },
                 message = self.changes.next() => return Some(message),

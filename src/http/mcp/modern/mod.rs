@@ -95,9 +95,10 @@ async fn forward(
     request: &McpRequest<'_>,
     method: &'static str,
 ) -> Result<Response<Body>, RpcError> {
-    let ForwardedCall { call, translation, events } = ForwardedCall::read(request, method, None)?;
+    let ForwardedCall { call, translation, notifications } =
+        ForwardedCall::read(request, method, None)?;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
-    let Some(events) = events else {
+    let Some(notifications) = notifications else {
         let outcome = app.gateway.call(caller, call).await;
         return Ok(respond_with_json(outcome, translation, id).await);
     };
@@ -107,6 +108,6 @@ async fn forward(
     let call = tokio::spawn(async move { app.gateway.call(&caller, call).await });
     let call = AbortOnDropHandle::new(call);
     let outcome = async { call.await.ok() };
-    let response = CallResponse::new(outcome, events, translation).respond(id).await;
+    let response = CallResponse::new(outcome, notifications, translation).respond(id).await;
     Ok(response.unwrap_or_else(sse::respond_empty))
 }

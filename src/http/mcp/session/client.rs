@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Session, SessionState, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::changes::recipients::{SessionClient, ServerRequest};
+use crate::backend::changes::audience::{Client, Question};
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::Connection;
 use crate::http::mcp::rpc;
@@ -18,7 +18,7 @@ use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
 use crate::protocol::mcp::{LogLevel, method};
 
 /// The most requests of servers that may wait for one client.
-pub(super) const QUESTIONS_MAX: usize = 64;
+pub(super) const SERVER_REQUESTS_MAX: usize = 64;
 
 impl Session {
     /// Ends the session if it may end. A request that starts after this sees that it has ended.
@@ -39,12 +39,12 @@ impl Session {
     }
 }
 
-impl SessionClient for Session {
+impl Client for Session {
     fn capabilities(&self) -> &str {
         &self.capabilities
     }
 
-    fn follow_changes(&self, changes: &Arc<Changes>) {
+    fn follow(&self, changes: &Arc<Changes>) {
         self.subscription(&mut self.state.lock(), changes, Lists::ALL);
     }
 
@@ -61,59 +61,62 @@ impl SessionClient for Session {
         (!state.is_busy()).then_some(state.last_used)
     }
 
-    fn inactive_since(&self) -> Option<Instant> {
+    fn at_rest_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        state.is_at_rest().then_some(state.last_used)
+        state.is_inactive().then_some(state.last_used)
     }
 
     fn end(&self) {
         self.end_if(|_| true);
     }
 
-    fn end_if_inactive(&self) -> bool {
-        self.end_if(SessionState::is_at_rest)
+    fn end_if_at_rest(&self) -> bool {
+        self.end_if(SessionState::is_inactive)
     }
 
-    fn end_if_no_request(&self) -> bool {
+    fn end_if_nothing_is_asked(&self) -> bool {
         self.end_if(|state| state.open_requests == 0 && state.running.is_empty())
     }
 
-    fn forward_request(&self, question: ServerRequest) {
-        let ServerRequest { connection, id, method, params } = question;
+    fn ask(&self, request: Question) {
+        let Question { connection, id, method, params } = request;
         let params = text(params.as_ref());
         let mut state = self.state.lock();
-        // Questions of processes that have exited wait for nothing.
-        state.questions.retain(|_, (asker, _)| asker.strong_count() > 0);
+        // Requests of processes that have exited need no response.
+        state.server_requests.retain(|_, (asker, _)| asker.strong_count() > 0);
         let number = state.next_number();
         let message = Frame::request(number, &method, &[&params]).into_bytes();
-        let is_asked =
-            state.questions.len() < QUESTIONS_MAX && state.deliver(&Bytes::from(message));
+        let is_asked = state.server_requests.len() < SERVER_REQUESTS_MAX
+            && state.deliver(&Bytes::from(message));
         if is_asked {
-            state.questions.insert(number, (connection, id));
+            state.server_requests.insert(number, (connection, id));
             return;
         }
         drop(state);
         if let Some(connection) = connection.upgrade() {
             let why =
-                "the client cannot be asked: it has no stream open, or too many questions already";
+                "the client cannot be asked: it has no open stream, or too many requests wait";
             connection.notify(Frame::error(Some(&id), INTERNAL_ERROR, why, None));
         }
     }
 
-    fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue) {
+    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
         let mut state = self.state.lock();
         let is_same = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
         };
-        let number =
-            state.questions.iter().find(|(_, asked)| is_same(asked)).map(|(number, _)| *number);
+        let number = state
+            .server_requests
+            .iter()
+            .find(|(_, asked)| is_same(asked))
+            .map(|(number, _)| *number);
         let Some(number) = number else { return };
-        state.questions.remove(&number);
+        state.server_requests.remove(&number);
         let params = format!("{{\"requestId\":{number}}}");
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
-    fn notify(&self, method: &str, params: Option<Bytes>) {
+    fn tell(&self, method: &str, params: Option<Bytes>) {
         self.state.lock().deliver(&rpc::notification(method, &text(params.as_ref())));
     }
 

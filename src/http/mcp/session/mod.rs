@@ -1,7 +1,7 @@
 //! One session of a legacy client: what must be remembered of it between its requests.
 //!
 //! Most of a session is in its token ([`sessions`]). Its state here belongs to this process:
-//! requests that may be cancelled, streams, subscriptions, and questions of servers to the client.
+//! requests that may be cancelled, streams, subscriptions, and requests of servers to the client.
 
 mod client;
 pub(crate) mod forward_to_owner;
@@ -23,7 +23,7 @@ use super::stream::stream_quota::{StreamPermit, StreamQuota};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
-use crate::backend::connection::call_notifications::{CallNotification, CallNotifications, NotificationListener};
+use crate::backend::connection::call_notifications::{Event, Events, Listener};
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
@@ -70,12 +70,12 @@ struct SessionState {
     /// Requests that can be cancelled, by the client's ids.
     running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
-    request_streams: Vec<(u64, NotificationListener)>,
+    request_streams: Vec<(u64, Listener)>,
     /// The stream that `GET` opened.
-    session_stream: Option<(u64, NotificationListener)>,
+    session_stream: Option<(u64, Listener)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     /// Requests of the session's own servers: who asked, under which id.
-    questions: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
+    server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
     last_number: u64,
     /// HTTP requests that are being handled.
     open_requests: usize,
@@ -149,7 +149,7 @@ impl Session {
     pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
-        listener: Option<NotificationListener>,
+        listener: Option<Listener>,
         cancelled: CancellationToken,
     ) -> RunningRequest {
         let mut state = self.state.lock();
@@ -181,13 +181,13 @@ impl Session {
     pub(crate) fn open_stream(
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
-    ) -> Result<(OpenStream, CallNotifications), CallError> {
-        let (listener, events) = NotificationListener::new(None);
+    ) -> Result<(OpenStream, Events), CallError> {
+        let (listener, notifications) = Listener::new(None);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();
         state.session_stream = Some((number, listener));
-        Ok((OpenStream { session: self.clone(), number }, events))
+        Ok((OpenStream { session: self.clone(), number }, notifications))
     }
 
     /// Subscribes to a server's changes: to these lists, and to the resources that are watched.
@@ -212,7 +212,7 @@ impl Session {
         // A new one replaces the old if the tenant's rights or the process have changed.
         if let Some((subscribed, subscription)) = state.subscriptions.get(server)
             && *subscribed == lists
-            && subscription.belongs_to(changes)
+            && subscription.is_of(changes)
         {
             return subscription.clone();
         }
@@ -226,11 +226,11 @@ impl Session {
         self.state.lock().subscriptions.retain(|server, _| is_visible(server));
     }
 
-    /// Sends the client's response to the server that asked. A response to no question is ignored.
+    /// Sends the client's response to the server that asked. A response to no request is ignored.
     pub(crate) fn respond_to_server(&self, id: &RawValue, response: Result<&RawValue, &RawValue>) {
         let number = id.get().parse().ok();
-        let question = number.and_then(|it: u64| self.state.lock().questions.remove(&it));
-        if let Some((connection, id)) = question
+        let request = number.and_then(|it: u64| self.state.lock().server_requests.remove(&it));
+        if let Some((connection, id)) = request
             && let Some(connection) = connection.upgrade()
         {
             connection.notify(Frame::answer(&id, response));
@@ -247,7 +247,7 @@ impl SessionState {
             request_streams: Vec::new(),
             session_stream: None,
             subscriptions: HashMap::new(),
-            questions: HashMap::new(),
+            server_requests: HashMap::new(),
             last_number: 0,
             open_requests: 0,
             last_used: Instant::now(),
@@ -272,17 +272,17 @@ impl SessionState {
     }
 
     /// Returns whether nothing is under way: no request, even if nobody waits for it, no stream,
-    /// and no question that the client may answer.
-    fn is_at_rest(&self) -> bool {
-        let has_question = || self.questions.values().any(|(asker, _)| asker.strong_count() > 0);
-        !self.is_busy() && self.running.is_empty() && !has_question()
+    /// and no request of a server that the client may answer.
+    fn is_inactive(&self) -> bool {
+        let is_asked = || self.server_requests.values().any(|(asker, _)| asker.strong_count() > 0);
+        !self.is_busy() && self.running.is_empty() && !is_asked()
     }
 
     /// Sends a message on one stream of the client's: that of its newest request with room, else
     /// the session's. Returns whether there was any.
     fn deliver(&self, message: &Bytes) -> bool {
         let mut streams = self.request_streams.iter().rev().chain(&self.session_stream);
-        streams.any(|(_, listener)| listener.send(CallNotification::Message(message.clone())))
+        streams.any(|(_, listener)| listener.hear(Event::Message(message.clone())))
     }
 
     fn next_number(&mut self) -> u64 {

@@ -1,22 +1,22 @@
-//! A session's requests, streams, and questions of its servers.
+//! A session's requests and streams, and the requests of its servers.
 
 use serde_json::{Value, json};
 
-use super::client::QUESTIONS_MAX;
+use super::client::SERVER_REQUESTS_MAX;
 use super::*;
-use crate::backend::changes::recipients::{Recipients, SessionClient, ServerRequest};
+use crate::backend::changes::audience::{Audience, Client, Question};
 use crate::backend::connection::call_notifications::WAITING_MAX;
-use crate::backend::connection::CloseReason;
+use crate::backend::connection::in_flight::End;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
+    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 
 /// Connects to a process of a server's.
 fn process() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn raw(text: &str) -> Box<RawValue> {
@@ -25,22 +25,22 @@ fn raw(text: &str) -> Box<RawValue> {
 
 fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
     let (connection, method) = (Arc::downgrade(connection), "roots/list".to_owned());
-    session.forward_request(ServerRequest { connection, id: raw(id), method, params: None });
+    session.ask(Question { connection, id: raw(id), method, params: None });
 }
 
-fn next(events: &mut CallNotifications) -> Value {
-    let Some(CallNotification::Message(message)) = events.try_recv() else { panic!("nothing came") };
+fn next(notifications: &mut Events) -> Value {
+    let Some(Event::Message(message)) = notifications.try_recv() else { panic!("nothing came") };
     serde_json::from_slice(&message).unwrap()
 }
 
 #[tokio::test]
 async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
     let (session, quota) = (session(), Arc::default());
-    let (_stream, mut events) = session.open_stream(&quota).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     let [(one, mut peer_one), (two, mut peer_two)] = [process(), process()];
     ask(&session, &one, "1");
     ask(&session, &two, "1");
-    let [of_one, of_two] = [next(&mut events), next(&mut events)];
+    let [of_one, of_two] = [next(&mut notifications), next(&mut notifications)];
     assert_ne!(of_one["id"], of_two["id"]);
     session.respond_to_server(&raw("\"1\""), Ok(&raw("1")));
     session.respond_to_server(&raw("99"), Ok(&raw("2")));
@@ -53,32 +53,32 @@ async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
         json!({"jsonrpc": "2.0", "id": 1, "result": {"for": "two"}})
     );
     assert_eq!(peer_one.receive().await, json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1}}));
-    assert!(session.state.lock().questions.is_empty());
+    assert!(session.state.lock().server_requests.is_empty());
 }
 
 #[tokio::test]
-async fn questions_to_a_client_are_bounded_and_end_with_their_process() {
+async fn requests_to_a_client_are_bounded_and_end_with_their_process() {
     let (session, quota) = (session(), Arc::default());
     let (connection, mut peer) = process();
-    let (_stream, mut events) = session.open_stream(&quota).unwrap();
-    for n in 0..QUESTIONS_MAX {
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
+    for n in 0..SERVER_REQUESTS_MAX {
         ask(&session, &connection, &n.to_string());
-        next(&mut events);
+        next(&mut notifications);
     }
     ask(&session, &connection, "\"too much\"");
-    assert!(events.try_recv().is_none());
+    assert!(notifications.try_recv().is_none());
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("too much"), &json!(-32603)));
-    // The questions of a process end with it.
-    connection.close(&CloseReason::Stopped);
+    // The requests of a process end with it.
+    connection.close(&End::Stopped);
     drop((connection, peer));
-    while session.state.lock().questions.values().any(|(asker, _)| asker.strong_count() > 0) {
+    while session.state.lock().server_requests.values().any(|(asker, _)| asker.strong_count() > 0) {
         tokio::task::yield_now().await;
     }
     let (another, _peer) = process();
     ask(&session, &another, "0");
-    assert_eq!(next(&mut events)["method"], "roots/list");
-    assert_eq!(session.state.lock().questions.len(), 1);
+    assert_eq!(next(&mut notifications)["method"], "roots/list");
+    assert_eq!(session.state.lock().server_requests.len(), 1);
 }
 
 #[tokio::test]
@@ -88,31 +88,31 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
     ask(&session, &connection, "7");
     assert_eq!(peer.receive().await["error"]["code"], -32603);
     // Nor is a client that does not read.
-    let (_stream, events) = session.open_stream(&Arc::default()).unwrap();
+    let (_stream, notifications) = session.open_stream(&Arc::default()).unwrap();
     for _ in 0..=WAITING_MAX {
-        session.notify("notifications/x", None);
+        session.tell("notifications/x", None);
     }
     ask(&session, &connection, "8");
     assert_eq!(peer.receive().await["id"], 8);
-    assert!(session.state.lock().questions.is_empty());
-    drop(events);
+    assert!(session.state.lock().server_requests.is_empty());
+    drop(notifications);
 }
 
 #[tokio::test]
 async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, events) = NotificationListener::new(None);
-        (session.register(&raw(id), Some(listener), CancellationToken::new()), events)
+        let (listener, notifications) = Listener::new(None);
+        (session.register(&raw(id), Some(listener), CancellationToken::new()), notifications)
     };
     let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
     // The client has disconnected from its newest request.
     drop(of_second);
-    session.notify("notifications/x", None);
+    session.tell("notifications/x", None);
     assert_eq!(next(&mut of_first)["method"], "notifications/x");
     drop((first, second));
-    session.notify("notifications/y", None);
+    session.tell("notifications/y", None);
     assert_eq!(next(&mut of_session)["method"], "notifications/y");
 }
 
@@ -138,11 +138,11 @@ async fn the_end_of_a_session_ends_its_requests_streams_and_subscriptions() {
     let (session, quota) = (session(), Arc::<StreamQuota>::default());
     let cancelled = CancellationToken::new();
     let _running = session.register(&raw("1"), None, cancelled.clone());
-    let (_stream, mut events) = session.open_stream(&quota).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
-    SessionClient::follow_changes(&*session, &changes);
+    Client::follow(&*session, &changes);
     session.end();
     assert!(cancelled.is_cancelled() && session.has_ended());
-    assert!(events.recv().await.is_none());
+    assert!(notifications.recv().await.is_none());
     assert!(session.state.lock().subscriptions.is_empty() && session.state.lock().permit.is_none());
 }
