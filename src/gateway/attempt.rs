@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::retry::Attempts;
 use super::{Call, CallError, Reply};
 use crate::backend::Backend;
-use crate::backend::connection::{Answer, DeadlineExtension};
+use crate::backend::connection::{Answer, CallPermits, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::Tool;
 use crate::backend::queue::QueueEntry;
 use crate::common::ids::TenantId;
-use crate::common::offload::offload_if_long;
+use crate::common::offload::Offload;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
@@ -112,12 +112,13 @@ impl AttemptAnswer {
     /// Reads the answer. Takes `rate_status` only on success: an error keeps it for its own headers.
     pub(super) async fn into_reply(
         self,
+        offload: &Offload,
         call: &Call,
         rate_status: &mut Option<RateStatus>,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
-        let (result, ResultHead { kind, is_typed }) = read_answer(answer).await?;
+        let (result, ResultHead { kind, is_typed }) = read_answer(offload, answer).await?;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
@@ -127,9 +128,9 @@ impl AttemptAnswer {
 }
 
 /// Reads an answer; a long one on a thread of its own.
-async fn read_answer(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+async fn read_answer(offload: &Offload, answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    offload_if_long(text.len(), || read_here(answer)).await
+    offload.run_if_long(text.len(), || read_here(answer)).await
 }
 
 fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
@@ -154,7 +155,7 @@ mod tests {
         let read = |len: usize| async move {
             let around = "{\"a\":\"\"}".len();
             let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
-            let (read, head) = read_answer(Answer::Result(result.clone().into())).await.unwrap();
+            let (read, head) = read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
             assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
         };
         assert!(!is_offloaded(read(LONG)));

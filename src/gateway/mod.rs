@@ -30,6 +30,7 @@ pub use self::error::{CallError, Executed};
 use self::retry::{AttemptHistory, Attempts};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
+use crate::common::offload::Offload;
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
@@ -72,6 +73,10 @@ impl Gateway {
 
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    pub fn offload(&self) -> &Offload {
+        self.registry.offload()
     }
 
     /// Returns the servers that the caller may use.
@@ -222,7 +227,8 @@ async fn call_backend(
         match attempt.run(entry, &mut attempts).await {
             Ok(answer) => {
                 let count = attempts.count();
-                return answer.into_reply(call, &mut context.rate_status, count).await;
+                let offload = backend.offload();
+                return answer.into_reply(offload, call, &mut context.rate_status, count).await;
             }
             Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,

@@ -11,7 +11,7 @@ use super::answer::{Answer, Completion, RequestError};
 use super::call_notifications::CallNotification;
 use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::changes::mailbox::List;
-use crate::common::offload::{LONG, offload};
+use crate::common::offload::LONG;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
 
@@ -53,7 +53,7 @@ pub(crate) async fn take_message(
         return take_now(connection, &line, expected);
     }
     let connection = connection.clone();
-    offload(move || take_now(&connection, &line, expected)).await
+    offload.run(move || take_now(&connection, &line, expected)).await
 }
 
 fn take_now(connection: &Arc<Connection>, line: &Bytes, expected: ExpectedAnswers) -> MessageKind {

@@ -44,6 +44,7 @@ use super::changes::recipients::{Recipients, SessionClient};
 use super::changes::mailbox::Lists;
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
+use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
 use crate::telemetry::metrics::ServerMetrics;
@@ -66,6 +67,8 @@ pub struct ConnectionOptions {
     /// Reports the exit of the server's process, if it has one.
     pub exit: Option<watch::Receiver<Option<ExitReason>>>,
     pub metrics: ServerMetrics,
+    /// Runs long computations.
+    pub offload: Offload,
 }
 
 pub struct Connection {
@@ -89,6 +92,7 @@ pub struct Connection {
     pub(super) liveness: Liveness,
     retirement: Retirement,
     pub(super) metrics: ServerMetrics,
+    pub(super) offload: Offload,
 }
 
 /// A frame on its way to the server.
@@ -147,6 +151,7 @@ impl Connection {
             liveness: Liveness::default(),
             retirement: Retirement::default(),
             metrics: options.metrics,
+            offload: options.offload,
         });
         tokio::spawn(connection.clone().sweep());
         (connection, frames)

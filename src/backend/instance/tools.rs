@@ -13,7 +13,7 @@ use super::handshake::describe;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
-use crate::common::offload::offload_if_long;
+use crate::common::offload::Offload;
 use crate::pins::Hash;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
@@ -160,7 +160,7 @@ impl ToolSet {
                     Answer::Error(error) => return Err(refused(&error)),
                 };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            (tools, cursor) = tools.with_page(page, server, checks_headers).await?;
+            (tools, cursor) = tools.with_page(&connection.offload, page, server, checks_headers).await?;
             let Some(next) = &cursor else { break };
             pages.follow(next).map_err(ListError::Endless)?;
         }
@@ -234,16 +234,17 @@ impl ToolSet {
     /// Adds a page, a long one offloaded. Returns the cursor of the next page.
     async fn with_page(
         mut self,
+        offload: &Offload,
         page: Bytes,
         server: &ServerId,
         checks_headers: bool,
     ) -> Result<(Self, Option<String>), ListError> {
-        let server = server.clone();
-        offload_if_long(page.len(), move || {
+        let (server, len) = (server.clone(), page.len());
+        let add_page = move || {
             let cursor = self.add_page(&page, &server, checks_headers)?;
             Ok((self, cursor))
-        })
-        .await
+        };
+        offload.run_if_long(len, add_page).await
     }
 
     /// Adds a page. Returns the cursor of the next one.

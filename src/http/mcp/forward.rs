@@ -10,13 +10,13 @@ use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
 use super::translate::Translation;
 use super::{McpRequest, PARAM_PREFIX, Scope};
-use crate::backend::connection::call_notifications::{Events, Listener};
+use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
-use crate::gateway::{Ask, Call, CallError, ToolName};
+use crate::gateway::{Operation, Call, CallError, ToolName};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::Members;
-use crate::protocol::jsonrpc::rewrite::Change;
+use crate::protocol::jsonrpc::rewrite::MemberChange;
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::{Era, LogLevel, meta, method, names};
@@ -35,7 +35,7 @@ pub(super) struct ForwardedCall {
     pub(super) call: Call,
     pub(super) translation: Translation,
     /// The server's notifications during the call, if the client takes any.
-    pub(super) notifications: Option<Events>,
+    pub(super) notifications: Option<CallNotifications>,
 }
 
 impl ForwardedCall {
@@ -78,7 +78,7 @@ impl ForwardedCall {
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
-        let (listener, notifications) = listens.then(|| Listener::new(min_level)).unzip();
+        let (listener, notifications) = listens.then(|| NotificationListener::new(min_level)).unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
@@ -102,10 +102,10 @@ impl ForwardedCall {
         };
         let ask = match method {
             method::TOOLS_CALL => tool(request, target.name)?,
-            _ => Ask::Method(method),
+            _ => Operation::Method(method),
         };
         let call = Call {
-            id: CallId::new(),
+            id: CallId::generate(),
             server: target.server,
             ask,
             others: other_params,
@@ -164,8 +164,8 @@ impl CallTarget {
 /// Returns the member of `params.ref` that names the prompt or resource, and its value.
 fn completion_reference<'a>(params: &Params<'a>) -> Result<(&'static str, Cow<'a, str>), RpcError> {
     let members = reference_members(params)?;
-    if let Some(twin) = members.folded_twin(&["type", "name", "uri"]) {
-        return Err(ParamsError::Twin { at: "params.ref", name: twin.to_owned() }.into());
+    if let Some(twin) = members.case_variant(&["type", "name", "uri"]) {
+        return Err(ParamsError::CaseVariant { at: "params.ref", name: twin.to_owned() }.into());
     }
     let member = match members.get("type").and_then(text_of).as_deref() {
         Some("ref/prompt") => Some("name"),
@@ -200,7 +200,7 @@ fn other_params(
             let (member, value) = match method {
                 method::COMPLETE => {
                     let reference = reference_members(params)?;
-                    ("ref", reference.rewrite(|_, _| Change::Keep, &[(target.member, &name)]))
+                    ("ref", reference.rewrite(|_, _| MemberChange::Keep, &[(target.member, &name)]))
                 }
                 _ => (target.member, name),
             };
@@ -219,7 +219,7 @@ fn other_params(
     Ok(others)
 }
 
-fn tool(request: &McpRequest<'_>, name: String) -> Result<Ask, RpcError> {
+fn tool(request: &McpRequest<'_>, name: String) -> Result<Operation, RpcError> {
     let name = match request.http.scope {
         Scope::All => ToolName::Exposed(name),
         Scope::One(_) => ToolName::Own(name),
@@ -235,7 +235,7 @@ fn tool(request: &McpRequest<'_>, name: String) -> Result<Ask, RpcError> {
     let mirrored = headers.filter(|(name, _)| name.as_str().starts_with(PARAM_PREFIX));
     let mirrored = mirrored.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
     let mirrored = (request.era == Era::Modern).then(|| mirrored.collect());
-    Ok(Ask::Tool { name, arguments, mirrored })
+    Ok(Operation::Tool { name, arguments, mirrored })
 }
 
 /// Removes tasks from a client's capabilities. The gateway does not carry them, so a server that

@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use super::rpc;
 use super::stream::sse;
 use super::translate::Translation;
-use crate::backend::connection::call_notifications::Events;
+use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
-use crate::common::offload::aside_if_long;
+use crate::common::offload::offload_if_long;
 use crate::gateway::{CallError, Reply};
-use crate::http::error::rate_headers;
-use crate::http::rest::call::{ATTEMPTS, CALL_ID, call_id_value};
-use crate::tenants::limits::Standing;
+use crate::http::headers::add_rate_status;
+use crate::http::headers::{ATTEMPTS, CALL_ID, call_id_value};
+use crate::tenants::limits::RateStatus;
 
 /// How long a response may be silent before it becomes a stream, which has keep-alives. Otherwise
 /// proxies may take the connection for dead.
@@ -31,7 +31,7 @@ type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 struct RpcResponse {
     status: StatusCode,
     message: Bytes,
-    rate_status: Standing,
+    rate_status: RateStatus,
     attempts: u32,
 }
 
@@ -39,7 +39,7 @@ struct RpcResponse {
 pub(super) struct CallResponse {
     /// `None` once the call has ended.
     running: Option<Running>,
-    notifications: Events,
+    notifications: CallNotifications,
     /// The outcome of `running`.
     response: Option<RpcResponse>,
     translation: Arc<Translation>,
@@ -57,7 +57,7 @@ enum Step {
 impl CallResponse {
     pub(super) fn new(
         outcome: impl Future<Output = Option<Result<Reply, CallError>>> + Send + 'static,
-        notifications: Events,
+        notifications: CallNotifications,
         translation: Translation,
     ) -> Self {
         let translation = Arc::new(translation);
@@ -142,17 +142,17 @@ impl RpcResponse {
     /// Translates an outcome. A long result is offloaded.
     async fn new(translation: Arc<Translation>, outcome: Result<Reply, CallError>) -> Self {
         let (rate_status, attempts, len) = match &outcome {
-            Ok(reply) => (reply.standing.clone(), reply.attempts, reply.result.len()),
-            Err(error) => (error.standing().cloned().unwrap_or_default(), error.attempts(), 0),
+            Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
+            Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = aside_if_long(len, move || translation.response(outcome)).await;
+        let (status, message) = offload_if_long(len, move || translation.response(outcome)).await;
         Self { status, message, rate_status, attempts }
     }
 
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
-        rate_headers(response.headers_mut(), &self.rate_status);
+        add_rate_status(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_done_aside;
+    use crate::common::offload::testing::is_offloaded;
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
@@ -179,7 +179,7 @@ mod tests {
                 era: Era::Modern,
                 queue: Duration::ZERO,
                 backend: Duration::ZERO,
-                standing: Standing::default(),
+                rate_status: RateStatus::default(),
                 attempts: 1,
             };
             let translation = Translation {
@@ -194,7 +194,7 @@ mod tests {
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();
             assert_eq!(message["result"], serde_json::json!({"a": fill}));
         };
-        assert!(!is_done_aside(answer(LONG)));
-        assert!(is_done_aside(answer(LONG + 1)));
+        assert!(!is_offloaded(answer(LONG)));
+        assert!(is_offloaded(answer(LONG + 1)));
     }
 }

@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::gateway::CallError;
-use crate::http::error::{rate_headers, status_of};
+use crate::http::error::status_of;
+use crate::http::headers::add_rate_status;
 use crate::protocol::jsonrpc::{
     Frame, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
 };
@@ -16,7 +17,7 @@ use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{
     Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
 };
-use crate::tenants::limits::Standing;
+use crate::tenants::limits::RateStatus;
 
 /// A JSON-RPC error for a client of either era.
 #[derive(Debug)]
@@ -29,12 +30,12 @@ pub(crate) struct RpcError {
     /// Applies to modern clients only, where the code does not decide the status.
     modern_status: Option<StatusCode>,
     /// Sent as headers.
-    rate_status: Standing,
+    rate_status: RateStatus,
 }
 
 impl RpcError {
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        let (message, rate_status) = (message.into(), Standing::default());
+        let (message, rate_status) = (message.into(), RateStatus::default());
         Self { code, message, data: None, status: None, modern_status: None, rate_status }
     }
 
@@ -60,7 +61,7 @@ impl RpcError {
         Self { modern_status: Some(status), ..self }
     }
 
-    pub(super) fn with_rate_status(self, rate_status: Standing) -> Self {
+    pub(super) fn with_rate_status(self, rate_status: RateStatus) -> Self {
         Self { rate_status, ..self }
     }
 
@@ -101,7 +102,7 @@ impl RpcError {
 
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
-        rate_headers(response.headers_mut(), &self.rate_status);
+        add_rate_status(response.headers_mut(), &self.rate_status);
         response
     }
 }
@@ -134,7 +135,7 @@ impl From<CallError> for RpcError {
         // These are of all attempts; the message is of the last.
         let (attempts, executed) = (error.attempts(), error.executed());
         let is_retryable = error.is_retryable();
-        let rate_status = error.standing().cloned().unwrap_or_default();
+        let rate_status = error.rate_status().cloned().unwrap_or_default();
         let error = match error.into_last() {
             // The server's own error reaches the client unchanged.
             CallError::Backend(error) => {

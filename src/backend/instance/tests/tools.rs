@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::testing::{LINE_LEN_MAX, PIPE_LEN, Peer, connect, environment};
-use crate::common::offload::LONG;
+use crate::common::offload::{LONG, Offload};
 use crate::common::offload::testing::is_offloaded;
 use crate::protocol::mcp::ProtocolVersion;
 
@@ -59,7 +59,7 @@ fn only_a_long_page_is_read_aside() {
         let next = "x".repeat(len - around);
         let page = format!("{{\"tools\":[],\"nextCursor\":\"{next}\"}}");
         let (_, cursor) =
-            ToolSet::default().with_page(page.into(), &server(), false).await.unwrap();
+            ToolSet::default().with_page(&Offload::new(), page.into(), &server(), false).await.unwrap();
         assert_eq!(cursor, Some(next));
     };
     assert!(!is_offloaded(read(LONG)));

@@ -27,16 +27,16 @@ use super::session::forward_to_owner::{KeepAlives, PROMPT};
 use super::session::sessions::SessionInUse;
 use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, State};
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
-use crate::http::Front;
+use crate::http::AppState;
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, LogLevel, method};
-use crate::registry::{Owner, Server};
+use crate::registry::{SessionOwner, Server};
 
 /// How long a call goes on after its client has disconnected.
 const ABANDONED_MAX: Duration = Duration::from_secs(60);
@@ -102,7 +102,7 @@ pub(super) fn session_not_found() -> RpcError {
 /// own.
 fn in_session(caller: &Caller, session: &Arc<Session>) -> Caller {
     let tenant = caller.tenant.id.clone();
-    let owner = Owner { tenant, session: session.id.clone(), client: session.clone() };
+    let owner = SessionOwner { tenant, session: session.id.clone(), client: session.clone() };
     Caller { session: session.is_owned_here().then_some(owner), ..caller.clone() }
 }
 
@@ -315,12 +315,12 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-fn end_session(app: &Front, session: &Session) {
+fn end_session(app: &AppState, session: &Session) {
     app.sessions.end(session);
     app.gateway.registry().end_session(&session.id);
 }
 
 /// Adds the tenant's rates to an error about what is no call.
 fn with_rate_status(error: CallError, caller: &Caller) -> RpcError {
-    RpcError::from(error).with_rate_status(caller.tenant.limits.standing())
+    RpcError::from(error).with_rate_status(caller.tenant.limits.rate_status())
 }

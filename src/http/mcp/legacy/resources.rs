@@ -14,7 +14,7 @@ use crate::http::mcp::session::Session;
 use crate::http::mcp::{McpRequest, Scope};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
-use crate::registry::Lease;
+use crate::registry::BackendRef;
 
 /// Watches a resource. Counts as a call: it makes the server work as much as one.
 pub(super) async fn subscribe(
@@ -23,7 +23,7 @@ pub(super) async fn subscribe(
 ) -> Result<String, RpcError> {
     let (http, caller) = (request.http, request.caller);
     let limits = &caller.tenant.limits;
-    let mut admission = limits.enter().await.map_err(CallError::from)?;
+    let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
     let (backend, uri) = resource(request, session)?;
     let deadline = http.arrived + asked_timeout(&http.headers)?.unwrap_or(backend.timeout());
     let server = backend.id().as_str();
@@ -37,7 +37,7 @@ pub(super) async fn subscribe(
 async fn watch(
     request: &McpRequest<'_>,
     session: &Arc<Session>,
-    backend: &Lease,
+    backend: &BackendRef,
     uri: &str,
     deadline: Instant,
 ) -> Result<String, RpcError> {
@@ -62,7 +62,7 @@ pub(super) fn unsubscribe(
 }
 
 /// Returns the server of the resource that a request names, and the server's own URI for it.
-fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(Lease, String), RpcError> {
+fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(BackendRef, String), RpcError> {
     if !session.is_owned_here() {
         return Err(session_not_found());
     }

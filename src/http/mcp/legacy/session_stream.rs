@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{own_backends, session_not_found, with_rate_status};
-use crate::backend::changes::audience::Client;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::call_notifications::{Event, Events};
+use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};
 use crate::http::mcp::HttpRequest;
@@ -20,7 +20,7 @@ use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,
-    notifications: Events,
+    notifications: CallNotifications,
     servers: VisibleServers,
     stream: OpenStream,
 }
@@ -78,7 +78,7 @@ impl sse::MessageSource for SessionStream {
                 () = self.stream.session.ended() => return None,
                 // Closed when a newer stream has replaced this one, and gets the changes instead.
                 event = self.notifications.recv() => match event? {
-                    Event::Message(message) => return Some(message),
+                    CallNotification::Message(message) => return Some(message),
                     _ => unreachable!("all others go to their own request"),
                 },
                 message = self.changes.next() => return Some(message),

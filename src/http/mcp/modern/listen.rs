@@ -29,8 +29,8 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
 use crate::protocol::mcp::{method, names};
-use crate::registry::Source;
-use crate::tenants::limits::{Admission, Standing};
+use crate::registry::ChangeSource;
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// The most resources that one stream or session may watch.
 pub(crate) const WATCHED_MAX: usize = 1000;
@@ -94,14 +94,14 @@ fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
 async fn admit(
     request: &McpRequest<'_>,
     resources: &Resources,
-) -> Result<(Admission, Standing), CallError> {
+) -> Result<(Admission, RateStatus), CallError> {
     let limits = &request.caller.tenant.limits;
-    let mut admission = limits.enter().await?;
+    let mut admission = limits.admit_tenant().await?;
     let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
     if servers.is_empty() {
         servers.push(request.http.scope.server().unwrap_or_default());
     }
-    let mut rate_status = Standing::default();
+    let mut rate_status = RateStatus::default();
     for server in servers {
         rate_status = limits.admit(&mut admission, server, None).await?;
     }
@@ -131,7 +131,7 @@ async fn open_stream(
     let settled = sources.iter().filter(|source| is_ready(source)).map(|source| {
         let server = source.changes.server();
         let subscription = &subscriptions[server];
-        async move { (server, subscription.settled(http.arrived + ACCEPT_WAIT).await) }
+        async move { (server, subscription.await_answers(http.arrived + ACCEPT_WAIT).await) }
     });
     for (by, refused) in join_all(settled).await {
         accepted.resources.retain(|(server, uri)| server != by || !refused.contains(uri));
@@ -152,7 +152,7 @@ impl Filter {
     /// Subscribes a mailbox to the lists of a server that the client wants and may see.
     fn subscribe(
         &self,
-        source: &Source,
+        source: &ChangeSource,
         caller: &Caller,
         mailbox: &Arc<Mailbox>,
     ) -> (Lists, Subscription) {
@@ -179,7 +179,7 @@ impl Accepted {
     /// Adds what a server can report. A server that is not ready yet may be able to report all.
     fn add(
         &mut self,
-        source: &Source,
+        source: &ChangeSource,
         lists: Lists,
         subscription: &Subscription,
         watched: Vec<String>,
@@ -256,7 +256,7 @@ impl ListenStream {
             let (caller, mailbox) = (&self.servers.caller, &self.changes.mailbox);
             let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
             let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.is_of(&source.changes)) {
+            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {

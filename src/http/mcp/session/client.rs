@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Session, SessionState, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::changes::audience::{Client, Question};
+use crate::backend::changes::recipients::{SessionClient, ServerRequest};
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::connection::Connection;
 use crate::http::mcp::rpc;
@@ -39,12 +39,12 @@ impl Session {
     }
 }
 
-impl Client for Session {
+impl SessionClient for Session {
     fn capabilities(&self) -> &str {
         &self.capabilities
     }
 
-    fn follow(&self, changes: &Arc<Changes>) {
+    fn follow_changes(&self, changes: &Arc<Changes>) {
         self.subscription(&mut self.state.lock(), changes, Lists::ALL);
     }
 
@@ -61,7 +61,7 @@ impl Client for Session {
         (!state.is_busy()).then_some(state.last_used)
     }
 
-    fn at_rest_since(&self) -> Option<Instant> {
+    fn inactive_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.is_inactive().then_some(state.last_used)
     }
@@ -70,16 +70,16 @@ impl Client for Session {
         self.end_if(|_| true);
     }
 
-    fn end_if_at_rest(&self) -> bool {
+    fn end_if_inactive(&self) -> bool {
         self.end_if(SessionState::is_inactive)
     }
 
-    fn end_if_nothing_is_asked(&self) -> bool {
+    fn end_if_no_request(&self) -> bool {
         self.end_if(|state| state.open_requests == 0 && state.running.is_empty())
     }
 
-    fn ask(&self, request: Question) {
-        let Question { connection, id, method, params } = request;
+    fn forward_request(&self, request: ServerRequest) {
+        let ServerRequest { connection, id, method, params } = request;
         let params = text(params.as_ref());
         let mut state = self.state.lock();
         // Requests of processes that have exited need no response.
@@ -100,7 +100,7 @@ impl Client for Session {
         }
     }
 
-    fn withdraw(&self, connection: &Weak<Connection>, id: &RawValue) {
+    fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue) {
         let mut state = self.state.lock();
         let is_same = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
@@ -116,7 +116,7 @@ impl Client for Session {
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
-    fn tell(&self, method: &str, params: Option<Bytes>) {
+    fn notify(&self, method: &str, params: Option<Bytes>) {
         self.state.lock().deliver(&rpc::notification(method, &text(params.as_ref())));
     }
 

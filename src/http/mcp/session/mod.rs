@@ -23,7 +23,7 @@ use super::stream::stream_quota::{StreamPermit, StreamQuota};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
-use crate::backend::connection::call_notifications::{Event, Events, Listener};
+use crate::backend::connection::call_notifications::{CallNotification, CallNotifications, NotificationListener};
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
@@ -70,9 +70,9 @@ struct SessionState {
     /// Requests that can be cancelled, by the client's ids.
     running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
-    request_streams: Vec<(u64, Listener)>,
+    request_streams: Vec<(u64, NotificationListener)>,
     /// The stream that `GET` opened.
-    session_stream: Option<(u64, Listener)>,
+    session_stream: Option<(u64, NotificationListener)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     /// Requests of the session's own servers: who asked, under which id.
     server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
@@ -149,7 +149,7 @@ impl Session {
     pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
-        listener: Option<Listener>,
+        listener: Option<NotificationListener>,
         cancelled: CancellationToken,
     ) -> RunningRequest {
         let mut state = self.state.lock();
@@ -181,8 +181,8 @@ impl Session {
     pub(crate) fn open_stream(
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
-    ) -> Result<(OpenStream, Events), CallError> {
-        let (listener, notifications) = Listener::new(None);
+    ) -> Result<(OpenStream, CallNotifications), CallError> {
+        let (listener, notifications) = NotificationListener::new(None);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();
@@ -212,7 +212,7 @@ impl Session {
         // A new one replaces the old if the tenant's rights or the process have changed.
         if let Some((subscribed, subscription)) = state.subscriptions.get(server)
             && *subscribed == lists
-            && subscription.is_of(changes)
+            && subscription.belongs_to(changes)
         {
             return subscription.clone();
         }
@@ -282,7 +282,7 @@ impl SessionState {
     /// the session's. Returns whether there was any.
     fn deliver(&self, message: &Bytes) -> bool {
         let mut streams = self.request_streams.iter().rev().chain(&self.session_stream);
-        streams.any(|(_, listener)| listener.hear(Event::Message(message.clone())))
+        streams.any(|(_, listener)| listener.send(CallNotification::Message(message.clone())))
     }
 
     fn next_number(&mut self) -> u64 {

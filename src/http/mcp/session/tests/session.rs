@@ -4,19 +4,19 @@ use serde_json::{Value, json};
 
 use super::client::SERVER_REQUESTS_MAX;
 use super::*;
-use crate::backend::changes::audience::{Audience, Client, Question};
+use crate::backend::changes::recipients::{Recipients, SessionClient, ServerRequest};
 use crate::backend::connection::call_notifications::WAITING_MAX;
-use crate::backend::connection::in_flight::End;
+use crate::backend::connection::CloseReason;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
     let tenant = TenantId::parse("acme").unwrap();
-    Arc::new(Session::new(SessionId::new(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
+    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 
 /// Connects to a process of a server's.
 fn process() -> (Arc<Connection>, Peer) {
-    connect(PIPE_LEN, Audience::new(ServerId::parse("test").unwrap(), None))
+    connect(PIPE_LEN, Recipients::new(ServerId::parse("test").unwrap(), None))
 }
 
 fn raw(text: &str) -> Box<RawValue> {
@@ -25,11 +25,11 @@ fn raw(text: &str) -> Box<RawValue> {
 
 fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
     let (connection, method) = (Arc::downgrade(connection), "roots/list".to_owned());
-    session.ask(Question { connection, id: raw(id), method, params: None });
+    session.forward_request(ServerRequest { connection, id: raw(id), method, params: None });
 }
 
-fn next(notifications: &mut Events) -> Value {
-    let Some(Event::Message(message)) = notifications.try_recv() else { panic!("nothing came") };
+fn next(notifications: &mut CallNotifications) -> Value {
+    let Some(CallNotification::Message(message)) = notifications.try_recv() else { panic!("nothing came") };
     serde_json::from_slice(&message).unwrap()
 }
 
@@ -70,7 +70,7 @@ async fn requests_to_a_client_are_bounded_and_end_with_their_process() {
     let refused = peer.receive().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("too much"), &json!(-32603)));
     // The requests of a process end with it.
-    connection.close(&End::Stopped);
+    connection.close(&CloseReason::Stopped);
     drop((connection, peer));
     while session.state.lock().server_requests.values().any(|(asker, _)| asker.strong_count() > 0) {
         tokio::task::yield_now().await;
@@ -90,7 +90,7 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
     // Nor is a client that does not read.
     let (_stream, notifications) = session.open_stream(&Arc::default()).unwrap();
     for _ in 0..=WAITING_MAX {
-        session.tell("notifications/x", None);
+        session.notify("notifications/x", None);
     }
     ask(&session, &connection, "8");
     assert_eq!(peer.receive().await["id"], 8);
@@ -102,17 +102,17 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
 async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, notifications) = Listener::new(None);
+        let (listener, notifications) = NotificationListener::new(None);
         (session.register(&raw(id), Some(listener), CancellationToken::new()), notifications)
     };
     let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
     // The client has disconnected from its newest request.
     drop(of_second);
-    session.tell("notifications/x", None);
+    session.notify("notifications/x", None);
     assert_eq!(next(&mut of_first)["method"], "notifications/x");
     drop((first, second));
-    session.tell("notifications/y", None);
+    session.notify("notifications/y", None);
     assert_eq!(next(&mut of_session)["method"], "notifications/y");
 }
 
@@ -140,7 +140,7 @@ async fn the_end_of_a_session_ends_its_requests_streams_and_subscriptions() {
     let _running = session.register(&raw("1"), None, cancelled.clone());
     let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
-    Client::follow(&*session, &changes);
+    SessionClient::follow_changes(&*session, &changes);
     session.end();
     assert!(cancelled.is_cancelled() && session.has_ended());
     assert!(notifications.recv().await.is_none());
