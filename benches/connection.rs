@@ -12,6 +12,7 @@ use trunkline::backend::changes::recipients::Recipients;
 use trunkline::backend::connection::request_ids::RequestIds;
 use trunkline::backend::connection::{Answer, Connection, ConnectionOptions, NewCall};
 use trunkline::common::ids::{ServerId, TenantId};
+use trunkline::common::offload::Offload;
 use trunkline::protocol::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
 use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
@@ -34,6 +35,7 @@ fn connect() -> Arc<Connection> {
         recipients: Recipients::new(ServerId::parse("bench").expect("a name"), None),
         exit: None,
         metrics: Metrics::new().server("bench"),
+        offload: Offload::new(),
     };
     Connection::open(input, output, options)
 }

@@ -71,8 +71,9 @@ fn requests(criterion: &mut Criterion) {
     group.bench_function("recognise an id", |bencher| {
         bencher.iter(|| ids.was_issued(black_box(id)));
     });
-    group
-        .bench_function("name a call", |bencher| bencher.iter(trunkline::common::ids::CallId::generate));
+    group.bench_function("name a call", |bencher| {
+        bencher.iter(trunkline::common::ids::CallId::generate)
+    });
     group.finish();
 }
 

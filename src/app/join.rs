@@ -67,7 +67,8 @@ impl ClusterTasks {
     ) -> Self {
         let stop = CancellationToken::new();
         let membership = tokio::spawn(membership.run(stop.clone()));
-        let following = tokio::spawn(async move { state.follow(ended_sessions).await });
+        let following =
+            tokio::spawn(async move { state.follow_ended_sessions(ended_sessions).await });
         Self { stop, membership, _following: AbortOnDropHandle::new(following) }
     }
 

@@ -17,6 +17,7 @@ use super::instance::pins::Pins;
 use super::queue::RateGate;
 use super::supervise::restart_policy::Budget;
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::common::policy::Rate;
 use crate::telemetry::metrics::Metrics;
 
@@ -44,17 +45,28 @@ pub struct Environment {
     gates: Arc<Mutex<Gates>>,
     pub metrics: Metrics,
     pub pins: Arc<Pins>,
+    /// Runs long computations.
+    pub offload: Offload,
 }
 
 impl Environment {
     /// Creates one with nothing pinned.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
         let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
-        let (cancel_grace, budget, pins) = (CANCEL_GRACE, Budget::default(), Arc::default());
         let processors = available_parallelism().map_or(1, NonZero::get);
         let starts = Semaphore::new((processors / 2).clamp(*STARTS.start(), *STARTS.end()));
-        let (starts, gates) = (Arc::new(starts), Arc::default());
-        Self { own_program, max_response, cancel_grace, ids, budget, starts, gates, metrics, pins }
+        Self {
+            own_program,
+            max_response,
+            cancel_grace: CANCEL_GRACE,
+            ids,
+            budget: Budget::default(),
+            starts: Arc::new(starts),
+            gates: Arc::default(),
+            metrics,
+            pins: Arc::default(),
+            offload: Offload::new(),
+        }
     }
 
     /// Returns the gate that keeps a server's rate. Backends of the same name and rate share it,

@@ -46,6 +46,7 @@ pub use self::state::{About, NotReady, Ready, State};
 use self::supervise::rollover::Stage;
 use self::uses::Uses;
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::config::{self, Secrets, Transport};
 use crate::protocol::mcp::Era;
 use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
@@ -222,6 +223,10 @@ impl Backend {
 
     pub fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    pub fn offload(&self) -> &Offload {
+        &self.environment.offload
     }
 
     pub fn config(&self) -> &config::Server {

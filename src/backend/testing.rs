@@ -15,12 +15,13 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::changes::Changes;
-use super::changes::recipients::{Recipients, SessionClient, ServerRequest};
+use super::changes::recipients::{Recipients, ServerRequest, SessionClient};
 use super::connection::request_ids::RequestIds;
 use super::connection::{Connection, ConnectionOptions};
 use super::supervise::rollover::Stage;
 use super::{Backend, Environment, Ready, State};
 use crate::common::ids::ServerId;
+use crate::common::offload::Offload;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
@@ -58,6 +59,7 @@ pub(super) fn options() -> ConnectionOptions {
         recipients: Recipients::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),
+        offload: Offload::new(),
     }
 }
 

@@ -8,7 +8,9 @@ use super::section::{Settings, section};
 use super::tree::Node;
 use super::{Sources, reader};
 use crate::common::ids::TenantId;
-use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX};
+use crate::common::policy::{
+    BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
+};
 
 section! {
     /// Tenants may stand here or in the store (`trunkline tenant add`). Commands and the API cannot

@@ -155,7 +155,8 @@ mod tests {
         let read = |len: usize| async move {
             let around = "{\"a\":\"\"}".len();
             let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
-            let (read, head) = read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
+            let (read, head) =
+                read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
             assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
         };
         assert!(!is_offloaded(read(LONG)));

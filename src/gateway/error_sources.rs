@@ -63,7 +63,9 @@ impl From<QueueError> for CallError {
 impl From<RequestError> for CallError {
     fn from(failure: RequestError) -> Self {
         match failure {
-            RequestError::Closed { reason: CloseReason::Stopped, written: false } => Self::ShuttingDown,
+            RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
+                Self::ShuttingDown
+            }
             RequestError::Closed { reason: CloseReason::Exited(reason), written } => {
                 Self::BackendExited { reason, executed: Executed::if_written(written) }
             }

@@ -92,7 +92,11 @@ impl Gateway {
     }
 
     /// Returns the backend that serves this caller; starts one if the server is not shared.
-    pub fn backend(&self, caller: &Caller, mut server: Arc<Server>) -> Result<BackendRef, CallError> {
+    pub fn backend(
+        &self,
+        caller: &Caller,
+        mut server: Arc<Server>,
+    ) -> Result<BackendRef, CallError> {
         loop {
             match server.backend(&caller.tenant.id, caller.session.as_ref()) {
                 // A rollover replaced the server after it was looked up, or the gateway shuts down.

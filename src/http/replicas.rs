@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::body;
 use super::state::AppState;
-use crate::cluster::{PROOF, REFUSED_BY, REPLICA, ProofError};
+use crate::cluster::{PROOF, ProofError, REFUSED_BY, REPLICA};
 
 /// Marks a request that another replica has forwarded. This replica answers it and never forwards it.
 #[derive(Clone, Copy)]
@@ -53,7 +53,9 @@ fn token_value(text: &str) -> HeaderValue {
 
 fn refuse(refused: ProofError, by: &str) -> Response<Body> {
     match refused {
-        ProofError::NotForUs => (StatusCode::NOT_FOUND, "this is another replica\n").into_response(),
+        ProofError::NotForUs => {
+            (StatusCode::NOT_FOUND, "this is another replica\n").into_response()
+        }
         // Tells a replica that means this one that it is still there.
         ProofError::Invalid => {
             let by = [(REFUSED_BY.clone(), token_value(by))];

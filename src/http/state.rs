@@ -7,9 +7,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::origin::OriginPolicy;
-use super::mcp::{self, StreamQuota, Sessions};
+use super::mcp::{self, Sessions, StreamQuota};
 use super::{admin, rest};
-use crate::cluster::{EndedSessions, Cluster};
+use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::gateway::Gateway;

@@ -30,6 +30,7 @@ use crate::backend::changes::Changes;
 pub use crate::backend::uses::BackendRef;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
+use crate::common::offload::Offload;
 use crate::config;
 use crate::tenants::secrets::Vault;
 
@@ -196,6 +197,10 @@ impl Replaceable for Arc<Server> {
 }
 
 impl Registry {
+    pub fn offload(&self) -> &Offload {
+        &self.inner.environment.offload
+    }
+
     /// Starts every shared server. Tasks of `tasks` supervise them until `stop`. `vault` has the
     /// secrets that servers of tenants need.
     pub fn start(

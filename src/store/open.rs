@@ -16,6 +16,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
 use tokio::time::{sleep, timeout};
 
+use super::migrations::migrator;
 use super::{Result, StoreError, with_timeout};
 use crate::common::keys::SECRET_LEN;
 use crate::config::Secret;

@@ -182,7 +182,9 @@ async fn valkey_need_not_be_there_at_the_start() {
     if redis.begin().await {
         replica.up().await;
         // It is told of the calls that came before it, and does not count them again.
-        assert!(limits.admit(&mut limits.admit_tenant().await.unwrap(), "std", None).await.is_err());
+        assert!(
+            limits.admit(&mut limits.admit_tenant().await.unwrap(), "std", None).await.is_err()
+        );
         assert_eq!(replica.metric("trunkline_shared_limits_fallbacks_total"), 3.0);
         let key: String = redis.ask(&["GET", "trunkline:{acme}:3600000000000ns:2"]).await;
         let owed: u64 = key.split_once(' ').unwrap().1.parse().unwrap();

@@ -124,7 +124,8 @@ impl Load {
             let (limits, refused) = (limits.clone(), load.refused.clone());
             load.callers.spawn(async move {
                 for call in 0..calls {
-                    let Ok(admission) = limits[((caller + call) % 2) as usize].admit_tenant().await else {
+                    let Ok(admission) = limits[((caller + call) % 2) as usize].admit_tenant().await
+                    else {
                         refused.fetch_add(1, Ordering::Relaxed);
                         continue;
                     };

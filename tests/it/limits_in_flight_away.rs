@@ -46,7 +46,8 @@ async fn while_valkey_is_away_each_replica_has_its_part() {
         eventually("it is noticed", noticed).await;
     }
     // Nobody waits, and what is in flight stays counted.
-    let now = |limits: &Limits| limits.admit_tenant().now_or_never().expect("nothing is waited for");
+    let now =
+        |limits: &Limits| limits.admit_tenant().now_or_never().expect("nothing is waited for");
     assert!(now(one).is_err());
     of_other.extend((0..4).map(|_| now(other).unwrap()));
     assert!(now(other).is_err());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Limits, Refusal, RateStatus};
+use trunkline::tenants::limits::{Limits, RateStatus, Refusal};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -90,7 +90,8 @@ async fn a_call_that_one_rate_refuses_uses_nothing_of_the_others() {
     let policy = r#""search/query";q=5;w=18000, "search";q=3;w=5400, "tenant";q=2;w=2400"#;
     assert_eq!(rate_status.policy(), policy);
     for _ in 0..3 {
-        let Err(Refusal::RateLimited { scope, retry_after, rate_status }) = call(&limits).await else {
+        let Err(Refusal::RateLimited { scope, retry_after, rate_status }) = call(&limits).await
+        else {
             panic!("it was admitted");
         };
         assert_eq!(scope, "tenant");
@@ -211,7 +212,8 @@ async fn replicas_know_how_many_they_are() {
 fn an_address_that_is_none_is_not_repeated() {
     let url = trunkline::config::Secret::new("redis://:hunter2@host:port".to_owned());
     let metrics = trunkline::telemetry::metrics::Metrics::new();
-    let error =
-        trunkline::tenants::limits::SharedLimits::connect(&url, LIMIT, &metrics).unwrap_err().to_string();
+    let error = trunkline::tenants::limits::SharedLimits::connect(&url, LIMIT, &metrics)
+        .unwrap_err()
+        .to_string();
     assert!(!error.contains("hunter2") && error.contains("redis://"), "{error}");
 }

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
-use trunkline::cluster::{PeerRequest, Peer, Cluster};
+use trunkline::cluster::{Cluster, Peer, PeerRequest};
 use trunkline::config::{Config, Secret};
 use trunkline::store::Store;
 

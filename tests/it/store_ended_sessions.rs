@@ -22,9 +22,18 @@ async fn replicas_see_each_other_until_they_leave() {
         let (one, other) = (database.open().await, database.open().await);
         assert_eq!(one.heartbeat("one", "10.0.0.1:80").await.unwrap(), []);
         let seen = |id: &str, address: &str| vec![(id.to_owned(), address.to_owned())];
-        assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.1:80"));
-        assert_eq!(one.heartbeat("one", "10.0.0.3:80").await.unwrap(), seen("other", "10.0.0.2:80"));
-        assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), seen("one", "10.0.0.3:80"));
+        assert_eq!(
+            other.heartbeat("other", "10.0.0.2:80").await.unwrap(),
+            seen("one", "10.0.0.1:80")
+        );
+        assert_eq!(
+            one.heartbeat("one", "10.0.0.3:80").await.unwrap(),
+            seen("other", "10.0.0.2:80")
+        );
+        assert_eq!(
+            other.heartbeat("other", "10.0.0.2:80").await.unwrap(),
+            seen("one", "10.0.0.3:80")
+        );
         one.remove_replica("one").await.unwrap();
         assert_eq!(other.heartbeat("other", "10.0.0.2:80").await.unwrap(), []);
     })

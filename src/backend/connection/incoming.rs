@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use super::Connection;
 use super::answer::{Answer, Completion, RequestError};
 use super::call_notifications::CallNotification;
-use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::changes::mailbox::List;
+use crate::backend::changes::recipients::ServerRequest;
 use crate::common::offload::LONG;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
@@ -52,7 +52,7 @@ pub(crate) async fn take_message(
     if line.len() <= LONG {
         return take_now(connection, &line, expected);
     }
-    let connection = connection.clone();
+    let (offload, connection) = (connection.offload.clone(), connection.clone());
     offload.run(move || take_now(&connection, &line, expected)).await
 }
 

@@ -93,7 +93,7 @@ async fn take_line(
 ) -> Result<(), CloseReason> {
     let line = match line {
         Line::Whole(line) => line,
-        Line::TooLong { kind } => return fail_overlong(connection, whose),
+        Line::TooLong { kind } => return fail_overlong(connection, kind),
     };
     let len = line.len();
     let kind = take_message(connection, line, ExpectedAnswers::Any).await;

@@ -15,8 +15,8 @@ use super::refusal::handle_refusal;
 use super::refusal_probe;
 use super::sse::SseDecoder;
 use super::stream::{BodyEnd, BodyKind, deliver, drain, kind_of, read_events, read_whole};
-use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind};
+use crate::backend::connection::{CloseReason, RequestError};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::method;
 
@@ -127,10 +127,15 @@ async fn exchange(
 }
 
 /// Reads a stream until the answer. A stream of a legacy server that ends early is resumed.
-async fn read_stream(endpoint: &Endpoint, id: u64, mut response: Response) -> Result<(), RequestError> {
+async fn read_stream(
+    endpoint: &Endpoint,
+    id: u64,
+    mut response: Response,
+) -> Result<(), RequestError> {
     let mut decoder = SseDecoder::new(endpoint.message_len_max);
     loop {
-        let ended = read_events(endpoint, &mut response, &mut decoder, ExpectedAnswers::To(id)).await;
+        let ended =
+            read_events(endpoint, &mut response, &mut decoder, ExpectedAnswers::To(id)).await;
         if ended == BodyEnd::Answered {
             drain(response).await;
             return Ok(());
@@ -218,8 +223,12 @@ mod tests {
         advance(HEARD_RECENTLY * 10).await;
         endpoint.connection.liveness.note_output();
         advance(HEARD_RECENTLY).await;
-        assert!(matches!(fail(), RequestError::Unreached { .. }) && !is_retired(&endpoint.connection));
+        assert!(
+            matches!(fail(), RequestError::Unreached { .. }) && !is_retired(&endpoint.connection)
+        );
         advance(HEARD_RECENTLY).await;
-        assert!(matches!(fail(), RequestError::Unreached { .. }) && is_retired(&endpoint.connection));
+        assert!(
+            matches!(fail(), RequestError::Unreached { .. }) && is_retired(&endpoint.connection)
+        );
     }
 }

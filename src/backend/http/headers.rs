@@ -82,7 +82,11 @@ impl MessageInfo {
         Ok(headers)
     }
 
-    fn add_repeated(&self, params: &[(String, String)], to: &mut HeaderMap) -> Result<(), RequestError> {
+    fn add_repeated(
+        &self,
+        params: &[(String, String)],
+        to: &mut HeaderMap,
+    ) -> Result<(), RequestError> {
         if let Ok(method) = HeaderValue::from_str(&self.method)
             && !method.is_empty()
         {

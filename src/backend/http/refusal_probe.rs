@@ -70,9 +70,8 @@ pub(super) async fn classify(endpoint: &Endpoint, id: u64, failure: RequestError
         return failure;
     }
     match failure {
-        RequestError::Http { status: 400 | 401 | 403..=406 | 410, .. } | RequestError::Unreached { .. } => {
-            wait(endpoint, id).await.unwrap_or(failure)
-        }
+        RequestError::Http { status: 400 | 401 | 403..=406 | 410, .. }
+        | RequestError::Unreached { .. } => wait(endpoint, id).await.unwrap_or(failure),
         _ => {
             trigger(endpoint);
             failure
@@ -129,7 +128,9 @@ fn lasting_fault(failure: &RequestError) -> Option<String> {
         RequestError::Http { status, .. } => {
             Some(format!("it answers everything with the HTTP status {status}"))
         }
-        RequestError::Unreached { reason, .. } if reason == BAD_REDIRECT => Some(reason.to_string()),
+        RequestError::Unreached { reason, .. } if reason == BAD_REDIRECT => {
+            Some(reason.to_string())
+        }
         RequestError::Closed { reason: CloseReason::Protocol(reason), .. } => Some(reason.clone()),
         _ => None,
     }

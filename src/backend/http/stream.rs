@@ -105,7 +105,11 @@ pub(super) async fn read_events(
 }
 
 /// Delivers one message and returns what it was.
-pub(super) async fn deliver(endpoint: &Endpoint, message: Vec<u8>, answers: ExpectedAnswers) -> MessageKind {
+pub(super) async fn deliver(
+    endpoint: &Endpoint,
+    message: Vec<u8>,
+    answers: ExpectedAnswers,
+) -> MessageKind {
     endpoint.connection.liveness.note_output();
     take_message(&endpoint.connection, message.into(), answers).await
 }

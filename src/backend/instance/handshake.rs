@@ -206,7 +206,10 @@ impl HandshakeError {
 /// Describes why the gateway's own request failed, in words that callers may see.
 pub(crate) fn describe(failure: &RequestError) -> String {
     match failure {
-        RequestError::Closed { reason: CloseReason::Exited(reason) | CloseReason::Protocol(reason), .. } => reason.clone(),
+        RequestError::Closed {
+            reason: CloseReason::Exited(reason) | CloseReason::Protocol(reason),
+            ..
+        } => reason.clone(),
         RequestError::Closed { reason: CloseReason::Stopped, .. } => "it was stopped".to_owned(),
         RequestError::Expired { .. } => "it did not answer in time".to_owned(),
         RequestError::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),

@@ -88,6 +88,7 @@ impl Run {
             recipients,
             exit: None,
             metrics: environment.metrics.server(id.as_str()),
+            offload: environment.offload.clone(),
         };
         let deadline = Instant::now() + server.start_timeout;
         let (endpoint, connection) =

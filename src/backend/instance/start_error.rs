@@ -93,7 +93,9 @@ impl From<ListError> for StartError {
     fn from(error: ListError) -> Self {
         let detail = error.to_string();
         match error {
-            ListError::Failed(RequestError::Unreached { reason, detail }) => Self::new(&reason, &detail),
+            ListError::Failed(RequestError::Unreached { reason, detail }) => {
+                Self::new(&reason, &detail)
+            }
             ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
             _ => Self::new("its tools could not be listed", &detail),
         }

@@ -160,7 +160,8 @@ impl ToolSet {
                     Answer::Error(error) => return Err(refused(&error)),
                 };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            (tools, cursor) = tools.with_page(&connection.offload, page, server, checks_headers).await?;
+            (tools, cursor) =
+                tools.with_page(&connection.offload, page, server, checks_headers).await?;
             let Some(next) = &cursor else { break };
             pages.follow(next).map_err(ListError::Endless)?;
         }

@@ -1,7 +1,7 @@
 use super::*;
+use crate::common::policy::{Grants, Limit, Pattern, Policy};
 use crate::config::reference::SECTIONS;
 use crate::config::section::Setting;
-use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
 const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
 

@@ -26,8 +26,9 @@ impl EndpointInfo {
             Scope::One(server) => {
                 let until = |backend: &Backend| Instant::now() + backend.start_wait();
                 let gateway = &request.http.app.gateway;
+                let server = gateway.server(request.caller, server)?;
+                let may_use_all = request.caller.tenant.may_use_all_of(server.id().as_str());
                 let (_, ready) = gateway.ready(request.caller, server, until).await?;
-                let may_use_all = request.caller.tenant.may_use_all_of(server);
                 Ok(Self::of_one(&ready.about, may_use_all))
             }
         }

@@ -12,7 +12,7 @@ use super::translate::Translation;
 use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
-use crate::gateway::{Operation, Call, CallError, ToolName};
+use crate::gateway::{Call, CallError, Operation, ToolName};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::Members;
@@ -78,7 +78,8 @@ impl ForwardedCall {
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
-        let (listener, notifications) = listens.then(|| NotificationListener::new(min_level)).unzip();
+        let (listener, notifications) =
+            listens.then(|| NotificationListener::new(min_level)).unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
@@ -99,15 +100,16 @@ impl ForwardedCall {
                 _ => None,
             },
             state,
+            offload: http.app.gateway.offload().clone(),
         };
-        let ask = match method {
+        let operation = match method {
             method::TOOLS_CALL => tool(request, target.name)?,
             _ => Operation::Method(method),
         };
         let call = Call {
             id: CallId::generate(),
-            server: target.server,
-            ask,
+            server,
+            operation,
             others: other_params,
             meta,
             size: http.body.len(),

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::rpc::RpcError;
 use super::{McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::common::offload::offload_if_long;
+use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
 use crate::http::rest::call::asked_timeout;
@@ -31,6 +32,7 @@ use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
 use crate::protocol::mcp::{Era, method, names};
+use crate::registry::Server;
 
 /// How long a server that is starting may delay the list of all servers. Clients that listen for
 /// changes are notified when it is ready.
@@ -99,14 +101,16 @@ pub(super) async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<Str
     let mut list = match &http.scope {
         Scope::One(server) => {
             let until = |backend: &Backend| http.arrived + timeout.unwrap_or(backend.timeout());
-            let ready = http.app.gateway.ready(request.caller, server, until).await;
+            let server = http.app.gateway.server(request.caller, server)?;
+            let ready = http.app.gateway.ready(request.caller, server.clone(), until).await;
             let (backend, ready) = ready?;
-            list_one(request, &backend, &ready, kind, until(&backend)).await?
+            list_one(request, &server, &backend, &ready, kind, until(&backend)).await?
         }
         Scope::All => list_all(request, kind, timeout).await?,
     };
     // An authenticated caller's list depends on its rights, so caches must not share it.
-    list.caching.is_public &= credential(&http.headers)?.is_none();
+    list.caching.is_public &=
+        credential(&http.headers).is_ok_and(|credential| credential.is_none());
     let cursor = request.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
     list.page(kind, cursor.as_deref(), request.era)
 }
@@ -121,11 +125,11 @@ async fn list_all(
     let gateway = &request.http.app.gateway;
     let lists = gateway.servers(caller).map(|server| async move {
         // Listing starts the process that a tenant or a session has of its own.
-        let (server, until) = (server.id().as_str(), |_: &Backend| arrived + START_WAIT);
-        let (backend, ready) = gateway.ready(caller, server, until).await.ok()?;
+        let until = |_: &Backend| arrived + START_WAIT;
+        let (backend, ready) = gateway.ready(caller, server.clone(), until).await.ok()?;
         let deadline = arrived + timeout.unwrap_or(backend.timeout());
-        let list = list_one(request, &backend, &ready, kind, deadline).await;
-        Some(list.map(|list| list.exposed(caller, server, &ready, kind)))
+        let list = list_one(request, &server, &backend, &ready, kind, deadline).await;
+        Some(list.map(|list| list.exposed(caller, server.id().as_str(), &ready, kind)))
     });
     let mut found = vec![];
     for list in join_all(lists).await.into_iter().flatten() {
@@ -144,39 +148,41 @@ async fn list_all(
 
 async fn list_one(
     request: &McpRequest<'_>,
+    server: &Arc<Server>,
     backend: &Backend,
     ready: &Ready,
     kind: ListKind,
     deadline: Instant,
 ) -> Result<Listing, RpcError> {
-    let (caller, server) = (request.caller, backend.id().as_str());
+    let (caller, id) = (request.caller, server.id().as_str());
     let capabilities = &ready.about.capabilities;
     let capability = match kind {
         ListKind::Tools => &capabilities.tools,
         ListKind::Prompts => &capabilities.prompts,
         ListKind::Resources | ListKind::Templates => &capabilities.resources,
     };
-    let is_granted = kind == ListKind::Tools || caller.tenant.may_use_all_of(server);
+    let is_granted = kind == ListKind::Tools || caller.tenant.may_use_all_of(id);
     if capability.is_none() || !is_granted {
         let message = format!("this server has no {}", kind.member());
         return Err(RpcError::new(METHOD_NOT_FOUND, message));
     }
     if kind == ListKind::Tools {
         backend.refresh_if_stale(ready);
-        let tools = granted(caller, server, ready);
+        let tools = granted(caller, id, ready);
         let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
         return Ok(Listing { items, caching: ready.tools.caching() });
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
+    let gateway = &request.http.app.gateway;
     let mut list = Listing { items: vec![], caching: Caching::ANY };
     let mut pages = Pages::default();
     let mut params = String::new();
     loop {
-        let call = Call::plain(server.to_owned(), kind.method(), params, deadline);
-        let page = request.http.app.gateway.call(caller, call).await?.result;
+        let call = Call::plain(server.clone(), kind.method(), params, deadline);
+        let page = gateway.call(caller, call).await?.result;
         pages.count(page.len()).map_err(endless)?;
         let cursor;
-        (list, cursor) = list.with_page(page, kind).await?;
+        (list, cursor) = list.with_page(gateway.offload(), page, kind).await?;
         let Some(cursor) = cursor else { return Ok(list) };
         pages.follow(&cursor).map_err(endless)?;
         params = format!(",\"cursor\":{}", Value::from(cursor));
@@ -187,10 +193,12 @@ impl Listing {
     /// Adds a page of the server's, and returns the cursor of the next. A long page is offloaded.
     async fn with_page(
         mut self,
+        offload: &Offload,
         page: Bytes,
         kind: ListKind,
     ) -> Result<(Self, Option<String>), CallError> {
-        offload_if_long(page.len(), move || {
+        let len = page.len();
+        let add_page = move || {
             let broken = || CallError::protocol("its list does not follow the protocol");
             let page = std::str::from_utf8(&page).expect("checked by the gateway");
             self.caching = self.caching.and(Caching::of(page));
@@ -202,8 +210,8 @@ impl Listing {
             }
             self.items.extend(items.into_iter().map(|item| item.get().to_owned()));
             Ok((self, members.get("nextCursor").and_then(text_of).map(Cow::into_owned)))
-        })
-        .await
+        };
+        offload.run_if_long(len, add_page).await
     }
 
     /// Renames the items so that names tell servers apart. Items without a name are left out.
@@ -295,8 +303,8 @@ fn renamed(item: &str, kind: ListKind, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::offload::LONG;
     use crate::common::offload::testing::is_offloaded;
+    use crate::common::offload::{LONG, Offload};
 
     #[test]
     fn only_a_long_page_is_offloaded() {
@@ -304,7 +312,9 @@ mod tests {
             let around = "{\"prompts\":[\"\"]}".len();
             let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
             let list = Listing { items: vec![], caching: Caching::ANY };
-            let Ok((list, None)) = list.with_page(page.into(), ListKind::Prompts).await else {
+            let Ok((list, None)) =
+                list.with_page(&Offload::new(), page.into(), ListKind::Prompts).await
+            else {
                 panic!("it is a page")
             };
             assert_eq!(list.items.len(), 1);

@@ -46,10 +46,11 @@ use self::rpc::RpcError;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
 pub(super) use self::stream::stream_quota::StreamQuota;
 use super::auth::Authenticated;
+use super::error::HttpError;
 use super::replicas::Forwarded;
 use super::{AppState, body};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller};
+use crate::gateway::Caller;
 use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
@@ -112,12 +113,12 @@ struct McpRequest<'a> {
 
 /// Rejects a path that names a server which does not exist for the caller.
 impl FromRequestParts<Arc<AppState>> for HttpRequest {
-    type Rejection = CallError;
+    type Rejection = HttpError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, CallError> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
         let Authenticated(caller) = Authenticated::from_request_parts(parts, app).await?;
         let path = <Option<Path<String>>>::from_request_parts(parts, app).await;
-        let scope = match path.map_err(|error| CallError::InvalidRequest(error.body_text()))? {
+        let scope = match path? {
             None => Scope::All,
             Some(Path(server)) => {
                 app.gateway.server(&caller, &server)?;
@@ -132,7 +133,7 @@ impl FromRequestParts<Arc<AppState>> for HttpRequest {
             headers: std::mem::take(&mut parts.headers),
             body: Bytes::new(),
             arrived: Instant::now(),
-            is_forwarded: parts.extensions.get::<Relayed>().is_some(),
+            is_forwarded: parts.extensions.get::<Forwarded>().is_some(),
         })
     }
 }

@@ -14,7 +14,6 @@ use super::stream::sse;
 use super::translate::Translation;
 use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
-use crate::common::offload::offload_if_long;
 use crate::gateway::{CallError, Reply};
 use crate::http::headers::add_rate_status;
 use crate::http::headers::{ATTEMPTS, CALL_ID, call_id_value};
@@ -145,7 +144,9 @@ impl RpcResponse {
             Ok(reply) => (reply.rate_status.clone(), reply.attempts, reply.result.len()),
             Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
         };
-        let (status, message) = offload_if_long(len, move || translation.response(outcome)).await;
+        let offload = translation.offload.clone();
+        let (status, message) =
+            offload.run_if_long(len, move || translation.response(outcome)).await;
         Self { status, message, rate_status, attempts }
     }
 
@@ -162,8 +163,8 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::common::offload::LONG;
     use crate::common::offload::testing::is_offloaded;
+    use crate::common::offload::{LONG, Offload};
     use crate::protocol::mcp::results::ResultKind;
     use crate::protocol::mcp::{Era, method};
 
@@ -189,6 +190,7 @@ mod tests {
                 method: method::TOOLS_CALL,
                 uri: None,
                 state: None,
+                offload: Offload::new(),
             };
             let answered = RpcResponse::new(Arc::new(translation), Ok(reply)).await;
             let message: serde_json::Value = serde_json::from_slice(&answered.message).unwrap();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
 use crate::backend::connection::call_notifications::CallNotification;
+use crate::common::offload::Offload;
 use crate::gateway::{CallError, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::Members;
@@ -30,6 +31,8 @@ pub(super) struct Translation {
     pub(super) uri: Option<String>,
     /// Seals the server's `requestState` for a modern client.
     pub(super) state: Option<RequestState>,
+    /// Runs long computations.
+    pub(super) offload: Offload,
 }
 
 impl Translation {
@@ -41,10 +44,13 @@ impl Translation {
                 let params = text(&params);
                 // Ambiguous parameters, with a name that appears twice, are dropped.
                 let params = Members::parse(&params).ok()?;
-                let params = params.rewrite(|_, _| MemberChange::Keep, &[(meta::PROGRESS_TOKEN, token)]);
+                let params =
+                    params.rewrite(|_, _| MemberChange::Keep, &[(meta::PROGRESS_TOKEN, token)]);
                 Some(rpc::notification(method::PROGRESS, &params))
             }
-            CallNotification::Log(params) => Some(rpc::notification(method::LOG_MESSAGE, &text(&params))),
+            CallNotification::Log(params) => {
+                Some(rpc::notification(method::LOG_MESSAGE, &text(&params)))
+            }
             CallNotification::Message(message) => Some(message),
             CallNotification::Acknowledged(_) => None,
         }

@@ -83,8 +83,11 @@ impl PerTenant {
         if self.group.retired.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
-        let sealed =
-            if self.names.is_empty() { None } else { self.vault.sealed_set(tenant, &self.group.id) };
+        let sealed = if self.names.is_empty() {
+            None
+        } else {
+            self.vault.sealed_set(tenant, &self.group.id)
+        };
         if let Some(rollover) = table.get(tenant)
             && let Some(newest) = rollover.newest()
             && newest.generation == self.generation

@@ -3,8 +3,8 @@
 use super::*;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::testing::{LINE_LEN_MAX, PIPE_LEN, Peer, connect, environment};
-use crate::common::offload::{LONG, Offload};
 use crate::common::offload::testing::is_offloaded;
+use crate::common::offload::{LONG, Offload};
 use crate::protocol::mcp::ProtocolVersion;
 
 /// Longer than anything may take here.
@@ -58,8 +58,10 @@ fn only_a_long_page_is_read_aside() {
         let around = "{\"tools\":[],\"nextCursor\":\"\"}".len();
         let next = "x".repeat(len - around);
         let page = format!("{{\"tools\":[],\"nextCursor\":\"{next}\"}}");
-        let (_, cursor) =
-            ToolSet::default().with_page(&Offload::new(), page.into(), &server(), false).await.unwrap();
+        let (_, cursor) = ToolSet::default()
+            .with_page(&Offload::new(), page.into(), &server(), false)
+            .await
+            .unwrap();
         assert_eq!(cursor, Some(next));
     };
     assert!(!is_offloaded(read(LONG)));

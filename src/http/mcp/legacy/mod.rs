@@ -36,7 +36,7 @@ use crate::http::rest::call::asked_timeout;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, LogLevel, method};
-use crate::registry::{SessionOwner, Server};
+use crate::registry::{Server, SessionOwner};
 
 /// How long a call goes on after its client has disconnected.
 const ABANDONED_MAX: Duration = Duration::from_secs(60);
@@ -74,7 +74,9 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
         method::RESOURCES_UNSUBSCRIBE => unsubscribe(request, session)?,
         other => {
             let kind = ListKind::of(other).ok_or_else(|| RpcError::method_not_found(other))?;
-            check_process(request, session, http.scope.server().unwrap_or_default())?;
+            if let Some(server) = http.scope.server() {
+                check_process(session, &*http.app.gateway.server(request.caller, server)?)?;
+            }
             lists::list(request, kind).await?
         }
     };
@@ -144,13 +146,13 @@ async fn forward(
     let ForwardedCall { call, translation, notifications } = forwarded;
     let mut keep_alives = None;
     if let Some(owner) = http.remote_owner(session) {
-        if is_per_session(request, &call.server) {
+        if is_per_session(&call.server) {
             let deadline = call.deadline_max.unwrap_or(call.deadline);
             return http.forward_to(owner, deadline, Some(request.id)).await;
         }
         keep_alives = Some(http.keep_alives(owner, session));
     }
-    check_process(request, session, &call.server)?;
+    check_process(session, &call.server)?;
     let (id, notifications) = (call.id, notifications.expect("legacy calls have a listener"));
     let cancelled = CancellationToken::new();
     let running = session.register(request.id, call.listener.clone(), cancelled.clone());
@@ -187,19 +189,14 @@ async fn forward(
 
 /// Rejects a request for a process of the session's own, unless the session was opened here. After
 /// a restart of its owner the client must open a new session.
-fn check_process(
-    request: &McpRequest<'_>,
-    session: &Session,
-    server: &str,
-) -> Result<(), RpcError> {
-    let is_missing = !session.is_owned_here() && is_per_session(request, server);
+fn check_process(session: &Session, server: &Server) -> Result<(), RpcError> {
+    let is_missing = !session.is_owned_here() && is_per_session(server);
     if is_missing { Err(session_not_found()) } else { Ok(()) }
 }
 
 /// Returns whether each session has its own process of a server.
-fn is_per_session(request: &McpRequest<'_>, server: &str) -> bool {
-    let server = request.http.app.gateway.server(request.caller, server);
-    matches!(server.as_deref(), Ok(Server::PerSession(_)))
+fn is_per_session(server: &Server) -> bool {
+    matches!(server, Server::PerSession(_))
 }
 
 /// Keeps the level in all replicas, since calls run in any of them. Only servers of the session's
@@ -218,7 +215,8 @@ async fn set_log_level(
     http.notify_log_level(session, level).await;
     for backend in own_backends(http, session) {
         let params = format!(",\"level\":\"{}\"", level.as_str());
-        let (server, deadline) = (backend.id().to_string(), http.arrived + backend.timeout());
+        let Ok(server) = http.app.gateway.server(caller, backend.id().as_str()) else { continue };
+        let deadline = http.arrived + backend.timeout();
         let call = Call::plain(server, method::SET_LOG_LEVEL, params, deadline);
         // A server without log levels may refuse.
         let _ = http.app.gateway.call(caller, call).await;

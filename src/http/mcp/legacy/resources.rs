@@ -14,7 +14,7 @@ use crate::http::mcp::session::Session;
 use crate::http::mcp::{McpRequest, Scope};
 use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
-use crate::registry::BackendRef;
+use crate::registry::{BackendRef, Server};
 
 /// Watches a resource. Counts as a call: it makes the server work as much as one.
 pub(super) async fn subscribe(
@@ -24,9 +24,9 @@ pub(super) async fn subscribe(
     let (http, caller) = (request.http, request.caller);
     let limits = &caller.tenant.limits;
     let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
-    let (backend, uri) = resource(request, session)?;
-    let deadline = http.arrived + asked_timeout(&http.headers)?.unwrap_or(backend.timeout());
-    let server = backend.id().as_str();
+    let (server, uri) = resource(request, session)?;
+    let timeout = asked_timeout(&http.headers)?.unwrap_or(server.config().timeout);
+    let deadline = http.arrived + timeout;
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
     let rate_status = admitted.map_err(CallError::from)?;
@@ -56,13 +56,17 @@ pub(super) fn unsubscribe(
     request: &McpRequest<'_>,
     session: &Arc<Session>,
 ) -> Result<String, RpcError> {
-    let (backend, uri) = resource(request, session)?;
+    let (server, uri) = resource(request, session)?;
+    let backend = request.http.app.gateway.backend(request.caller, server)?;
     session.subscribe(backend.changes(), Lists::ALL, &request.http.app.stream_quota)?.unwatch(&uri);
     Ok(EMPTY.to_owned())
 }
 
 /// Returns the server of the resource that a request names, and the server's own URI for it.
-fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(BackendRef, String), RpcError> {
+fn resource(
+    request: &McpRequest<'_>,
+    session: &Arc<Session>,
+) -> Result<(Arc<Server>, String), RpcError> {
     if !session.is_owned_here() {
         return Err(session_not_found());
     }
@@ -73,9 +77,9 @@ fn resource(request: &McpRequest<'_>, session: &Arc<Session>) -> Result<(Backend
             RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
         })?,
     };
-    let backend = request.http.app.gateway.backend(request.caller, server)?;
+    let found = request.http.app.gateway.server(request.caller, server)?;
     if !request.caller.tenant.may_use_all_of(server) {
         return Err(RpcError::method_not_found(request.method));
     }
-    Ok((backend, uri.to_owned()))
+    Ok((found, uri.to_owned()))
 }

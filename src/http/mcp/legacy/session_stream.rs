@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{own_backends, session_not_found, with_rate_status};
-use crate::backend::changes::recipients::SessionClient;
 use crate::backend::changes::mailbox::Lists;
+use crate::backend::changes::recipients::SessionClient;
 use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::{Session, SessionState, canonical};
 use crate::backend::changes::Changes;
-use crate::backend::changes::recipients::{SessionClient, ServerRequest};
 use crate::backend::changes::mailbox::Lists;
+use crate::backend::changes::recipients::{ServerRequest, SessionClient};
 use crate::backend::connection::Connection;
 use crate::http::mcp::rpc;
 use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::sessions::KEEP_ALIVE_EVERY;
 use super::{OwnerReplica, Session};
-use crate::cluster::{PeerRequest, Peer, Cluster, SendError, end_to_end};
+use crate::cluster::{Cluster, Peer, PeerRequest, SendError, end_to_end};
 use crate::gateway::{CallError, Executed};
 use crate::http::AppState;
 use crate::http::mcp::legacy::session_not_found;

@@ -23,7 +23,9 @@ use super::stream::stream_quota::{StreamPermit, StreamQuota};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
-use crate::backend::connection::call_notifications::{CallNotification, CallNotifications, NotificationListener};
+use crate::backend::connection::call_notifications::{
+    CallNotification, CallNotifications, NotificationListener,
+};
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;

@@ -16,7 +16,7 @@ use super::revoked_sessions::RevokedSessions;
 use super::session_rate::SessionRate;
 use super::{OwnerReplica, Session};
 use crate::backend::changes::recipients::SessionClient;
-use crate::cluster::{Peer, Cluster};
+use crate::cluster::{Cluster, Peer};
 use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::http::mcp::Scope;

@@ -43,7 +43,8 @@ impl VisibleServers {
         let shown = servers.filter(|server| self.scope.shows(server.id()));
         let tenant = &self.caller.tenant.id;
         let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
-        let of_now = |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
+        let of_now =
+            |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
         let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());
         let is_known = |source: &ChangeSource| {
             let known = before.get(source.changes.server());

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::client::SERVER_REQUESTS_MAX;
 use super::*;
-use crate::backend::changes::recipients::{Recipients, SessionClient, ServerRequest};
-use crate::backend::connection::call_notifications::WAITING_MAX;
+use crate::backend::changes::recipients::{Recipients, ServerRequest, SessionClient};
 use crate::backend::connection::CloseReason;
+use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
@@ -29,7 +29,9 @@ fn ask(session: &Session, connection: &Arc<Connection>, id: &str) {
 }
 
 fn next(notifications: &mut CallNotifications) -> Value {
-    let Some(CallNotification::Message(message)) = notifications.try_recv() else { panic!("nothing came") };
+    let Some(CallNotification::Message(message)) = notifications.try_recv() else {
+        panic!("nothing came")
+    };
     serde_json::from_slice(&message).unwrap()
 }
 
