@@ -71,7 +71,7 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     let mut plan = Plan::draw(0, 0, 0, 1);
     plan.timeout = MOMENT;
     let caller = worker::caller(0);
-    match gateway.call(&caller, direct::call(&plan, plan.server)).await {
+    match gateway.call(&caller, direct::call(gateway, &caller, &plan, plan.server)).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),
     }

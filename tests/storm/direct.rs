@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use trunkline::common::ids::CallId;
-use trunkline::gateway::{Ask, Call, CallError, Caller, Gateway, Reply, ToolName};
+use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::protocol::mcp::results::ResultKind;
 
 use crate::outcome::Outcome;
 use crate::plan::Plan;
+use crate::round::server_name;
 use crate::worker::{caller, leave};
 
-/// One client.
 pub struct Direct {
     gateway: Arc<Gateway>,
     caller: Caller,
@@ -26,7 +26,8 @@ impl Direct {
     }
 
     pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {
-        let mut answer = pin!(self.gateway.call(&self.caller, call(plan, server)));
+        let call = call(&self.gateway, &self.caller, plan, server);
+        let mut answer = pin!(self.gateway.call(&self.caller, call));
         tokio::select! {
             biased;
             outcome = &mut answer => read(outcome),
@@ -35,14 +36,15 @@ impl Direct {
     }
 }
 
-/// A call to `server`, as planned.
-pub fn call(plan: &Plan, server: usize) -> Call {
+/// Returns a call to `server`, as planned.
+pub fn call(gateway: &Gateway, caller: &Caller, plan: &Plan, server: usize) -> Call {
+    let server = gateway.server(caller, &server_name(server)).expect("the server is configured");
     let arguments = format!("{{\"mark\":\"{}\"}}", plan.mark);
     let arrived = Instant::now();
     Call {
         id: CallId::generate(),
-        server: crate::round::server_name(server),
-        ask: Ask::Tool {
+        server,
+        operation: Operation::Tool {
             name: ToolName::Own("echo".to_owned()),
             arguments: RawObject::parse(arguments.into()).expect("a plain object"),
             mirrored: None,

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::backend::supervise::restart_policy::Budget;
 use trunkline::common::ids::{CallId, ServerId};
 use trunkline::config::{Program, Server, Transport};
-use trunkline::gateway::{Ask, Call, Gateway, ToolName};
+use trunkline::gateway::{Call, Caller, Gateway, Operation, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::registry::Registry;
@@ -214,8 +214,8 @@ fn measure_one(
         std::thread::park_timeout(Duration::from_micros(rand::rng().random_range(1000..3000)));
         let (gateway, caller, began) = (gateway.clone(), caller.clone(), Instant::now());
         let call = runtime.spawn(async move {
-            let called = gateway.call(&caller, to_neighbour()).await.map(|_| began.elapsed());
-            called.map_err(|error| error.to_string())
+            let called = gateway.call(&caller, to_neighbour(&gateway, &caller)).await;
+            called.map(|_| began.elapsed()).map_err(|error| error.to_string())
         });
         match runtime.block_on(call).expect("calls do not panic") {
             Ok(latency) => latencies.push(latency),
@@ -225,12 +225,13 @@ fn measure_one(
     latencies
 }
 
-fn to_neighbour() -> Call {
+fn to_neighbour(gateway: &Gateway, caller: &Caller) -> Call {
+    let server = gateway.server(caller, NEIGHBOUR).expect("the neighbour is configured");
     let arrived = Instant::now();
     Call {
         id: CallId::generate(),
-        server: NEIGHBOUR.to_owned(),
-        ask: Ask::Tool {
+        server,
+        operation: Operation::Tool {
             name: ToolName::Own("sleep".to_owned()),
             arguments: RawObject::parse(r#"{"ms":5}"#.into()).expect("a plain object"),
             mirrored: None,

@@ -10,7 +10,7 @@ use trunkline::backend::Environment;
 use trunkline::backend::supervise::restart_policy::Budget;
 use trunkline::common::ids::TenantId;
 use trunkline::gateway::Gateway;
-use trunkline::http::{self, Front};
+use trunkline::http::{self, AppState};
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
@@ -51,12 +51,12 @@ impl Setup {
         for tenant in tenants {
             config.auth.anonymous_tenant = Some(TenantId::parse(tenant).unwrap());
             let directory = Directory::open(store.clone(), &config, None).await.unwrap();
-            let front = Front::new(gateway.clone(), Arc::new(directory), None, &config);
+            let app = AppState::new(gateway.clone(), Arc::new(directory), None, &config);
             let listener = TcpListener::bind(config.listen).await.unwrap();
             addrs.push(listener.local_addr().unwrap());
             serving.spawn(http::server::serve(
                 listener,
-                http::router(Arc::new(front), false),
+                http::router(Arc::new(app), false),
                 config.header_timeout,
                 stop_serving.clone(),
                 stop_serving.clone(),

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::gateway::Gateway;
-use trunkline::http::{self, Front};
+use trunkline::http::{self, AppState};
 use trunkline::store::Store;
 use trunkline::tenants::Directory;
 
@@ -36,12 +36,12 @@ impl Fronts {
             config.auth.anonymous_tenant = Some(tenant_id(tenant));
             let directory = Directory::open(store.clone(), &config, None).await;
             let directory = Arc::new(directory.expect("the store is open"));
-            let front = Arc::new(Front::new(gateway.clone(), directory, None, &config));
+            let app = Arc::new(AppState::new(gateway.clone(), directory, None, &config));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
             let listener = listener.expect("there are ports enough");
             addresses.push(listener.local_addr().expect("it is bound"));
             let abort = CancellationToken::new();
-            let routes = http::router(front, false);
+            let routes = http::router(app, false);
             let timeout = config.header_timeout;
             serving.spawn(http::server::serve(listener, routes, timeout, drain.clone(), abort));
         }
