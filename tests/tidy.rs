@@ -67,7 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("std_server", &["protocol"]),
     ("pins", &["common"]),
     ("config", &["common"]),
-    ("common", &["config"]),
+    ("common", &[]),
     ("protocol", &[]),
     ("telemetry", &[]),
 ];

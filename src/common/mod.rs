@@ -6,4 +6,5 @@ pub mod keys;
 pub mod offload;
 pub mod policy;
 pub mod seal;
+pub mod secret;
 pub mod time_slice;

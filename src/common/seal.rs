@@ -13,7 +13,7 @@ use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
 
-use crate::config::Secret;
+use crate::common::secret::Secret;
 
 /// Bounds sealed texts in bodies; headers are shorter anyway.
 const SEALED_LEN_MAX: usize = 64 << 10;

@@ -44,11 +44,11 @@ use serde::{Deserialize, Deserializer, de};
 use self::tree::{Node, Table, Value};
 use crate::common::ids::TenantId;
 
+pub use crate::common::secret::Secret;
 pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
 pub use reference::reference;
-pub use secret::Secret;
 pub use server::{
     CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport,
     Upstream,

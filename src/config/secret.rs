@@ -1,48 +1,20 @@
 //! Texts that are never printed, and the references that stand for them in files.
 
-use std::fmt;
 use std::fs;
 
 use reqwest::header::HeaderValue;
-use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::Sources;
 use super::kind::{self, Kind};
 use super::template::{MissingSecret, Part, Secrets, Template};
 use super::tree::Node;
+use crate::common::secret::Secret;
 
 /// A shorter key could be guessed.
 const KEY_LEN_MIN: usize = 32;
 /// Enough to replace keys one by one. Every key is tried on a token that none of them sealed.
 const KEYS_MAX: usize = 8;
-
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// Returns the text, to be given only to those it is for.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[secret]")
-    }
-}
-
-impl fmt::Display for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[secret]")
-    }
-}
 
 pub(super) const KEY: Kind = Kind::Value(
     "a text of at least 32 characters, as `openssl rand -base64 32` prints",
@@ -76,7 +48,7 @@ pub(super) const TEMPLATE: Kind =
 
 pub(super) const HEADER: Kind = Kind::Value(TEMPLATE_ALLOWED, |node, sources| {
     let template = template_of(&node, sources)?;
-    let nothing = |name: &str| (name.to_owned(), Secret(String::new()));
+    let nothing = |name: &str| (name.to_owned(), Secret::new(String::new()));
     let text = template.fill(&template.secrets().map(nothing).collect());
     match text.is_ok_and(|text| HeaderValue::from_str(text.expose()).is_ok()) {
         true => Ok(template.to_json()),
@@ -134,7 +106,7 @@ fn template(text: &str, sources: &Sources) -> Result<Template, String> {
         };
         match reference.strip_prefix("secret:") {
             Some(name) if is_variable_name(name) => {
-                parts.push(Part::Text(Secret(std::mem::take(&mut plain))));
+                parts.push(Part::Text(Secret::new(std::mem::take(&mut plain))));
                 parts.push(Part::Secret(name.to_owned()));
             }
             _ => plain.push_str(&resolve(reference, sources)?),
@@ -142,7 +114,7 @@ fn template(text: &str, sources: &Sources) -> Result<Template, String> {
         rest = after;
     }
     plain.push_str(rest);
-    parts.push(Part::Text(Secret(plain)));
+    parts.push(Part::Text(Secret::new(plain)));
     let has_zero = |part: &Part| matches!(part, Part::Text(text) if text.0.contains('\0'));
     if parts.iter().any(has_zero) {
         return Err("contains a zero byte".to_owned());

@@ -9,7 +9,6 @@
 mod support;
 
 mod admin;
-mod books;
 mod calls;
 mod cancel;
 mod changes;
@@ -96,12 +95,13 @@ mod store_opening;
 mod store_outage;
 mod store_pins;
 mod store_usage;
-mod strangers;
 mod supervision;
 mod tenant_limits;
 mod tenants_cli;
 mod tools;
+mod unknown_keys;
 mod upstreams;
 mod usage;
+mod usage_writer;
 mod visible;
 mod web;

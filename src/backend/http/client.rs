@@ -1,6 +1,5 @@
 //! Sends requests to one server, with the operator's headers, and follows redirects within bounds.
 
-use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{Method, Response, StatusCode, Url};
 
+use crate::common::error_chain::error_chain;
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
 use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
 
@@ -36,7 +36,7 @@ pub enum SetupError {
     Header(String),
     #[error(
         "the HTTP client cannot be set up; are the system's CA certificates installed? {}",
-        causes(.0)
+        error_chain(.0)
     )]
     Tls(reqwest::Error),
 }
@@ -150,7 +150,7 @@ impl Client {
 impl SendError {
     fn of(error: reqwest::Error) -> Self {
         let is_unsent = error.is_connect() || error.is_builder();
-        let causes = causes(&error.without_url());
+        let causes = error_chain(&error.without_url());
         if is_unsent { Self::Unreachable(causes) } else { Self::Broken(causes) }
     }
 }
@@ -167,17 +167,6 @@ fn host_of(url: &Url) -> String {
         Some(port) => format!("{host}:{port}"),
         None => host.to_owned(),
     }
-}
-
-/// Joins an error and its sources, which reqwest leaves out of its message.
-pub(super) fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

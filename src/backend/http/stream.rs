@@ -7,10 +7,10 @@ use reqwest::header::CONTENT_TYPE;
 use tokio::time::{Instant, timeout};
 
 use super::Endpoint;
-use super::client::causes;
 use super::sse::{Item, SseDecoder};
 use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind, take_message};
 use crate::backend::connection::reader::GarbageCounter;
+use crate::common::error_chain::error_chain;
 
 /// Time to read what follows an answer. A drained connection can be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ pub(super) async fn read_whole(
             Ok(Some(chunk)) if body.len() + chunk.len() > len_max => return Err(BodyEnd::TooLarge),
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
             Ok(None) => return Ok(body),
-            Err(error) => return Err(BodyEnd::ConnectionLost(causes(&error.without_url()))),
+            Err(error) => return Err(BodyEnd::ConnectionLost(error_chain(&error.without_url()))),
         }
     }
 }
@@ -81,7 +81,7 @@ pub(super) async fn read_events(
         match response.chunk().await {
             Ok(Some(chunk)) => decoder.push(&chunk, &mut items),
             Ok(None) => return BodyEnd::EndOfBody,
-            Err(error) => return BodyEnd::ConnectionLost(causes(&error.without_url())),
+            Err(error) => return BodyEnd::ConnectionLost(error_chain(&error.without_url())),
         }
         for item in items.drain(..) {
             match item {

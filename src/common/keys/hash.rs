@@ -9,7 +9,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 use super::ApiKey;
-use crate::config::Secret;
+use crate::common::secret::Secret;
 
 const LEN: usize = 32;
 /// Separates these hashes from other uses of the same secret.
