@@ -14,7 +14,11 @@ const REMAKE: &str = "UPDATE_REFERENCE=1 cargo test --test reference";
 #[test]
 fn pages_made_from_the_code_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference");
-    let pages = [("cli.md", cli()), ("metrics.md", metrics())];
+    let pages = [
+        ("cli.md", cli()),
+        ("configuration.md", trunkline::config::reference()),
+        ("metrics.md", metrics()),
+    ];
     for (name, text) in pages {
         let file = folder.join(name);
         if env::var_os("UPDATE_REFERENCE").is_some() {

@@ -115,7 +115,7 @@ fn template(text: &str, sources: &Sources) -> Result<Template, String> {
     }
     plain.push_str(rest);
     parts.push(Part::Text(Secret::new(plain)));
-    let has_zero = |part: &Part| matches!(part, Part::Text(text) if text.0.contains('\0'));
+    let has_zero = |part: &Part| matches!(part, Part::Text(text) if text.expose().contains('\0'));
     if parts.iter().any(has_zero) {
         return Err("contains a zero byte".to_owned());
     }
