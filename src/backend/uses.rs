@@ -89,3 +89,27 @@ impl Drop for BackendRef {
         self.0.uses.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_idle_since_its_last_use_ended() {
+        let (uses, second) = (Uses::default(), Duration::from_secs(1));
+        let began = Instant::now();
+        assert_eq!(uses.idle_since(), Some(began));
+        assert!(uses.try_begin(2) && uses.try_begin(2) && !uses.try_begin(2));
+        for left in [1, 0] {
+            assert_eq!((uses.idle_since(), uses.drained().now_or_never()), (None, None));
+            advance(second).await;
+            uses.end();
+            assert_eq!(uses.count(), left);
+        }
+        assert_eq!(uses.idle_since(), Some(began + 2 * second));
+        assert_eq!(uses.drained().now_or_never(), Some(()));
+    }
+}

@@ -174,3 +174,7 @@ pub(super) fn drain_time(config: &config::Server, is_waited_for: bool) -> Durati
     let calls = if is_short { config.usual_call() } else { config.longest_call() };
     calls + CANCEL_GRACE
 }
+
+#[cfg(test)]
+#[path = "tests/rollover.rs"]
+mod tests;

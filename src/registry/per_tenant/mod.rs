@@ -112,9 +112,9 @@ impl PerTenant {
             is_older && self.serves(it, tenant) && it.can_run_beside(&self.group.config)
         });
         let (kept, replaced) = (kept.cloned(), rollover.newest().cloned());
-        rollover.keep_only(kept.as_ref());
-        rollover.drain_old(Some(&self.group.config));
-        kept.iter().for_each(|kept| kept.backend.activate());
+        let is_kept = |it: &&Process| kept.as_ref().is_some_and(|kept| kept.is(it));
+        let others = rollover.active.iter().chain(&rollover.next).filter(|it| !is_kept(it));
+        others.for_each(Process::retire);
         if self.group.stop.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
@@ -127,6 +127,8 @@ impl PerTenant {
             return Ok(kept.ok_or(NoBackend::TooMany)?.backend.into());
         }
         let rollover = table.rollover(tenant);
+        rollover.keep_only(kept.as_ref());
+        kept.iter().for_each(|kept| kept.backend.activate());
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
         let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients { changes: rollover.changes(&self.group.id), client: None };
