@@ -1,12 +1,13 @@
-//! Trunkline: an MCP gateway. Many tenants' tool calls, arriving over HTTP, share a few long-lived MCP
-//! servers; each caller gets its own answer, and no caller can hold up the others.
+//! Trunkline: an MCP gateway. Many tenants' tool calls, arriving over HTTP, share a few long-lived
+//! MCP servers; each caller gets its own answer, and no caller can hold up the others.
 //!
 //! # Map
 //!
 //! A call comes in at the top and goes down; nothing below knows what is above it.
 //!
 //! - [`cli`]: the command line, one file per command
-//! - [`app`]: puts the gateway together and runs it: build, serve, reload, background work, shutdown
+//! - [`app`]: puts the gateway together and runs it: build, serve, reload, background work,
+//!   shutdown
 //! - [`http`]: requests in, responses out
 //! - [`gateway`]: the path of a call, and its errors
 //! - [`registry`]: the servers by id, and whose backend a caller gets

@@ -38,8 +38,9 @@ fn page(title: &str, intro: &str) -> String {
 fn metrics() -> String {
     let mut text = page(
         "Metrics",
-        "`GET /metrics` has these in Prometheus' text format. [Monitoring](../operate/monitoring.md)\n\
-         says which of them to watch. The buckets of histograms reach from 0.1 ms to one hour.",
+        "`GET /metrics` has these in Prometheus' text format.\n\
+         [Monitoring](../operate/monitoring.md) says which of them to watch. The buckets of\n\
+         histograms reach from 0.1 ms to one hour.",
     );
     text += "\n| name | type | labels | help |\n|---|---|---|---|\n";
     for metric in Metrics::descriptions() {

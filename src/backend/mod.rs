@@ -80,8 +80,8 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Creates a backend whose server is not running yet. With a client in `recipients` it belongs to
-    /// that client alone. During a rollover `stage` is `Waiting`.
+    /// Creates a backend whose server is not running yet. With a client in `recipients` it belongs
+    /// to that client alone. During a rollover `stage` is `Waiting`.
     pub fn new(
         id: ServerId,
         config: config::Server,

@@ -212,8 +212,8 @@ mod tests {
              \n\
              good: echo, time\n\
              \x20 in force: no_new_privs, no core dumps, private directory, seccomp\n\
-             \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at boot; it needs 6.2, or 6.7 for \
-             `connect`, and `landlock` among the kernel's `lsm=`\n\
+             \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at \
+             boot; it needs 6.2, or 6.7 for `connect`, and `landlock` among the kernel's `lsm=`\n\
              \n\
              bad did not start: it ended with exit code 3\n\
              \x20 stderr: boom\n\

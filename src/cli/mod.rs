@@ -101,7 +101,6 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// What a command works with.
 struct Loaded {
     config: Config,
     /// The files it is from, to be shown.
@@ -115,7 +114,7 @@ fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loade
     load(&sources(args, listen)?)
 }
 
-/// Where the configuration comes from that `args` and the environment name.
+/// Returns the sources of the configuration that `args` and the environment name.
 fn sources(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Sources> {
     Ok(Sources {
         file: args.config,

@@ -108,8 +108,8 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
     let views = of_tool(&pins, &held, tool);
     if views.is_empty() {
         bail!(
-            "server `{server}` has no approved or held-back tool `{}`; `trunkline pin list {server}` \
-             shows all",
+            "server `{server}` has no approved or held-back tool `{}`; `trunkline pin list \
+             {server}` shows all",
             printable(tool)
         );
     }
@@ -156,8 +156,8 @@ fn parse_hash(server: &ServerId, pins: &[Pin], held: &[Held], text: &str) -> any
     let held = of_tool(pins, held, text);
     match held.iter().find(|view| view.state.is_held()) {
         Some(PinView { hash, .. }) => bail!(
-            "name what is to be approved by its hash: `trunkline pin approve {server} {hash}` approves what \
-             the tool `{tool}` is now, `trunkline pin diff {server} {tool}` shows it",
+            "name the definition to approve by its hash: `trunkline pin diff {server} {tool}` \
+             shows the present one, `trunkline pin approve {server} {hash}` approves it",
             tool = printable(text)
         ),
         None => bail!(

@@ -109,7 +109,8 @@ impl Attempt<'_> {
 }
 
 impl AttemptAnswer {
-    /// Reads the answer. Takes `rate_status` only on success: an error keeps it for its own headers.
+    /// Reads the answer. Takes `rate_status` only on success: an error keeps it for its own
+    /// headers.
     pub(super) async fn into_reply(
         self,
         offload: &Offload,

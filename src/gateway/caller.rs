@@ -1,4 +1,4 @@
-//! Who calls, and for how long the caller's rights hold.
+//! The caller of a request, and the lifetime of its rights.
 
 use std::future::pending;
 use std::sync::Arc;

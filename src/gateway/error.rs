@@ -37,8 +37,8 @@ pub enum CallError {
     )]
     ToolNotFound { server: String, tool: String },
     #[error(
-        "the tool `{tool}` of server `{server}` is held back: its definition is not approved; it can be \
-         called once an administrator approves it"
+        "the tool `{tool}` of server `{server}` is held back: its definition is not approved; \
+         it can be called once an administrator approves it"
     )]
     ToolHeld { server: String, tool: String },
     /// The tenant is at its limit of something other than rates.

@@ -24,8 +24,8 @@ impl From<NoBackend> for CallError {
     fn from(no_process: NoBackend) -> Self {
         match no_process {
             NoBackend::NoSession => Self::InvalidRequest(
-                "this server runs one process per MCP session; call it over /mcp, in a session that \
-                 `initialize` opened"
+                "this server runs one process per MCP session; call it over /mcp, in a session \
+                 that `initialize` opened"
                     .to_owned(),
             ),
             NoBackend::TooMany => Self::TooManyProcesses,

@@ -1,8 +1,8 @@
 //! Decides whether a failed call is tried again.
 //!
 //! A call that no server has received is retried while there is time. A call that a server may have
-//! received is retried only if `retry = "safe"`, its tool is read-only or idempotent, and retries stay
-//! within the backend's retry budget.
+//! received is retried only if `retry = "safe"`, its tool is read-only or idempotent, and retries
+//! stay within the backend's retry budget.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Closes connections that keep the gateway waiting.
 //!
-//! hyper has a limit for the head of a request, but it also counts the time between two requests: it
-//! would cut the idle connections that load balancers keep, and it does not start before the first
-//! bytes arrive. So the time is kept here. A head must be complete within the limit from its first
-//! byte; the first head, from the start of the connection. Between requests the limit is longer.
+//! hyper has a limit for the head of a request, but it also counts the time between two requests:
+//! it would cut the idle connections that load balancers keep, and it does not start before the
+//! first bytes arrive. So the time is kept here. A head must be complete within the limit from its
+//! first byte; the first head, from the start of the connection. Between requests the limit is
+//! longer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

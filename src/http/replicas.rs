@@ -14,7 +14,8 @@ use super::body;
 use super::state::AppState;
 use crate::cluster::{PROOF, ProofError, REFUSED_BY, REPLICA};
 
-/// Marks a request that another replica has forwarded. This replica answers it and never forwards it.
+/// Marks a request that another replica has forwarded. This replica answers it and never forwards
+/// it.
 #[derive(Clone, Copy)]
 pub(super) struct Forwarded;
 

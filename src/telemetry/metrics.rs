@@ -1,8 +1,9 @@
 //! Every metric, declared in one place. A field's comment is its help text on `/metrics` and in
 //! `docs/reference/metrics.md`.
 //!
-//! Handles are looked up once, when a server becomes known ([`ServerMetrics`]) or a tool is called first
-//! ([`ToolMetrics`](super::tools::ToolMetrics)); a call that ends well then only touches atomics.
+//! Handles are looked up once, when a server becomes known ([`ServerMetrics`]) or a tool is called
+//! first ([`ToolMetrics`](super::tools::ToolMetrics)); a call that ends well then only touches
+//! atomics.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,8 +74,11 @@ macro_rules! metrics {
         }
     };
     (@make HistogramVec, $name:literal, $help:expr, $labels:expr) => {
-        HistogramVec::new(HistogramOpts::new($name, $help).buckets(SECONDS_BUCKETS.to_vec()), $labels)
-            .expect("the declaration is valid")
+        HistogramVec::new(
+            HistogramOpts::new($name, $help).buckets(SECONDS_BUCKETS.to_vec()),
+            $labels,
+        )
+        .expect("the declaration is valid")
     };
     (@make $type:ident, $name:literal, $help:expr, $labels:expr) => {
         $type::new(Opts::new($name, $help), $labels).expect("the declaration is valid")
@@ -314,7 +318,7 @@ mod tests {
             r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,
             r#"trunkline_calls_total{outcome="deadline_exceeded",server="std",tool="echo"} 1"#,
             r#"trunkline_call_seconds_count{server="std",tool="echo"} 2"#,
-            "# HELP trunkline_calls_total Calls by outcome: ok, tool_error, cancelled, or an error code.",
+            "# HELP trunkline_calls_total Calls by outcome: ok, tool_error, cancelled, or an error",
         ] {
             assert!(text.contains(line), "{line} is missing from\n{text}");
         }

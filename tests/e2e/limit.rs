@@ -68,7 +68,7 @@ pub async fn run(stack: &Stack, case: &mut Case, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Where Valkey does not answer in 50 ms each replica goes by its own part of the rate, which is
+/// If Valkey does not answer in 50 ms each replica goes by its own part of the rate, which is
 /// not what is measured here. On a machine that is busy with other things that happens; then it is
 /// measured again.
 pub async fn offer_undisturbed(stack: &Stack, tenant: &Tenant, time: Duration) -> Result<Offered> {

@@ -153,7 +153,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Makes a replica anew, as `docs/operate/upgrade-and-backup.md` says, and waits until it is ready.
+    /// Makes a replica anew, as `docs/operate/upgrade-and-backup.md` says, and waits until it is
+    /// ready.
     pub async fn recreate(&self, gateway: &Gateway) -> Result<()> {
         let files = ["-f", "docker/compose.yml", "-f", "tests/e2e/compose.yml"];
         let up = ["up", "-d", "--no-deps", "--force-recreate", "--wait", gateway.service];

@@ -7,7 +7,7 @@ use crate::support::{Setup, eventually};
 fn view(id: &str, version: &str, era: &str, server: &Value) -> Value {
     let (tools, since) = (&server["tools"], &server["since"]);
     json!({
-        "id": id, "state": "ready", "since": since, "ready": 1, "instances": 1,
+        "id": id, "state": "ready", "since": since, "ready": 1, "instance_count": 1,
         "protocol_version": version, "era": era, "tools": tools
     })
 }

@@ -100,7 +100,7 @@ async fn a_changed_tool_is_nowhere_to_be_seen_and_cannot_be_called() {
         assert_eq!(gateway.server("fake").await.json()["tools"], tools - 1);
         let answer = gateway.call("fake", "query", "").await;
         assert_eq!(answer.problem(), refused(409, "tool_held"));
-        assert!(answer.detail().contains("not one that was approved"), "{answer:?}");
+        assert!(answer.detail().contains("its definition is not approved"), "{answer:?}");
         for (path, name) in [("/mcp", "fake__query"), ("/mcp/fake", "query")] {
             let error = gateway.mcp(path).call(name, json!({})).send().await.error();
             let data = json!({"code": "tool_held", "retryable": false, "executed": "no"});

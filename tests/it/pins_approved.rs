@@ -133,7 +133,7 @@ async fn mistakes_are_named() {
         (&["approve", "fake", "absent"][..], "`absent` is neither a hash nor a tool"),
         (&["approve", "fake", &absent], "has no definition sha256:000"),
         (&["approve", "fake"], "HASH"),
-        (&["diff", "fake", "absent"], "has no tool `absent`"),
+        (&["diff", "fake", "absent"], "has no approved or held-back tool `absent`"),
         (&["forget", "absent"], "there is no pinned server `absent`"),
         (&["forget", "fake", "absent"], "there is no approved tool \"absent\" of server `fake`"),
         (&["list", "a/b"], "is not a valid server id"),

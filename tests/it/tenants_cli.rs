@@ -170,12 +170,12 @@ async fn callers_without_a_key_are_a_tenant_like_others() {
     succeeds(&setup, &["key", "create", "local"]).await;
     assert!(succeeds(&setup, &["key", "list", "local"]).await.contains("active"));
     let error = fails(&setup, &["tenant", "set", "local", "--weight", "2"]).await;
-    assert!(error.contains("`trunkline tenant add local` does"), "{error}");
+    assert!(error.contains("`trunkline tenant add local` sets some"), "{error}");
 
     let output = trunkline(&setup, &["tenant", "add", "local"]).await;
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("callers without a key are this tenant: from now on"), "{said}");
+    assert!(said.contains("callers without a key use this tenant: its limits"), "{said}");
     assert_eq!(shown(&setup, &show).await["source"], "store");
     let output = trunkline(&setup, &["tenant", "add", "acme"]).await;
     assert!(!String::from_utf8(output.stderr).unwrap().contains("callers without a key"));

@@ -35,7 +35,7 @@ async fn servers_are_listed_with_where_they_stand() {
     let [broken, lazy, std] = servers.as_array().unwrap().as_slice() else { panic!("{servers}") };
     assert_eq!(broken["id"], "broken");
     assert_eq!((&lazy["id"], &lazy["state"]), (&json!("lazy"), &json!("idle")));
-    assert_eq!((&lazy["ready"], &lazy["instances"]), (&json!(0), &json!(1)));
+    assert_eq!((&lazy["ready"], &lazy["instance_count"]), (&json!(0), &json!(1)));
     assert_eq!(std["id"], "std");
     assert_eq!((&std["state"], &std["tools"]), (&json!("ready"), &json!(7)));
     assert_eq!(gateway.server("std").await.json(), *std);

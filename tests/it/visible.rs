@@ -37,12 +37,12 @@ async fn what_is_wrong_is_said_since_when_it_is_however_often_it_was_tried() {
     let first = gateway.server("fake").await.json();
     let admin = admin(&gateway).await;
     let last = seen_when(&admin, "fake", |server| server["state"] == "quarantined").await;
-    for server in [&first, &last, &last["copies"][0]] {
+    for server in [&first, &last, &last["instances"][0]] {
         assert_eq!(server["reason"], "it ended with exit code 3", "{server}");
         assert_eq!(server["down_since"], first["down_since"], "{server}");
     }
     assert!(time(&last["since"]) > time(&last["down_since"]), "{last}");
-    assert_eq!(last["copies"][0]["starts"], 5);
+    assert_eq!(last["instances"][0]["starts"], 5);
     let metrics = gateway.metrics().await;
     let shown = metrics.value("trunkline_server_down_since_timestamp_seconds{server=\"fake\"}");
     assert_eq!(shown, Some(time(&first["down_since"]).as_second() as f64));
@@ -81,8 +81,9 @@ async fn one_that_is_started_again_says_what_happened_until_it_is_ready() {
 async fn operators_see_what_a_server_that_failed_has_said_and_callers_do_not() {
     let gateway = Setup::new().fake_with("fake", &["start=fail"], "").start().await;
     let admin = admin(&gateway).await;
-    let server = seen_when(&admin, "fake", |it| it["copies"][0]["last_failure"].is_object()).await;
-    let failure = &server["copies"][0]["last_failure"];
+    let has_failed = |it: &Value| it["instances"][0]["last_failure"].is_object();
+    let server = seen_when(&admin, "fake", has_failed).await;
+    let failure = &server["instances"][0]["last_failure"];
     assert_eq!(failure["detail"], "it ended with exit code 3");
     assert_eq!(failure["stderr"], json!(["cannot find my bearings"]));
     assert!(failure["at"].is_string());
@@ -105,17 +106,17 @@ async fn operators_see_why_a_changed_server_does_not_start_while_the_old_one_ser
     let old = a.call("own", "pid", "").await.tool_text();
     assert!(gateway.apply(&with(&["start=fail"])).await);
     assert_eq!(a.call("own", "pid", "").await.tool_text(), old);
-    let has_failed = |next: &Value| next["copies"][0]["last_failure"].is_object();
+    let has_failed = |next: &Value| next["instances"][0]["last_failure"].is_object();
     let all = seen_when(&admin, "all", |it| has_failed(&it["replacement"])).await;
     let own = seen_when(&admin, "own", |it| has_failed(&it["processes"][0]["replacement"])).await;
     for served in [&all, &own["processes"][0]] {
         // The one that serves is well.
         assert_eq!((&served["state"], &served["down_since"]), (&json!("ready"), &Value::Null));
-        assert_eq!(served["copies"][0]["last_failure"], Value::Null, "{served}");
+        assert_eq!(served["instances"][0]["last_failure"], Value::Null, "{served}");
         let next = &served["replacement"];
         assert_eq!(next["reason"], "it ended with exit code 3", "{next}");
         assert!(time(&next["down_since"]) > time(&served["since"]), "{served}");
-        let failure = &next["copies"][0]["last_failure"];
+        let failure = &next["instances"][0]["last_failure"];
         assert_eq!(failure["stderr"], json!(["cannot find my bearings"]), "{next}");
     }
     let seen = a.server("own").await;
@@ -130,8 +131,8 @@ async fn operators_see_what_a_server_says_that_runs_and_callers_do_not() {
     let gateway = Setup::new().fake("fake").start().await;
     gateway.call("fake", "stderr", json!({"kib": 2})).await.tool_text();
     let admin = admin(&gateway).await;
-    let server = seen_when(&admin, "fake", |it| it["copies"][0]["stderr"][1].is_string()).await;
-    let copy = &server["copies"][0];
+    let server = seen_when(&admin, "fake", |it| it["instances"][0]["stderr"][1].is_string()).await;
+    let copy = &server["instances"][0];
     assert_eq!((&copy["state"], &copy["starts"]), (&json!("ready"), &json!(1)));
     assert!(copy["stderr"][0].as_str().unwrap().starts_with("xxx"), "{copy}");
     for answer in [gateway.server("fake").await, gateway.servers().await] {
@@ -147,15 +148,14 @@ async fn operators_see_the_processes_of_tenants_and_tenants_their_own() {
     let (a, admin) = (gateway.as_tenant("a").await, admin(&gateway).await);
     assert_eq!(seen(&admin, "own").await["process_count"], 0);
     assert_eq!(a.call("own", "raw", "").await.json()["code"], "server_unavailable");
-    let own =
-        seen_when(&admin, "own", |it| it["processes"][0]["copies"][0]["last_failure"].is_object())
-            .await;
+    let has_failed = |it: &Value| it["processes"][0]["instances"][0]["last_failure"].is_object();
+    let own = seen_when(&admin, "own", has_failed).await;
     assert_eq!((&own["state"], &own["process_count"]), (&json!("per_tenant"), &json!(1)));
     let process = &own["processes"][0];
     assert_eq!(process["tenant"], "a");
     assert_eq!(process["reason"], "it ended with exit code 3", "{process}");
     assert!(process["since"].is_string() && process["down_since"].is_string(), "{process}");
-    let failure = &process["copies"][0]["last_failure"];
+    let failure = &process["instances"][0]["last_failure"];
     assert_eq!(failure["stderr"], json!(["cannot find my bearings"]));
     let of_a = a.server("own").await;
     assert_eq!(of_a.json()["down_since"], process["down_since"]);

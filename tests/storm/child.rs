@@ -1,7 +1,7 @@
 //! A server on standard input and output that breaks every habit a client might rely on, except
 //! one: its answers carry the mark of the call they are meant for.
 //!
-//! It also looks at what the gateway writes, and complains of what no gateway should.
+//! The server also checks the gateway's frames and complains of mistakes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
@@ -21,7 +21,7 @@ use crate::misbehaviour::{self, Action, OnCancel, Treatment};
 
 /// Messages read but not yet looked at.
 const EVENTS_MAX: usize = 1024;
-/// What is due within the same tick is written together, so that answers come in bursts.
+/// Writes answers of the same tick together, so that they come in bursts.
 const TICK: Duration = Duration::from_millis(1);
 /// A server that has been started more often than this no longer ends by itself: the gateway waits
 /// longer each time, and the storm would spend its time waiting.

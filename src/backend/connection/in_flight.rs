@@ -127,8 +127,8 @@ impl InFlightCalls {
     }
 
     /// Passes on a log message that names no call; returns whether a caller got it. It may even be
-    /// about a call that has ended. So all calls of the connection must have been of one tenant, and
-    /// the server must not be working on more than one.
+    /// about a call that has ended. So all calls of the connection must have been of one tenant,
+    /// and the server must not be working on more than one.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());

@@ -117,9 +117,9 @@ async fn greet_for_all(
         },
         answer = &mut initialize => match open_legacy(connection, answer?) {
             Ok(greeting) => Ok(greeting),
-            Err(refused) => match discover.await.map_err(HandshakeError::from).and_then(read_probe) {
-                Ok(Probe::Modern(greeting)) => Ok(greeting),
-                Ok(Probe::Legacy | Probe::Again) | Err(_) => Err(refused),
+            Err(refused) => match discover.await.map(read_probe) {
+                Ok(Ok(Probe::Modern(greeting))) => Ok(greeting),
+                Ok(_) | Err(_) => Err(refused),
             },
         },
     }

@@ -174,8 +174,8 @@ impl Pinned {
             let tools: Vec<_> = held.iter().take(NAMES_MAX).collect();
             tracing::warn!(
                 %server, held = held.len(), ?tools,
-                "tools of server `{server}` are held back, since they differ from the approved ones: \
-                 `trunkline pin list {server}` shows them"
+                "tools of server `{server}` are held back, since they differ from the approved \
+                 ones: `trunkline pin list {server}` shows them"
             );
         }
         if is_known {

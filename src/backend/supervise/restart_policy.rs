@@ -276,7 +276,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_five_starts_in_any_ten_seconds(ups in prop::collection::vec(0_u64..15_000, 1..50)) {
+        fn never_more_than_five_starts_in_any_ten_seconds(
+            ups in prop::collection::vec(0_u64..15_000, 1..50),
+        ) {
             let starts = starts(
                 |n| {
                     let up = Duration::from_millis(ups[n % ups.len()]);

@@ -88,7 +88,7 @@ fn program<'a>(config: &'a Config, server: &str) -> &'a Program {
     }
 }
 
-/// What a server's program finds in its environment.
+/// Returns the environment of a server's program.
 fn variable(config: &Config, server: &str, name: &str) -> String {
     let filled = program(config, server).env[name].fill(&Secrets::new());
     filled.unwrap().expose().to_owned()

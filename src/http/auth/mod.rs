@@ -116,8 +116,8 @@ async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
             Ok(Caller { rights, ..Caller::of(tenant.clone()) })
         }
         Holder::Admin => Err(HttpError::Forbidden(
-            "an administrator's key cannot call tools; create a tenant's key (`trunkline key create \
-             TENANT`)",
+            "an administrator's key cannot call tools; create a tenant's key (`trunkline key \
+             create TENANT`)",
         )),
     }
 }

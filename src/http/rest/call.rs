@@ -106,8 +106,8 @@ async fn read_call(
 /// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
 pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is sent \
-                       twice would run twice";
+        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is \
+                       sent twice would run twice";
         return Err(CallError::InvalidRequest(message.to_owned()));
     }
     let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };

@@ -1,6 +1,6 @@
 //! An MCP server over HTTP, played by the test: of either era, and misbehaving on demand.
 //!
-//! What it does depends on the tool that is called; see `Played::call`.
+//! The called tool decides what the server does; see `Played::call`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub struct Client {
     address: SocketAddr,
     tally: Arc<Tally>,
     calls: Line,
-    /// What is said while a call is under way must come by another way: HTTP/1 answers in order.
+    /// A second connection for messages during a call: HTTP/1 answers in order.
     asides: Line,
     /// Sessions of the legacy era: each is for one endpoint.
     sessions: HashMap<Endpoint, String>,

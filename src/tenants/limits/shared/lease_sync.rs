@@ -1,7 +1,7 @@
 //! Syncs a lease with Valkey: one task at a time for each lease, so that no request overtakes
 //! another.
 //!
-//! Whoever needs a sync requests one. If no task runs, one starts; if one runs, it syncs again
+//! A task that needs a sync requests one. If no task runs, one starts; if one runs, it syncs again
 //! after its answer. So there is one request in flight for each lease, however many callers wait.
 
 use std::sync::Arc;
