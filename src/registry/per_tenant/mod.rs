@@ -134,8 +134,8 @@ impl PerTenant {
         let is_replaced = |it: &Process| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
         let blocking = rollover.all().filter(|it| match &kept {
             _ if is_exclusive(it.config(), &self.group.config) => true,
-            // A next one that has served nobody, and is gone soon.
-            Some(kept) => is_replaced(it) && !kept.is(it),
+            // Next ones that were dropped: they have served nobody, and are gone soon.
+            Some(kept) => it.generation > kept.generation,
             // Two at most run side by side, however often a tenant changes its secrets.
             None => it.generation == self.generation && !is_replaced(it),
         });
