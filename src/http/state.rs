@@ -99,7 +99,7 @@ impl AppState {
             if forgotten > 0 {
                 tracing::warn!(
                     forgotten,
-                    "forgot {forgotten} of the oldest ended MCP sessions: their tokens are valid again"
+                    "forgot {forgotten} ended MCP sessions: their tokens are valid again"
                 );
                 all_forgotten.inc_by(forgotten);
             }
