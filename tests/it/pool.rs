@@ -1,4 +1,4 @@
-//! Servers of which several copies run.
+//! Servers of which several instances run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,10 +25,10 @@ async fn calls_by_process(gateway: &Gateway, calls: usize) -> BTreeMap<String, u
     by_process
 }
 
-/// Waits until so many copies are ready.
-async fn has_ready(gateway: &Gateway, copies: usize) {
+/// Waits until so many instances are ready.
+async fn has_ready(gateway: &Gateway, instances: usize) {
     eventually("ready", async || {
-        (gateway.server("fake").await.json()["ready"] == copies).then_some(())
+        (gateway.server("fake").await.json()["ready"] == instances).then_some(())
     })
     .await;
 }
@@ -42,7 +42,7 @@ async fn is_draining(gateway: &Gateway) {
 }
 
 #[tokio::test]
-async fn calls_are_spread_evenly_over_the_copies() {
+async fn calls_are_spread_evenly_over_the_instances() {
     let gateway = start("instances = 4").await;
     has_ready(&gateway, 4).await;
     let by_process = calls_by_process(&gateway, 40).await;
@@ -183,7 +183,7 @@ async fn a_call_that_takes_long_on_a_copy_that_was_replaced_does_not_keep_the_ne
 }
 
 #[tokio::test]
-async fn only_so_many_copies_start_at_once() {
+async fn only_so_many_instances_start_at_once() {
     let at_once = (std::thread::available_parallelism().unwrap().get() / 2).clamp(1, 8);
     let (began, settings) = (Instant::now(), format!("instances = {}", at_once + 1));
     // None of them gets ready: each holds its turn as long as it may, and no longer.
@@ -247,7 +247,7 @@ async fn a_copy_that_ends_while_it_is_replaced_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn two_copies_of_an_exclusive_server_never_run_side_by_side() {
+async fn two_instances_of_an_exclusive_server_never_run_side_by_side() {
     let gateway = start("recycle.calls = 1\nexclusive = true").await;
     let fake = gateway.fake("fake");
     let slow = gateway.spawn_call("fake", "later", r#"{"ms":1500}"#);
@@ -306,7 +306,7 @@ async fn many_callers_of_a_lazy_server_start_each_copy_once() {
 }
 
 #[tokio::test]
-async fn four_copies_of_a_serial_server_do_four_calls_at_once() {
+async fn four_instances_of_a_serial_server_do_four_calls_at_once() {
     let setup = Setup::new();
     let gateway = setup
         .server("slow", "trunkline", &["std".to_owned()], "instances = 4\nmax_in_flight = 1")

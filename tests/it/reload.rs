@@ -88,7 +88,7 @@ async fn a_changed_server_is_replaced_when_its_successor_is_ready_and_not_before
 }
 
 #[tokio::test]
-async fn a_server_of_several_copies_is_replaced_when_as_many_of_the_next_are_ready() {
+async fn a_server_of_several_instances_is_replaced_when_as_many_of_the_next_are_ready() {
     let none = Setup::new();
     let three = |options: &[&str], settings: &str| {
         none.clone().fake_with("fake", options, &format!("instances = 3\n{settings}"))

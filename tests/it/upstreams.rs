@@ -1,4 +1,4 @@
-//! Servers that have a URL: encryption, many calls on one connection, copies, and what goes with
+//! Servers that have a URL: encryption, many calls on one connection, instances, and what goes with
 //! tenants' own requests.
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ async fn a_server_of_an_unknown_ca_is_sent_nothing_and_the_reason_is_told() {
 }
 
 #[tokio::test]
-async fn copies_of_a_server_that_has_a_url_are_connections_with_calls_of_their_own() {
+async fn instances_of_a_server_that_has_a_url_are_connections_with_calls_of_their_own() {
     let server = HttpServer::legacy().await;
     let settings = "instances = 2\nmax_in_flight = 1";
     let gateway = Setup::new().http("web", &server.url("/mcp"), settings).start().await;

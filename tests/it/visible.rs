@@ -132,9 +132,9 @@ async fn operators_see_what_a_server_says_that_runs_and_callers_do_not() {
     gateway.call("fake", "stderr", json!({"kib": 2})).await.tool_text();
     let admin = admin(&gateway).await;
     let server = seen_when(&admin, "fake", |it| it["instances"][0]["stderr"][1].is_string()).await;
-    let copy = &server["instances"][0];
-    assert_eq!((&copy["state"], &copy["starts"]), (&json!("ready"), &json!(1)));
-    assert!(copy["stderr"][0].as_str().unwrap().starts_with("xxx"), "{copy}");
+    let instance = &server["instances"][0];
+    assert_eq!((&instance["state"], &instance["starts"]), (&json!("ready"), &json!(1)));
+    assert!(instance["stderr"][0].as_str().unwrap().starts_with("xxx"), "{instance}");
     for answer in [gateway.server("fake").await, gateway.servers().await] {
         let text = answer.text();
         assert!(!text.contains("xxx") && !text.contains("stderr"), "{text}");

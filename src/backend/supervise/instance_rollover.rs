@@ -113,7 +113,7 @@ impl InstanceSupervisor {
             Err(error) if stopped.is_none() => {
                 let server = &self.backend.id;
                 tracing::warn!(
-                    %server, copy = self.number, reason = %error.detail, stderr = ?error.stderr,
+                    %server, instance = self.number, reason = %error.detail, stderr = ?error.stderr,
                     "the next process of server `{server}` did not start; the old one stays"
                 );
                 self.set_last_failure(&error.detail, error.stderr);
@@ -177,7 +177,7 @@ impl InstanceSupervisor {
             }
             _ => {
                 tracing::warn!(
-                    %server, copy = self.number, %reason,
+                    %server, instance = self.number, %reason,
                     "server `{server}` is connected to again"
                 );
             }

@@ -157,7 +157,7 @@ impl InstanceSupervisor {
     fn start_failed(&mut self, error: &StartError) -> NextStart {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(
-            %server, copy = self.number, generation, reason = %error.detail, stderr = ?error.stderr,
+            %server, instance = self.number, generation, reason = %error.detail, stderr = ?error.stderr,
             "server `{server}` did not start"
         );
         self.set_last_failure(&error.detail, error.stderr.clone());
@@ -170,7 +170,7 @@ impl InstanceSupervisor {
     async fn serve(&mut self, run: Run) -> Option<NextStart> {
         let (server, version) = (&self.backend.id, run.ready.dialect.version());
         tracing::info!(
-            %server, copy = self.number, generation = self.generation,
+            %server, instance = self.number, generation = self.generation,
             protocol = %version, era = %version.era(), tools = run.ready.tools.iter().count(),
             "server `{server}` is ready"
         );
@@ -207,7 +207,7 @@ impl InstanceSupervisor {
                         return None;
                     }
                     tracing::info!(
-                        %server, copy = self.number, %why,
+                        %server, instance = self.number, %why,
                         "server `{server}` is replaced"
                     );
                     serving = match self.replace(serving).await {
@@ -269,7 +269,7 @@ impl InstanceSupervisor {
         self.set_state(State::Stopped);
         run.stop(&CloseReason::Stopped).await;
         let server = &self.backend.id;
-        tracing::info!(%server, copy = self.number, "server `{server}` is stopped");
+        tracing::info!(%server, instance = self.number, "server `{server}` is stopped");
     }
 
     /// Cleans up after a run that has failed.
@@ -280,7 +280,7 @@ impl InstanceSupervisor {
         let (server, reason) = (&self.backend.id, end.reason());
         let stderr = run.stop(end).await;
         tracing::warn!(
-            %server, copy = self.number, generation = self.generation, %reason, ?stderr,
+            %server, instance = self.number, generation = self.generation, %reason, ?stderr,
             "server `{server}` ended"
         );
         self.set_last_failure(reason, stderr);
@@ -301,7 +301,7 @@ impl InstanceSupervisor {
         if let NextStart::Quarantine(until) = next {
             let (server, again_in_s) = (&self.backend.id, (until - Instant::now()).as_secs());
             tracing::warn!(
-                %server, copy = self.number, %reason, again_in_s,
+                %server, instance = self.number, %reason, again_in_s,
                 "server `{server}` is in quarantine"
             );
         }

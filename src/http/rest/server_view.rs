@@ -1,5 +1,7 @@
 //! How a server is shown to callers, and in full to operators.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -111,7 +113,36 @@ struct ProcessView {
 }
 
 impl ServerView {
-    pub(crate) fn for_caller(registry: &Registry, server: &Server, viewer: &Viewer<'_>) -> Self {
+    pub(crate) fn for_caller(
+        registry: &Registry,
+        server: &Arc<Server>,
+        viewer: &Viewer<'_>,
+    ) -> Self {
+        Self::of_current(registry, server, |server| Self::caller_view(registry, server, viewer))
+    }
+
+    pub(crate) fn for_operator(registry: &Registry, server: &Arc<Server>) -> Self {
+        Self::of_current(registry, server, |server| Self::operator_view(registry, server))
+    }
+
+    /// Builds the view of a server; again if a rollover has replaced the server meanwhile, since the
+    /// replaced backend may have stopped while it was looked at.
+    fn of_current(
+        registry: &Registry,
+        server: &Arc<Server>,
+        view: impl Fn(&Server) -> Self,
+    ) -> Self {
+        let mut server = server.clone();
+        loop {
+            let built = view(&server);
+            match registry.get(server.id().as_str()) {
+                Some(current) if !Arc::ptr_eq(&current, &server) => server = current,
+                _ => return built,
+            }
+        }
+    }
+
+    fn caller_view(registry: &Registry, server: &Server, viewer: &Viewer<'_>) -> Self {
         let Viewer { caller, session } = viewer;
         let of_session = || session.as_ref().and_then(|session| server.of_session(session));
         let Some(backend) = server.running(&caller.tenant.id).or_else(of_session) else {
@@ -124,7 +155,7 @@ impl ServerView {
         Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
     }
 
-    pub(crate) fn for_operator(registry: &Registry, server: &Server) -> Self {
+    fn operator_view(registry: &Registry, server: &Server) -> Self {
         let Some(backend) = server.shared() else {
             let own = server.owned();
             let process_count = Some(own.len());
