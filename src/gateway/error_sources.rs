@@ -66,16 +66,13 @@ impl From<RequestError> for CallError {
             RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
                 Self::ShuttingDown
             }
-            RequestError::Closed { reason: CloseReason::Exited(reason), written } => {
-                Self::BackendExited { reason, executed: Executed::if_written(written) }
-            }
-            RequestError::Closed { reason: CloseReason::Stopped, written } => Self::BackendExited {
-                reason: "the gateway stopped it".to_owned(),
-                executed: Executed::if_written(written),
-            },
             RequestError::Closed { reason: CloseReason::Protocol(reason), written } => {
                 Self::BackendProtocol { reason, executed: Executed::if_written(written) }
             }
+            RequestError::Closed { reason, written } => Self::BackendExited {
+                reason: reason.to_string(),
+                executed: Executed::if_written(written),
+            },
             RequestError::Expired { written } => {
                 Self::DeadlineExceeded { executed: Executed::if_written(written) }
             }

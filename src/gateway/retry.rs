@@ -10,6 +10,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::{CallError, Executed};
+use crate::backend::connection::CloseReason;
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, State};
 use crate::config::Retry;
@@ -66,7 +67,7 @@ impl<'a> Attempts<'a> {
         let is_repeatable =
             backend.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
         if history.may_have_run && !is_repeatable {
-            let reason = "the gateway stopped it".to_owned();
+            let reason = CloseReason::Stopped.to_string();
             return Err(CallError::BackendExited { reason, executed: Executed::Unknown });
         }
         history.count += 1;

@@ -1,11 +1,13 @@
 //! The identity and the outcome of a call on a connection.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::backend::stdio::process::ExitReason;
 use crate::common::ids::{CallId, TenantId};
 
 /// Identifies a call on one connection. The in-flight table and the caller each keep one, and the
@@ -25,22 +27,25 @@ impl CallIdentity {
     }
 }
 
-/// Why a connection was closed, in words that callers may see.
+/// Why a connection was closed. The sentence may be shown to callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The process exited, or closed its output.
-    Exited(String),
+    /// The process exited.
+    Exited(ExitReason),
+    /// The server is out of reach or gave no sign of life, for this reason.
+    Lost(String),
     /// The server broke the protocol beyond repair.
     Protocol(String),
     /// The gateway stopped the server.
     Stopped,
 }
 
-impl CloseReason {
-    pub fn reason(&self) -> &str {
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exited(reason) | Self::Protocol(reason) => reason,
-            Self::Stopped => "it was stopped",
+            Self::Exited(exit) => exit.fmt(f),
+            Self::Lost(reason) | Self::Protocol(reason) => f.write_str(reason),
+            Self::Stopped => f.write_str("the gateway stopped it"),
         }
     }
 }

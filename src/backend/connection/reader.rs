@@ -37,9 +37,8 @@ pub(super) async fn run(
     let _close_on_drop = CloseOnDrop(connection.clone());
     let read = async {
         match (read_all(&connection, output, line_len_max).await, exit) {
-            (CloseReason::Exited(reason), Some(exit)) => {
-                let exit = timeout(EXIT_WAIT, exited(exit)).await;
-                CloseReason::Exited(exit.map_or(reason, |exit| exit.to_string()))
+            (lost @ CloseReason::Lost(_), Some(exit)) => {
+                timeout(EXIT_WAIT, exited(exit)).await.map_or(lost, CloseReason::Exited)
             }
             (reason, _) => reason,
         }
@@ -56,7 +55,7 @@ struct CloseOnDrop(Arc<Connection>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.close(&CloseReason::Exited("its output is not read any more".into()));
+        self.0.close(&CloseReason::Lost("its output is not read any more".into()));
     }
 }
 
@@ -69,10 +68,10 @@ async fn read_all(
     let mut garbage = GarbageCounter::new();
     loop {
         match output.read_buf(splitter.space()).await {
-            Ok(0) => return CloseReason::Exited("it closed its output".into()),
+            Ok(0) => return CloseReason::Lost("it closed its output".into()),
             Ok(_) => connection.liveness.note_output(),
             Err(error) => {
-                return CloseReason::Exited(format!("its output cannot be read: {}", error.kind()));
+                return CloseReason::Lost(format!("its output cannot be read: {}", error.kind()));
             }
         }
         while let Some(line) = splitter.next_line() {

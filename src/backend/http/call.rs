@@ -175,7 +175,7 @@ fn protocol_error(reason: &str) -> RequestError {
 fn connection_lost(error: &str) -> RequestError {
     tracing::debug!(%error, "the connection was lost during a request");
     let reason = "the connection to it was lost".to_owned();
-    RequestError::Closed { reason: CloseReason::Exited(reason), written: true }
+    RequestError::Closed { reason: CloseReason::Lost(reason), written: true }
 }
 
 fn send_failure(endpoint: &Endpoint, error: SendError) -> RequestError {

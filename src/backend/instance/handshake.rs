@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::changes::mailbox::Lists;
-use crate::backend::connection::{Answer, CloseReason, Connection, RequestError};
+use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::requests;
 use crate::protocol::mcp::results::{
@@ -206,11 +206,7 @@ impl HandshakeError {
 /// Describes why the gateway's own request failed, in words that callers may see.
 pub(crate) fn describe(failure: &RequestError) -> String {
     match failure {
-        RequestError::Closed {
-            reason: CloseReason::Exited(reason) | CloseReason::Protocol(reason),
-            ..
-        } => reason.clone(),
-        RequestError::Closed { reason: CloseReason::Stopped, .. } => "it was stopped".to_owned(),
+        RequestError::Closed { reason, .. } => reason.to_string(),
         RequestError::Expired { .. } => "it did not answer in time".to_owned(),
         RequestError::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
         RequestError::Busy => "it does not read its input".to_owned(),

@@ -114,8 +114,10 @@ impl Run {
         match prepared {
             Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready) }),
             Err(mut error) => {
-                if let (Some(CloseReason::Exited(_)), Endpoint::Process(process)) =
-                    (connection.close_reason(), &endpoint)
+                if let (
+                    Some(CloseReason::Exited(_) | CloseReason::Lost(_)),
+                    Endpoint::Process(process),
+                ) = (connection.close_reason(), &endpoint)
                     && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit.to_string(), &exit.to_string());
@@ -138,7 +140,7 @@ impl Run {
             // guard holds the pipe; nobody must wait for that.
             exit = self.endpoint.exited() => {
                 if timeout(DRAIN_TIMEOUT, connection.closed()).await.is_err() {
-                    connection.close(&CloseReason::Exited(exit.to_string()));
+                    connection.close(&CloseReason::Exited(exit));
                 }
                 connection.closed().await
             }

@@ -56,7 +56,7 @@ pub(crate) async fn run(
     tokio::select! {
         Err(error) = write_all => {
             let reason = format!("its input cannot be written: {}", error.kind());
-            connection.close(&CloseReason::Exited(reason));
+            connection.close(&CloseReason::Lost(reason));
         }
         _ = connection.closed() => {}
     }

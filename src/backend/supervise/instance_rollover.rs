@@ -88,7 +88,7 @@ impl InstanceSupervisor {
                 // If it fails meanwhile, calls go to other instances, or wait for the next run.
                 stopped = self.until_stopped(&old) => {
                     if let Some(reason) = stopped.failure() {
-                        self.set_down(reason);
+                        self.set_down(&reason);
                         self.set_state(State::Starting);
                         self.show_stderr(&stderr);
                     }
@@ -145,7 +145,7 @@ impl InstanceSupervisor {
             end = drained(&self.backend, &old, usual + grace, &self.stop) => end,
             // A process that hangs answers none of its calls, however long the drain is.
             reason = failing(&old.run.ready, grace, usual), if is_process => {
-                let end = CloseReason::Exited(reason);
+                let end = CloseReason::Lost(reason);
                 old.run.give_up(&end);
                 end
             }

@@ -187,7 +187,7 @@ impl InstanceSupervisor {
                     return None;
                 }
                 StopReason::Failed(end) => {
-                    let next = self.fail(failed, end.reason());
+                    let next = self.fail(failed, &end.to_string());
                     self.clean_up(serving.run, &end).await;
                     return Some(next);
                 }
@@ -243,7 +243,7 @@ impl InstanceSupervisor {
     fn give_up(&self, run: &Run, reason: String) -> StopReason {
         match self.backend.config.transport {
             Transport::Stdio(_) => {
-                let end = CloseReason::Exited(reason);
+                let end = CloseReason::Lost(reason);
                 run.give_up(&end);
                 StopReason::Failed(end)
             }
@@ -277,13 +277,13 @@ impl InstanceSupervisor {
         if let Some(client) = &self.backend.recipients.client {
             client.end();
         }
-        let (server, reason) = (&self.backend.id, end.reason());
+        let (server, reason) = (&self.backend.id, end.to_string());
         let stderr = run.stop(end).await;
         tracing::warn!(
             %server, instance = self.number, generation = self.generation, %reason, ?stderr,
             "server `{server}` ended"
         );
-        self.set_last_failure(reason, stderr);
+        self.set_last_failure(&reason, stderr);
     }
 
     fn set_state(&self, state: State) {

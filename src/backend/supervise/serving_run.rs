@@ -47,10 +47,10 @@ pub(super) enum StopReason {
 }
 
 impl StopReason {
-    pub(super) fn failure(&self) -> Option<&str> {
+    pub(super) fn failure(&self) -> Option<String> {
         match self {
-            Self::Failed(end) => Some(end.reason()),
-            Self::Disconnected(reason) => Some(reason),
+            Self::Failed(end) => Some(end.to_string()),
+            Self::Disconnected(reason) => Some(reason.clone()),
             Self::Stopped | Self::Recycled(_) => None,
         }
     }

@@ -149,7 +149,7 @@ async fn when_the_server_exits_nobody_waits_and_later_calls_are_refused_with_the
     for call in calls {
         assert!(matches!(
             call.await.unwrap(),
-            Err(RequestError::Closed { reason: CloseReason::Exited(_), .. })
+            Err(RequestError::Closed { reason: CloseReason::Lost(_), .. })
         ));
     }
     assert!(began.elapsed() < Duration::from_secs(1));

@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::backend::stdio::process::ExitReason;
 
 fn far() -> Instant {
     Instant::now() + Duration::from_secs(3600)
@@ -105,7 +106,7 @@ async fn closing_tells_callers_whether_they_were_written_and_refuses_later_calls
     let queued = insert(&calls, 1).unwrap();
     let written = insert(&calls, 2).unwrap();
     assert!(claim(&calls, 2));
-    let reason = CloseReason::Exited("exit code 1".into());
+    let reason = CloseReason::Exited(ExitReason::Code(1));
     calls.close(&reason);
     calls.close(&CloseReason::Stopped);
     let closed = |written| RequestError::Closed { reason: reason.clone(), written };

@@ -32,7 +32,7 @@ async fn a_connection_that_nobody_reads_any_more_is_closed() {
     let reading = tokio::spawn(run(connection.clone(), Broken, 100, None));
     assert!(reading.await.unwrap_err().is_panic());
     let closed = timeout(Duration::from_secs(1), connection.closed()).await.expect("it is closed");
-    assert_eq!(closed.reason(), "its output is not read any more");
+    assert_eq!(closed.to_string(), "its output is not read any more");
 }
 
 #[test]
