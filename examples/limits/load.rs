@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Policy};
-use trunkline::tenants::limits::{Limits, Refusal, SharedLimits};
+use trunkline::tenants::limits::{LimitRefusal, Limits, SharedLimits};
 
 /// As many calls as are earned in a second or more, so that waking up late loses nothing.
 const BURST: u32 = 30;
@@ -79,7 +79,7 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
             Ok(_) => load.admitted += 1,
             // Everything earned so far is used.
             Err(_) if started.elapsed() > time => break called,
-            Err(Refusal::RateLimited { retry_after, .. }) => {
+            Err(LimitRefusal::RateLimited { retry_after, .. }) => {
                 load.refused += 1;
                 sleep(retry_after).await;
             }

@@ -39,10 +39,10 @@ use self::changes::Changes;
 use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
 use self::instance::measured::Measured;
-use self::instance::pool::{Down, InstancePermit, InstanceView, Load, Pool, ReadyInstance};
+use self::instance::pool::{Down, InstancePermit, InstanceStatus, Load, Pool, ReadyInstance};
 use self::queue::Queue;
 use self::retry_budget::RetryBudget;
-pub use self::state::{About, NotReady, Ready, State};
+pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::rollover::Stage;
 use self::uses::Uses;
 use crate::common::ids::ServerId;
@@ -56,14 +56,14 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 pub struct Backend {
     id: ServerId,
-    config: config::Server,
+    config: config::ServerConfig,
     environment: Environment,
     /// Of the tenant that it is for.
     secrets: Arc<Secrets>,
     queue: Queue,
     pool: Pool,
     /// The best state of its instances.
-    state: watch::Sender<State>,
+    state: watch::Sender<RunState>,
     /// Held while an instance changes its state, so that the last change is the last one shown.
     changing_state: Mutex<()>,
     recipients: Recipients,
@@ -84,15 +84,15 @@ impl Backend {
     /// to that client alone. During a rollover `stage` is `Waiting`.
     pub fn new(
         id: ServerId,
-        config: config::Server,
+        config: config::ServerConfig,
         environment: Environment,
         secrets: Arc<Secrets>,
         recipients: Recipients,
         stage: Stage,
     ) -> Arc<Self> {
         let initial = match config.start {
-            config::Start::Eager => State::Starting,
-            config::Start::Lazy => State::Idle,
+            config::Start::Eager => RunState::Starting,
+            config::Start::Lazy => RunState::Idle,
         };
         let gate = environment.gate(&id, config.rate);
         let size = if recipients.client.is_some() { 1 } else { config.instances as usize };
@@ -121,7 +121,7 @@ impl Backend {
     /// gone.
     pub async fn supervise(self: Arc<Self>, stop: CancellationToken) {
         if self.is_draining() || stop.is_cancelled() {
-            let stopped = |number| self.set_instance_state(number, State::Stopped, None);
+            let stopped = |number| self.set_instance_state(number, RunState::Stopped, None);
             (0..self.pool.size()).for_each(stopped);
         } else {
             let (stop, halt) = (stop.child_token(), stop);
@@ -140,7 +140,7 @@ impl Backend {
     /// Returns the running server. Waits while it is being started; refuses at once while it is
     /// not.
     pub async fn ready(&self, deadline: Instant) -> Result<Arc<Ready>, NotReady> {
-        if let State::Ready(ready) = &*self.state.borrow()
+        if let RunState::Ready(ready) = &*self.state.borrow()
             && !ready.connection.is_closed()
         {
             return Ok(ready.clone());
@@ -148,7 +148,7 @@ impl Backend {
         self.wanted.cancel();
         match timeout_at(deadline, self.first_settled()).await {
             Err(_) => Err(NotReady::StillStarting),
-            Ok(State::Ready(ready)) => Ok(ready),
+            Ok(RunState::Ready(ready)) => Ok(ready),
             Ok(state) => Err(state.refusal()),
         }
     }
@@ -157,7 +157,10 @@ impl Backend {
     /// stopped; says why.
     pub async fn unavailable(&self) -> NotReady {
         let mut state = self.state.subscribe();
-        state.wait_for(State::is_hopeless).await.map_or(NotReady::Stopped, |state| state.refusal())
+        state
+            .wait_for(RunState::is_hopeless)
+            .await
+            .map_or(NotReady::Stopped, |state| state.refusal())
     }
 
     /// Waits for the least busy instance, for a call that has a slot of the queue. `avoid` is an
@@ -177,7 +180,7 @@ impl Backend {
                 permit = timeout_at(deadline, self.pool.acquire(avoid)) => {
                     return permit.map_err(|_| NotReady::StillStarting);
                 }
-                _ = state.wait_for(|state| !matches!(state, State::Ready(_))) => {}
+                _ = state.wait_for(|state| !matches!(state, RunState::Ready(_))) => {}
             }
         }
     }
@@ -190,18 +193,19 @@ impl Backend {
     /// Waits until it runs, without starting it. Returns `None` if it is stopped.
     pub async fn first_ready(&self) -> Option<Arc<Ready>> {
         let mut state = self.state.subscribe();
-        let ready = state.wait_for(|state| matches!(state, State::Ready(_) | State::Stopped)).await;
+        let ready =
+            state.wait_for(|state| matches!(state, RunState::Ready(_) | RunState::Stopped)).await;
         match ready.as_deref() {
-            Ok(State::Ready(ready)) => Some(ready.clone()),
+            Ok(RunState::Ready(ready)) => Some(ready.clone()),
             _ => None,
         }
     }
 
     /// Waits until it has started or failed.
-    pub async fn first_settled(&self) -> State {
+    pub async fn first_settled(&self) -> RunState {
         let mut state = self.state.subscribe();
-        let settled = state.wait_for(State::is_settled).await;
-        settled.map_or(State::Stopped, |state| state.clone())
+        let settled = state.wait_for(RunState::is_settled).await;
+        settled.map_or(RunState::Stopped, |state| state.clone())
     }
 
     /// Has the tools listed again if their list has expired, and the server does not announce
@@ -229,7 +233,7 @@ impl Backend {
         &self.environment.offload
     }
 
-    pub fn config(&self) -> &config::Server {
+    pub fn config(&self) -> &config::ServerConfig {
         &self.config
     }
 
@@ -243,7 +247,7 @@ impl Backend {
         self.config.timeout.max(self.config.start_timeout)
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> RunState {
         self.state.borrow().clone()
     }
 
@@ -257,7 +261,7 @@ impl Backend {
     }
 
     /// Returns its instances, as the operator sees them.
-    pub fn instances(&self) -> Vec<InstanceView> {
+    pub fn instances(&self) -> Vec<InstanceStatus> {
         self.pool.views()
     }
 
@@ -279,9 +283,9 @@ impl Backend {
     }
 
     /// Changes the state of an instance; nothing else does.
-    fn set_instance_state(&self, number: usize, state: State, load: Option<&Arc<Load>>) {
+    fn set_instance_state(&self, number: usize, state: RunState, load: Option<&Arc<Load>>) {
         let ready = match (&state, load) {
-            (State::Ready(ready), Some(load)) => {
+            (RunState::Ready(ready), Some(load)) => {
                 let (ready, load) = (ready.clone(), load.clone());
                 Some(Arc::new(ReadyInstance { number, ready, load }))
             }
@@ -290,7 +294,7 @@ impl Backend {
         let _changing = self.changing_state.lock();
         let whole = self.pool.set_state(number, state, ready);
         self.resize_queue();
-        if !matches!(whole, State::Idle | State::Starting) {
+        if !matches!(whole, RunState::Idle | RunState::Starting) {
             self.settled.store(true, Ordering::Release);
         }
         self.state.send_replace(whole);
@@ -305,7 +309,7 @@ impl Backend {
         let Some(metrics) = &self.up else { return };
         let is_active = self.is_active();
         let shown = |count: usize| if is_active { count as i64 } else { 0 };
-        let is_up = matches!(*self.state.borrow(), State::Ready(_));
+        let is_up = matches!(*self.state.borrow(), RunState::Ready(_));
         metrics.up.set(shown(usize::from(is_up)));
         metrics.slots.set(shown(self.pool.slots()));
         metrics.instances.set(shown(self.pool.ready_len()));
@@ -315,7 +319,7 @@ impl Backend {
 
     /// Removes the metrics of tools that a ready server no longer has.
     fn forget_tool_metrics(&self) {
-        if let State::Ready(ready) = &*self.state.borrow() {
+        if let RunState::Ready(ready) = &*self.state.borrow() {
             self.metrics.tools.forget_unless(|name| ready.tools.get(name).is_some());
         }
     }

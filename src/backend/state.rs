@@ -13,7 +13,7 @@ use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
 
 /// The state of a backend, or of one instance. See `supervise/restart_policy.rs` for the diagram.
 #[derive(Clone)]
-pub enum State {
+pub enum RunState {
     /// Waits for its first call.
     Idle,
     Starting,
@@ -67,7 +67,7 @@ pub enum NotReady {
     Stopped,
 }
 
-impl State {
+impl RunState {
     /// Whether there is nothing to wait for. A closed connection becomes `Starting` in a moment, so
     /// calls wait for it, too.
     pub(super) fn is_settled(&self) -> bool {

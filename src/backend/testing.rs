@@ -19,7 +19,7 @@ use super::changes::recipients::{Recipients, ServerRequest, SessionClient};
 use super::connection::request_ids::RequestIds;
 use super::connection::{Connection, ConnectionOptions};
 use super::supervise::rollover::Stage;
-use super::{Backend, Environment, Ready, State};
+use super::{Backend, Environment, Ready, RunState};
 use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::config;
@@ -92,14 +92,14 @@ pub fn environment() -> Environment {
 }
 
 /// Creates a backend that nobody supervises.
-pub fn backend(config: config::Server) -> Arc<Backend> {
+pub fn backend(config: config::ServerConfig) -> Arc<Backend> {
     let id = ServerId::parse("test").unwrap();
     let recipients = Recipients::new(id.clone(), None);
     Backend::new(id, config, environment(), Arc::default(), recipients, Stage::Active)
 }
 
 /// Changes the state of the only instance of a backend.
-pub fn set_state(backend: &Backend, state: State) {
+pub fn set_state(backend: &Backend, state: RunState) {
     backend.set_instance_state(0, state, None);
 }
 

@@ -8,16 +8,16 @@ use tokio::time::{Instant, sleep};
 use super::testing::{backend, ready, set_state};
 use super::*;
 use crate::common::ids::TenantId;
-use crate::config::{Program, Server};
+use crate::config::{Program, ServerConfig};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn server() -> Arc<Backend> {
-    backend(Server::new(Transport::Stdio(Program::default())))
+    backend(ServerConfig::new(Transport::Stdio(Program::default())))
 }
 
-fn quarantined() -> State {
-    State::Quarantined { until: Instant::now() + 30 * SECOND, reason: "it failed".into() }
+fn quarantined() -> RunState {
+    RunState::Quarantined { until: Instant::now() + 30 * SECOND, reason: "it failed".into() }
 }
 
 fn down() -> NotReady {
@@ -29,7 +29,7 @@ async fn callers_are_refused_without_any_wait_while_it_is_down() {
     let server = server();
     let deadline = Instant::now() + 60 * SECOND;
     let until = Instant::now() + 30 * SECOND;
-    set_state(&server, State::Backoff { until, reason: "it failed".into() });
+    set_state(&server, RunState::Backoff { until, reason: "it failed".into() });
     assert_eq!(server.ready(deadline).now_or_never().unwrap().err(), Some(down()));
     set_state(&server, quarantined());
     assert_eq!(server.ready(deadline).now_or_never().unwrap().err(), Some(down()));
@@ -41,15 +41,15 @@ async fn callers_are_refused_without_any_wait_while_it_is_down() {
 async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before() {
     let (server, tenant) = (server(), TenantId::gateway());
     let (ready, _peer) = ready();
-    server.set_instance_state(0, State::Ready(ready), Some(&Load::new(8, false)));
+    server.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(8, false)));
     let came = Instant::now();
     server.queue.pause_until(came + 10 * SECOND);
     let in_line = server.queue.enqueue(&tenant, 1, 0).acquire(SECOND, came + 60 * SECOND);
     let after_a_while = async {
         for state in [
-            State::Starting,
-            State::Backoff { until: came + SECOND, reason: "it failed".into() },
-            State::Draining,
+            RunState::Starting,
+            RunState::Backoff { until: came + SECOND, reason: "it failed".into() },
+            RunState::Draining,
         ] {
             set_state(&server, state);
             sleep(SECOND).await;

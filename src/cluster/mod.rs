@@ -45,7 +45,7 @@ pub use self::address::AddressError;
 pub use self::ended_sessions::EndedSessions;
 pub use self::members::Membership;
 pub use self::notice_quota::NoticePermit;
-pub use self::peer_request::{PROOF, PeerRequest, REFUSED_BY, REPLICA, SendError, end_to_end};
+pub use self::peer_request::{PROOF, PeerRequest, PeerSendError, REFUSED_BY, REPLICA, end_to_end};
 pub use self::proof::{OpenedProof, ProofError};
 
 /// Replicas are near each other: one that does not accept a connection by then is gone.

@@ -51,7 +51,7 @@ pub struct PeerRequest {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
+pub enum PeerSendError {
     /// The replica has not seen the request.
     #[error("the replica is gone: {0}")]
     Gone(String),
@@ -69,13 +69,13 @@ pub enum SendError {
 impl Cluster {
     /// Sends a request to another replica, and waits for the head of its answer. The caller sets
     /// the timeout.
-    pub async fn send(&self, to: &Peer, request: &PeerRequest) -> Result<Response, SendError> {
+    pub async fn send(&self, to: &Peer, request: &PeerRequest) -> Result<Response, PeerSendError> {
         let mut proven = self.prove(to, request);
         let headers = std::mem::take(&mut proven.headers);
         let url = format!("http://{}{}", to.address, request.path);
         let outgoing = self.http.request(request.method.clone(), url).headers(headers);
         let outgoing = outgoing.header(&PROOF, &proven.proof).body(request.body.clone());
-        let response = outgoing.send().await.map_err(SendError::of)?;
+        let response = outgoing.send().await.map_err(PeerSendError::of)?;
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         // Anything else at this address cannot have opened the proof.
         if header(&REPLICA).is_some_and(|signature| self.is_signed(signature, to, &proven)) {
@@ -84,9 +84,9 @@ impl Cluster {
         let status = response.status();
         if status == StatusCode::FORBIDDEN && header(&REFUSED_BY) == Some(&to.id) {
             self.refusals.log(to);
-            return Err(SendError::Refused);
+            return Err(PeerSendError::Refused);
         }
-        Err(SendError::Gone(format!("its address answers with {}", status.as_u16())))
+        Err(PeerSendError::Gone(format!("its address answers with {}", status.as_u16())))
     }
 }
 
@@ -113,7 +113,7 @@ impl RefusalLog {
     }
 }
 
-impl SendError {
+impl PeerSendError {
     fn of(error: reqwest::Error) -> Self {
         let (is_connect, error) = (error.is_connect() || error.is_builder(), error.without_url());
         let text = error_chain(&error);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Program, Server, Template, Transport};
+use super::{Program, ServerConfig, Template, Transport};
 use crate::common::ids::ServerId;
 
 /// Warns of each server whose `env` has secrets of tenants that other processes can read.
@@ -10,7 +10,7 @@ use crate::common::ids::ServerId;
 /// Processes of the same user can, unless they have a `sandbox`. Each tenant has a process of its
 /// own, so those of the server itself count. `own_program` reads nothing.
 pub(super) fn warnings(
-    servers: &BTreeMap<ServerId, Server>,
+    servers: &BTreeMap<ServerId, ServerConfig>,
     own_program: &std::path::Path,
 ) -> Vec<String> {
     let programs = || servers.iter().filter_map(|(id, server)| Some((id, program(server)?)));
@@ -32,7 +32,7 @@ pub(super) fn warnings(
     warnings
 }
 
-fn program(server: &Server) -> Option<&Program> {
+fn program(server: &ServerConfig) -> Option<&Program> {
     match &server.transport {
         Transport::Stdio(program) => Some(program),
         Transport::Http(_) => None,

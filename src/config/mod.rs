@@ -50,10 +50,10 @@ pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
 pub use reference::reference;
 pub use server::{
-    CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, Server, Sharing, Start, Transport,
-    Upstream,
+    CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start,
+    Transport, Upstream,
 };
-pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimits, Store};
+pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
 pub use template::{MissingSecret, Secrets, Template};
 pub use web::{Host, WebOrigin};
 

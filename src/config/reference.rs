@@ -3,22 +3,22 @@
 use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
-use super::server::{ChildLimits, Program, Recycle, Sandbox, Server, Upstream};
-use super::settings::{Auth, Config, Replicas, SecretKeys, SharedLimits, Store};
-use super::tenants::{Tenant, TenantLimit};
+use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
+use super::settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+use super::tenants::{TenantConfig, TenantLimit};
 
 /// Every section, in the order of the page.
 pub(super) static SECTIONS: &[Section] = &[
     Config::SECTION,
     Auth::SECTION,
     OAuth::SECTION,
-    Store::SECTION,
-    SharedLimits::SECTION,
+    StoreConfig::SECTION,
+    SharedLimitsConfig::SECTION,
     Replicas::SECTION,
     SecretKeys::SECTION,
-    Tenant::SECTION,
+    TenantConfig::SECTION,
     TenantLimit::SECTION,
-    Server::SECTION,
+    ServerConfig::SECTION,
     Program::SECTION,
     ChildLimits::SECTION,
     Sandbox::SECTION,

@@ -41,7 +41,7 @@ section! {
     /// A server has these settings beside those of its program or of its `url`. Its name is part of
     /// URLs: at most 32 letters, digits, `-` and `_`, beginning with a letter or digit, without
     /// `__`, not ending in `_`.
-    pub struct Server in "servers.NAME" {
+    pub struct ServerConfig in "servers.NAME" {
         /// Instances of the program to run, or connections to the `url` to keep. Calls go to the
         /// least busy one. With `sharing = "tenant"` each tenant has as many; a session has one.
         instances: u32 = 1, Kind::Count(INSTANCES_MAX);
@@ -273,7 +273,7 @@ impl Default for Transport {
     }
 }
 
-impl Server {
+impl ServerConfig {
     /// Returns a server with all settings at their defaults.
     pub fn new(transport: Transport) -> Self {
         let nothing = Node::table(BTreeMap::new(), Place::BuiltIn);
@@ -308,11 +308,11 @@ mod tests {
     #[test]
     fn no_call_is_longer_than_the_longest_that_callers_or_the_configuration_ask_for() {
         let hours = |hours: u64| Duration::from_secs(hours * 60 * 60);
-        let server = Server::new(Transport::Stdio(Program::default()));
+        let server = ServerConfig::new(Transport::Stdio(Program::default()));
         assert!(server.usual_call() < CALL_MAX && server.longest_call() == CALL_MAX);
-        let slow = Server { timeout: hours(2), ..server.clone() };
+        let slow = ServerConfig { timeout: hours(2), ..server.clone() };
         assert_eq!((slow.usual_call(), slow.longest_call()), (hours(2), hours(2)));
-        let patient = Server { max_timeout: Some(hours(3)), ..slow };
+        let patient = ServerConfig { max_timeout: Some(hours(3)), ..slow };
         assert_eq!((patient.usual_call(), patient.longest_call()), (hours(3), hours(3)));
     }
 }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use super::error::{ConfigError, Place};
 use super::section::Settings;
 use super::tree::{Node, Table};
-use super::{Program, Server, Sharing, Sources, Transport, Upstream, reader};
+use super::{Program, ServerConfig, Sharing, Sources, Transport, Upstream, reader};
 use crate::common::ids::ServerId;
 
 pub(super) fn servers(
     node: Node,
     sources: &Sources,
-) -> Result<BTreeMap<ServerId, Server>, ConfigError> {
+) -> Result<BTreeMap<ServerId, ServerConfig>, ConfigError> {
     super::named("servers", node, ServerId::parse, |path, node| server(path, node, sources))
 }
 
-fn server(path: &str, node: Node, sources: &Sources) -> Result<Server, ConfigError> {
+fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, ConfigError> {
     let (place, mut table) = node.into_table(path)?;
     let url = table.get("url");
     if let Some(url) = url.filter(|_| table.contains_key("command")) {
@@ -29,13 +29,13 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<Server, ConfigErr
         let problem = format!("`{path}.{key}` is for servers that have {reason}");
         return Err(node.place.error(problem));
     }
-    let keys: Vec<_> = own.keys().chain(Server::SECTION.keys()).collect();
+    let keys: Vec<_> = own.keys().chain(ServerConfig::SECTION.keys()).collect();
     reader::refuse_unknown(path, &table, &keys)?;
     let own = own.keys().filter_map(|key| table.remove_entry(key)).collect();
     let transport = transport(path, own, &place, sources)?;
     let sharing_is_explicit = table.contains_key("sharing");
     let server = reader::read(path, Node::table(table, place.clone()), sources)?;
-    let server = Server { transport, sharing_is_explicit, ..server };
+    let server = ServerConfig { transport, sharing_is_explicit, ..server };
     match contradiction(&server) {
         Some(problem) => Err(place.error(format!("`{path}` {problem}"))),
         None => Ok(server),
@@ -65,8 +65,8 @@ fn transport(
 }
 
 /// Returns the first contradiction between settings.
-fn contradiction(server: &Server) -> Option<String> {
-    let Server { sharing, exclusive, instances, timeout, max_timeout, .. } = server;
+fn contradiction(server: &ServerConfig) -> Option<String> {
+    let ServerConfig { sharing, exclusive, instances, timeout, max_timeout, .. } = server;
     if *sharing != Sharing::Tenant
         && let Some(name) = server.secrets().next()
     {

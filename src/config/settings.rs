@@ -13,7 +13,8 @@ use super::section::section;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
 use super::{
-    Host, OAuth, Origin, Secret, Server, Sources, WebOrigin, exposed, reader, servers, tenants,
+    Host, OAuth, Origin, Secret, ServerConfig, Sources, WebOrigin, exposed, reader, servers,
+    tenants,
 };
 use crate::common::ids::{ServerId, TenantId};
 use crate::common::policy::Policy;
@@ -52,9 +53,9 @@ section! {
         /// Authentication of callers.
         auth: Auth = {}, Kind::Section(&Auth::SECTION);
         /// The database.
-        store: Store = {}, Kind::Section(&Store::SECTION);
+        store: StoreConfig = {}, Kind::Section(&StoreConfig::SECTION);
         /// Limits that all replicas share.
-        limits: SharedLimits = {}, Kind::Section(&SharedLimits::SECTION);
+        limits: SharedLimitsConfig = {}, Kind::Section(&SharedLimitsConfig::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
         replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
         /// Keys for the secrets of tenants.
@@ -64,7 +65,7 @@ section! {
         tenants: BTreeMap<TenantId, Policy> = {}, TABLES;
         /// One table per server, by its id.
         #[serde(skip)]
-        servers: BTreeMap<ServerId, Server> = {}, TABLES;
+        servers: BTreeMap<ServerId, ServerConfig> = {}, TABLES;
     }
     with {
         origin: Origin,
@@ -93,7 +94,7 @@ section! {
 
 section! {
     /// The database of tenants, keys, usage and the audit log.
-    pub struct Store in "store" {
+    pub struct StoreConfig in "store" {
         /// A file in the working directory, or a PostgreSQL database, such as
         /// `"postgres://trunkline:${DB_PASSWORD}@db.example/trunkline"`. Several replicas need
         /// PostgreSQL.
@@ -103,7 +104,7 @@ section! {
 
 section! {
     /// Limits that all replicas share.
-    pub struct SharedLimits in "limits" {
+    pub struct SharedLimitsConfig in "limits" {
         /// A Valkey or Redis server that holds the rates and in-flight counts of all replicas,
         /// under keys and on a channel that begin with `trunkline:`. Unset: each replica has its
         /// own.
@@ -158,7 +159,7 @@ pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, C
              `session_keys = [\"${file:/run/secrets/session-key}\"]`, the same in all of them",
         ));
     }
-    let needs_secret = |(id, server): (&ServerId, &Server)| {
+    let needs_secret = |(id, server): (&ServerId, &ServerConfig)| {
         Some((id.clone(), server.secrets().next()?.to_owned()))
     };
     if config.secrets.keys.is_empty()

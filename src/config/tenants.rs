@@ -15,7 +15,7 @@ use crate::common::policy::{
 section! {
     /// Tenants may stand here or in the store (`trunkline tenant add`). Commands and the API cannot
     /// change those here. Keys can be made for both (`trunkline key create acme`).
-    pub struct Tenant in "tenants.NAME" {
+    pub struct TenantConfig in "tenants.NAME" {
         /// Calls that may begin, per s, min or h. Unset: no limit.
         rate: Option<Rate>, kind::RATE;
         /// Calls of the `rate` that may begin at once. Unset: as many as the rate names.
@@ -58,15 +58,15 @@ pub(super) fn tenants(
 ) -> Result<BTreeMap<TenantId, Policy>, ConfigError> {
     super::named("tenants", node, TenantId::parse, |path, node| {
         let place = node.place.clone();
-        let policy = Policy::from(reader::read::<Tenant>(path, node, sources)?);
+        let policy = Policy::from(reader::read::<TenantConfig>(path, node, sources)?);
         policy.check().map_err(|error| place.error(format!("`{path}`: {error}")))?;
         Ok(policy)
     })
 }
 
-impl From<Tenant> for Policy {
-    fn from(tenant: Tenant) -> Self {
-        let Tenant { rate, burst, max_in_flight, weight, servers, limits } = tenant;
+impl From<TenantConfig> for Policy {
+    fn from(tenant: TenantConfig) -> Self {
+        let TenantConfig { rate, burst, max_in_flight, weight, servers, limits } = tenant;
         let limit = Limit { rate, burst, max_in_flight: Some(max_in_flight) };
         let limits = limits.into_iter().map(|(pattern, limit)| (pattern, limit.into()));
         Self { limit, weight, servers, limits: limits.collect() }

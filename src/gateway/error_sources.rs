@@ -6,7 +6,7 @@ use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
 use crate::registry::NoBackend;
-use crate::tenants::limits::Refusal;
+use crate::tenants::limits::LimitRefusal;
 
 impl From<NotReady> for CallError {
     fn from(not_ready: NotReady) -> Self {
@@ -37,15 +37,15 @@ impl From<NoBackend> for CallError {
     }
 }
 
-impl From<Refusal> for CallError {
-    fn from(refusal: Refusal) -> Self {
+impl From<LimitRefusal> for CallError {
+    fn from(refusal: LimitRefusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy { rate_status, .. } => {
-                Self::TenantBusy { detail: detail.into(), rate_status: rate_status }
+            LimitRefusal::Busy { rate_status, .. } => {
+                Self::TenantBusy { detail: detail.into(), rate_status }
             }
-            Refusal::RateLimited { scope, retry_after, rate_status } => {
-                Self::RateLimited { scope, retry_after, rate_status: rate_status }
+            LimitRefusal::RateLimited { scope, retry_after, rate_status } => {
+                Self::RateLimited { scope, retry_after, rate_status }
             }
         }
     }

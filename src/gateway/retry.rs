@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{CallError, Executed};
 use crate::backend::connection::CloseReason;
 use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, RunState};
 use crate::config::Retry;
 use crate::tenants::limits::RateStatus;
 
@@ -102,8 +102,8 @@ impl<'a> Attempts<'a> {
             (CallError::BackendHttp { retry_after: Some(after), .. }, _) => now + *after,
             // No call waits for the end of a quarantine. An attempt that failed otherwise learns of
             // the quarantine from its next attempt, at once.
-            (CallError::ServerUnavailable { .. }, State::Quarantined { .. }) => return None,
-            (_, State::Backoff { until, .. }) => until.max(now),
+            (CallError::ServerUnavailable { .. }, RunState::Quarantined { .. }) => return None,
+            (_, RunState::Backoff { until, .. }) => until.max(now),
             _ => now,
         };
         let at = until + pause;
@@ -124,7 +124,7 @@ impl<'a> Attempts<'a> {
             // The instance was ready when the call came, and gone when it was to be written.
             | CallError::ServerUnavailable { .. } => true,
             // The instance was replaced at that moment.
-            CallError::ShuttingDown => !matches!(self.backend.state(), State::Stopped),
+            CallError::ShuttingDown => !matches!(self.backend.state(), RunState::Stopped),
             // Most other statuses would be the same again.
             CallError::BackendHttp { .. } => {
                 error.is_retryable() || error.executed() == Executed::Unknown
@@ -146,13 +146,13 @@ impl<'a> Attempts<'a> {
 mod tests {
     use super::*;
     use crate::backend::testing::{backend, set_state};
-    use crate::config::{Program, Server, Transport};
+    use crate::config::{Program, ServerConfig, Transport};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// Returns the pause before the next attempt after these errors, at a backend in this state.
-    fn next_after(errors: &[CallError], state: State) -> Option<Duration> {
-        let backend = backend(Server::new(Transport::Stdio(Program::default())));
+    fn next_after(errors: &[CallError], state: RunState) -> Option<Duration> {
+        let backend = backend(ServerConfig::new(Transport::Stdio(Program::default())));
         set_state(&backend, state);
         let (now, mut history) = (Instant::now(), AttemptHistory::default());
         let mut attempts = Attempts::new(&backend, None, now + MINUTE, &mut history).unwrap();
@@ -174,12 +174,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_call_waits_for_the_end_of_a_quarantine() {
         let until = Instant::now() + MINUTE / 2;
-        let quarantined = || State::Quarantined { until, reason: "failed".into() };
+        let quarantined = || RunState::Quarantined { until, reason: "failed".into() };
         assert_eq!(next_after(&[refused()], quarantined()), None);
         // The next attempt says why.
         assert!(next_after(&[never_written()], quarantined()).is_some_and(|after| after <= PAUSE));
         // A restart that comes sooner is waited for.
-        let backoff = State::Backoff { until, reason: "failed".into() };
+        let backoff = RunState::Backoff { until, reason: "failed".into() };
         assert!(next_after(&[refused()], backoff).is_some_and(|after| after > MINUTE / 2));
     }
 
@@ -187,7 +187,7 @@ mod tests {
     async fn pauses_double_and_differ() {
         for count in 1..ATTEMPTS_MAX {
             let errors: Vec<_> = (0..count).map(|_| never_written()).collect();
-            let pauses = || next_after(&errors, State::Starting).unwrap();
+            let pauses = || next_after(&errors, RunState::Starting).unwrap();
             let pauses: Vec<_> = (0..100).map(|_| pauses()).collect();
             let longest = PAUSE * (1 << (count - 1));
             let (low, high) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
@@ -195,6 +195,6 @@ mod tests {
             assert!(*high - *low > longest / 4, "{low:?} to {high:?} of {longest:?}");
         }
         let too_many: Vec<_> = (0..ATTEMPTS_MAX).map(|_| never_written()).collect();
-        assert_eq!(next_after(&too_many, State::Starting), None);
+        assert_eq!(next_after(&too_many, RunState::Starting), None);
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 
 use super::state::AppState;
-use crate::backend::{Backend, State as ServerState};
+use crate::backend::{Backend, RunState};
 use crate::config::Start;
 
 type Readiness = (StatusCode, String);
@@ -45,7 +45,7 @@ fn readiness(app: &AppState, describe: impl FnOnce(&[Arc<Backend>], usize) -> St
     // A lazy server, and one that is not shared, runs only when it is called.
     let eager = registry.shared().filter(|server| server.config().start == Start::Eager);
     let eager: Vec<_> = eager.collect();
-    let is_broken = |server: &&Arc<Backend>| !matches!(server.state(), ServerState::Ready(_));
+    let is_broken = |server: &&Arc<Backend>| !matches!(server.state(), RunState::Ready(_));
     let broken: Vec<_> = eager.iter().filter(is_broken).cloned().collect();
     let lines = if broken.is_empty() { String::new() } else { describe(&broken, eager.len()) };
     (StatusCode::OK, format!("ready\n{lines}"))

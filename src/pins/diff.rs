@@ -8,7 +8,7 @@ const CONTEXT: usize = 3;
 const COMPARED_MAX: usize = 250_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line<'a> {
+enum DiffLine<'a> {
     Same(&'a str),
     Gone(&'a str),
     New(&'a str),
@@ -18,7 +18,7 @@ enum Line<'a> {
 pub fn diff(before: &str, after: &str) -> String {
     let (before, after) = (lines(before), lines(after));
     let compared = compare(&before, &after);
-    let is_different = |line: &Line<'_>| !matches!(line, Line::Same(_));
+    let is_different = |line: &DiffLine<'_>| !matches!(line, DiffLine::Same(_));
     let mut text = String::new();
     let mut skipped = false;
     for (at, line) in compared.iter().enumerate() {
@@ -31,9 +31,9 @@ pub fn diff(before: &str, after: &str) -> String {
             text += "  …\n";
         }
         text += &match line {
-            Line::Same(line) => format!("  {line}\n"),
-            Line::Gone(line) => format!("- {line}\n"),
-            Line::New(line) => format!("+ {line}\n"),
+            DiffLine::Same(line) => format!("  {line}\n"),
+            DiffLine::Gone(line) => format!("- {line}\n"),
+            DiffLine::New(line) => format!("+ {line}\n"),
         };
     }
     if skipped && !text.is_empty() {
@@ -43,7 +43,7 @@ pub fn diff(before: &str, after: &str) -> String {
 }
 
 /// Returns all lines of both, common lines once.
-fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
+fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<DiffLine<'a>> {
     let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
     let (rest, other_rest) = (&before[start..], &after[start..]);
     let pairs = rest.iter().rev().zip(other_rest.iter().rev());
@@ -51,17 +51,17 @@ fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
     let middle = &rest[..rest.len() - end];
     let other_middle = &other_rest[..other_rest.len() - end];
 
-    let same = |lines: &'a [String]| lines.iter().map(|line| Line::Same(line));
-    let mut compared: Vec<Line<'a>> = same(&before[..start]).collect();
+    let same = |lines: &'a [String]| lines.iter().map(|line| DiffLine::Same(line));
+    let mut compared: Vec<DiffLine<'a>> = same(&before[..start]).collect();
     compared.extend(compare_middle(middle, other_middle));
     compared.extend(same(&rest[rest.len() - end..]));
     compared
 }
 
 /// Compares by the longest common sequence, or without one where the search would take too long.
-fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>> {
-    let gone = |lines: &'a [String]| lines.iter().map(|line| Line::Gone(line));
-    let new = |lines: &'a [String]| lines.iter().map(|line| Line::New(line));
+fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<DiffLine<'a>> {
+    let gone = |lines: &'a [String]| lines.iter().map(|line| DiffLine::Gone(line));
+    let new = |lines: &'a [String]| lines.iter().map(|line| DiffLine::New(line));
     if before.len().saturating_mul(after.len()) > COMPARED_MAX {
         return gone(before).chain(new(after)).collect();
     }
@@ -71,13 +71,13 @@ fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<Line<'a>
     let mut compared = vec![];
     while one < before.len() && other < after.len() {
         if before[one] == after[other] {
-            compared.push(Line::Same(&before[one]));
+            compared.push(DiffLine::Same(&before[one]));
             (one, other) = (one + 1, other + 1);
         } else if common[(one + 1) * width + other] >= common[one * width + other + 1] {
-            compared.push(Line::Gone(&before[one]));
+            compared.push(DiffLine::Gone(&before[one]));
             one += 1;
         } else {
-            compared.push(Line::New(&after[other]));
+            compared.push(DiffLine::New(&after[other]));
             other += 1;
         }
     }
@@ -159,16 +159,16 @@ mod tests {
            before in some_lines(), after in some_lines()
         ) {
             let compared = compare(&before, &after);
-            let of = |skipped: fn(&Line<'_>) -> bool| {
+            let of = |skipped: fn(&DiffLine<'_>) -> bool| {
                 let left = compared.iter().filter(|line| !skipped(line));
-                let text = |line: &Line<'_>| match line {
-                    Line::Same(line) | Line::Gone(line) | Line::New(line) => (*line).to_owned(),
+                let text = |line: &DiffLine<'_>| match line {
+                    DiffLine::Same(line) | DiffLine::Gone(line) | DiffLine::New(line) => (*line).to_owned(),
                 };
                 left.map(text).collect::<Vec<_>>()
             };
-            prop_assert_eq!(of(|line| matches!(line, Line::New(_))), before.clone());
-            prop_assert_eq!(of(|line| matches!(line, Line::Gone(_))), after.clone());
-            let same = compared.iter().filter(|line| matches!(line, Line::Same(_))).count();
+            prop_assert_eq!(of(|line| matches!(line, DiffLine::New(_))), before.clone());
+            prop_assert_eq!(of(|line| matches!(line, DiffLine::Gone(_))), after.clone());
+            let same = compared.iter().filter(|line| matches!(line, DiffLine::Same(_))).count();
             prop_assert_eq!(same, longest(&before, &after));
         }
     }

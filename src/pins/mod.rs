@@ -15,7 +15,7 @@ use crate::common::ids::ServerId;
 pub use self::canonical::{Hash, canonical};
 pub use self::diff::diff;
 pub use self::lines::printable;
-pub use self::view::{PinView, State, views};
+pub use self::view::{PinState, PinView, views};
 
 /// The longest definition whose text is kept. Of a longer one only the hash is kept.
 const TEXT_LEN_MAX: usize = 64 * 1024;

@@ -12,7 +12,7 @@ const NOT_KEPT: &str = "(the definition is too long to be kept, and cannot be sh
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum PinState {
     Approved,
     /// Changed since the approval, and held back.
     Held,
@@ -26,7 +26,7 @@ pub enum State {
 pub struct PinView<'a> {
     pub server: &'a str,
     pub tool: &'a str,
-    pub state: State,
+    pub state: PinState,
     pub hash: String,
     /// The time since which the tool has been in this state.
     pub since: Option<Timestamp>,
@@ -40,7 +40,7 @@ pub struct PinView<'a> {
     pub diff: Option<String>,
 }
 
-impl State {
+impl PinState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -77,8 +77,8 @@ pub fn views<'a>(pins: &'a [Pin], held: &'a [Held]) -> Vec<PinView<'a>> {
 
 fn of_pin(pin: &Pin) -> PinView<'_> {
     let (state, since) = match pin.gone {
-        Some(gone) => (State::Gone, gone),
-        None => (State::Approved, pin.at),
+        Some(gone) => (PinState::Gone, gone),
+        None => (PinState::Approved, pin.at),
     };
     PinView {
         server: pin.server.as_str(),
@@ -99,7 +99,7 @@ fn of_held<'a>(held: &'a Held, before: Option<&Pin>) -> PinView<'a> {
     PinView {
         server: held.server.as_str(),
         tool: &held.definition.tool,
-        state: if before.is_some() { State::Held } else { State::New },
+        state: if before.is_some() { PinState::Held } else { PinState::New },
         hash: held.definition.hash.to_string(),
         since: Timestamp::from_millisecond(held.since).ok(),
         by: None,

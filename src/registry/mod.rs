@@ -151,7 +151,7 @@ impl Server {
         self.shared_or_group().map_or_else(|group| &group.id, |backend| backend.id())
     }
 
-    pub fn config(&self) -> &config::Server {
+    pub fn config(&self) -> &config::ServerConfig {
         self.shared_or_group().map_or_else(|group| &group.config, |backend| backend.config())
     }
 
@@ -165,7 +165,7 @@ impl Server {
 }
 
 impl Replaceable for Arc<Server> {
-    fn config(&self) -> &config::Server {
+    fn config(&self) -> &config::ServerConfig {
         Server::config(self)
     }
 
@@ -204,7 +204,7 @@ impl Registry {
     /// Starts every shared server. Tasks of `tasks` supervise them until `stop`. `vault` has the
     /// secrets that servers of tenants need.
     pub fn start(
-        servers: &BTreeMap<ServerId, config::Server>,
+        servers: &BTreeMap<ServerId, config::ServerConfig>,
         environment: &Environment,
         vault: &Arc<Vault>,
         tasks: &TaskTracker,

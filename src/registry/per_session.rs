@@ -44,17 +44,17 @@ pub enum NoBackend {
 
 pub struct PerSession {
     pub(super) group: ProcessGroup,
-    processes: Arc<Mutex<HashMap<SessionId, Process>>>,
+    processes: Arc<Mutex<HashMap<SessionId, SessionProcess>>>,
 }
 
 #[derive(Clone)]
-struct Process {
+struct SessionProcess {
     owner: SessionOwner,
     backend: Arc<Backend>,
     stop: CancellationToken,
 }
 
-impl Process {
+impl SessionProcess {
     /// Whether it is not about to end.
     fn stays(&self) -> bool {
         !self.stop.is_cancelled() && !self.owner.client.has_ended()
@@ -67,7 +67,7 @@ impl PerSession {
     }
 
     /// Returns the same server with another configuration. Processes stay until their sessions end.
-    pub(super) fn renewed(&self, config: config::Server) -> Self {
+    pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         Self { group: self.group.renewed(config), processes: self.processes.clone() }
     }
 
@@ -91,13 +91,13 @@ impl PerSession {
         if !evict_for(&processes, &owner.tenant, self.group.config.max_sessions as usize) {
             return Err(NoBackend::TooMany);
         }
-        let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
+        let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients::new(self.group.id.clone(), Some(owner.client.clone()));
         let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
         let secrets = Arc::default();
         let backend = Backend::new(id, config, environment, secrets, recipients, Stage::Active);
         let (owner, stop) = (owner.clone(), self.group.stop.child_token());
-        let process = Process { owner, backend: backend.clone(), stop };
+        let process = SessionProcess { owner, backend: backend.clone(), stop };
         self.group.spawn(self.run(process.clone()));
         process.owner.client.follow_changes(backend.changes());
         processes.insert(process.owner.session.clone(), process);
@@ -106,11 +106,11 @@ impl PerSession {
 
     /// Runs a process until its session has ended or is idle. An idle session ends with its
     /// process, since the server's memory of it is gone.
-    fn run(&self, process: Process) -> impl Future<Output = ()> + Send + use<> {
+    fn run(&self, process: SessionProcess) -> impl Future<Output = ()> + Send + use<> {
         let may_start = self.group.may_start(ProcessSlot::default());
         let processes = self.processes.clone();
         async move {
-            let Process { owner, backend, stop } = &process;
+            let SessionProcess { owner, backend, stop } = &process;
             let run = rollover::run(backend.clone(), may_start, None, || {}, stop.clone());
             tokio::pin!(run);
             tokio::select! {
@@ -166,7 +166,11 @@ async fn idle(client: &dyn SessionClient, idle_timeout: Duration) {
 /// Whether a tenant may have another process. At the limit, the longest-idle session is evicted:
 /// one of the tenant's own, or else, if the tenant has less than its share, one of a tenant that
 /// has more.
-fn evict_for(processes: &HashMap<SessionId, Process>, tenant: &TenantId, max: usize) -> bool {
+fn evict_for(
+    processes: &HashMap<SessionId, SessionProcess>,
+    tenant: &TenantId,
+    max: usize,
+) -> bool {
     let mut counts: HashMap<&TenantId, usize> = HashMap::from([(tenant, 0)]);
     for process in processes.values().filter(|process| process.stays()) {
         *counts.entry(&process.owner.tenant).or_default() += 1;
@@ -178,7 +182,7 @@ fn evict_for(processes: &HashMap<SessionId, Process>, tenant: &TenantId, max: us
         return true;
     }
     let share = (max / counts.len()).max(1);
-    let may_be_evicted = |process: &Process| {
+    let may_be_evicted = |process: &SessionProcess| {
         let theirs = &process.owner.tenant;
         theirs == tenant || (of_tenant < share && counts[theirs] > share)
     };

@@ -12,7 +12,7 @@ use crate::config::{self, Sharing};
 
 pub(super) struct ProcessGroup {
     pub(super) id: ServerId,
-    pub(super) config: config::Server,
+    pub(super) config: config::ServerConfig,
     pub(super) environment: Environment,
     tasks: TaskTracker,
     pub(super) stop: CancellationToken,
@@ -29,7 +29,7 @@ pub(super) struct ProcessGroup {
 impl ProcessGroup {
     pub(super) fn new(
         id: ServerId,
-        config: config::Server,
+        config: config::ServerConfig,
         environment: Environment,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -44,7 +44,7 @@ impl ProcessGroup {
     }
 
     /// Returns the same server with another configuration, and with slots of its own.
-    pub(super) fn renewed(&self, config: config::Server) -> Self {
+    pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         Self {
             id: self.id.clone(),
             slots: slots(&config),
@@ -83,7 +83,7 @@ impl ProcessGroup {
     }
 }
 
-fn slots(config: &config::Server) -> Arc<Semaphore> {
+fn slots(config: &config::ServerConfig) -> Arc<Semaphore> {
     let is_of_tenants = config.sharing == Sharing::Tenant;
     let max = if is_of_tenants { config.max_tenants } else { config.max_sessions };
     Arc::new(Semaphore::new(max as usize))

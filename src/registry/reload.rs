@@ -25,7 +25,7 @@ pub(super) type Rollovers = BTreeMap<ServerId, Rollover<Arc<Server>>>;
 
 impl Registry {
     /// Makes these the servers. Those whose configuration is the same are not touched.
-    pub fn apply(&self, wanted: &BTreeMap<ServerId, config::Server>) {
+    pub fn apply(&self, wanted: &BTreeMap<ServerId, config::ServerConfig>) {
         let mut rollovers = self.inner.rollovers.lock();
         rollovers.retain(|_, rollover| rollover.prune());
         let mut replaced = vec![];
@@ -58,7 +58,7 @@ impl Registry {
     fn apply_one(
         &self,
         id: &ServerId,
-        config: &config::Server,
+        config: &config::ServerConfig,
         rollover: &mut Rollover<Arc<Server>>,
     ) -> Option<Arc<Server>> {
         let Some(active) = rollover.active.clone() else {
@@ -122,7 +122,7 @@ impl Registry {
     fn start_server(
         &self,
         id: &ServerId,
-        config: &config::Server,
+        config: &config::ServerConfig,
         rollover: &mut Rollover<Arc<Server>>,
     ) -> Arc<Server> {
         if config.sharing == Sharing::Shared {
@@ -151,7 +151,7 @@ impl Registry {
     fn start_shared(
         &self,
         id: &ServerId,
-        config: &config::Server,
+        config: &config::ServerConfig,
         rollover: &mut Rollover<Arc<Server>>,
         old: Option<Arc<Backend>>,
     ) -> Arc<Server> {
@@ -192,7 +192,7 @@ impl Registry {
 /// Waits until all are gone that must not run beside one that is configured so.
 fn waited(
     rollover: &Rollover<Arc<Server>>,
-    config: &config::Server,
+    config: &config::ServerConfig,
 ) -> impl Future<Output = ()> + Send + use<> {
     let blocking: Vec<_> = rollover.blocking(config).cloned().collect();
     async move {
@@ -203,7 +203,7 @@ fn waited(
 }
 
 /// Whether a server is started while the old one still runs.
-fn runs_beside(old: &config::Server, next: &config::Server) -> bool {
+fn runs_beside(old: &config::ServerConfig, next: &config::ServerConfig) -> bool {
     let is_shared = next.sharing == Sharing::Shared;
     is_shared && next.start == Start::Eager && !is_exclusive(old, next)
 }

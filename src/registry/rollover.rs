@@ -33,7 +33,7 @@ use crate::config;
 
 /// Something that has a name for a time, and then drains.
 pub(super) trait Replaceable: Clone {
-    fn config(&self) -> &config::Server;
+    fn config(&self) -> &config::ServerConfig;
     fn is(&self, other: &Self) -> bool;
     fn is_draining(&self) -> bool;
     fn is_gone(&self) -> bool;
@@ -94,7 +94,7 @@ impl<T: Replaceable> Rollover<T> {
     }
 
     /// Drains all that have been replaced, by one that is configured as `next` if there is one.
-    pub(super) fn drain_old(&self, next: Option<&config::Server>) {
+    pub(super) fn drain_old(&self, next: Option<&config::ServerConfig>) {
         for old in self.old.iter().filter(|it| !it.is_draining()) {
             let is_waited_for = next.is_some_and(|next| next.exclusive);
             old.drain(drain_time(old.config(), is_waited_for));
@@ -102,7 +102,7 @@ impl<T: Replaceable> Rollover<T> {
     }
 
     /// Returns those that must be gone before one that is configured as `next` starts.
-    pub(super) fn blocking(&self, next: &config::Server) -> impl Iterator<Item = &T> {
+    pub(super) fn blocking(&self, next: &config::ServerConfig) -> impl Iterator<Item = &T> {
         self.all().filter(|it| is_exclusive(it.config(), next))
     }
 
@@ -163,13 +163,13 @@ pub(super) async fn run(
 }
 
 /// Whether two configurations of a name must not run at the same time.
-pub(super) fn is_exclusive(one: &config::Server, other: &config::Server) -> bool {
+pub(super) fn is_exclusive(one: &config::ServerConfig, other: &config::ServerConfig) -> bool {
     one.exclusive || other.exclusive
 }
 
 /// Returns how long a drain may take. Where another waits for its end, calls get only the time that
 /// they usually have.
-pub(super) fn drain_time(config: &config::Server, is_waited_for: bool) -> Duration {
+pub(super) fn drain_time(config: &config::ServerConfig, is_waited_for: bool) -> Duration {
     let is_short = config.exclusive || is_waited_for;
     let calls = if is_short { config.usual_call() } else { config.longest_call() };
     calls + CANCEL_GRACE

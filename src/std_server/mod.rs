@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use crate::protocol::jsonrpc::LineSplitter;
-use server::Server;
+use server::StdServer;
 
 pub use stdio::run_on_stdio;
 
@@ -63,7 +63,7 @@ pub async fn run(
     mut output: impl AsyncWrite + Unpin + Send + 'static,
     max_concurrent: NonZeroUsize,
 ) -> io::Result<()> {
-    let mut server = Server::new(max_concurrent);
+    let mut server = StdServer::new(max_concurrent);
     let mut lines = LineSplitter::new(LINE_LEN_MAX);
     let mut phase = Phase::Open;
     let mut unflushed = false;

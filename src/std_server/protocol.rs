@@ -21,13 +21,13 @@ use crate::protocol::mcp::{
 /// Time for which a client may cache the tool list, which changes only with the program.
 const TTL_MS: u64 = 3_600_000;
 
-pub(super) enum Answer {
+pub(super) enum RpcAnswer {
     Now(Frame),
     Later { era: Era, work: Work },
 }
 
 /// An error to answer a request with.
-struct Refusal {
+struct RpcRefusal {
     code: i64,
     message: String,
     data: Option<Box<RawValue>>,
@@ -36,7 +36,7 @@ struct Refusal {
 /// The members that any of the methods reads. Absent and `null` are equivalent.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Params<'a> {
+struct ToolParams<'a> {
     #[serde(borrow)]
     name: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -67,10 +67,10 @@ const _: () = assert!(
 );
 
 /// Answers a request, or returns the work that its answer needs.
-pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> Answer {
+pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> RpcAnswer {
     dispatch(id, method, params).unwrap_or_else(|refusal| {
-        let Refusal { code, message, data } = refusal;
-        Answer::Now(Frame::error(Some(id), code, &message, data.as_deref()))
+        let RpcRefusal { code, message, data } = refusal;
+        RpcAnswer::Now(Frame::error(Some(id), code, &message, data.as_deref()))
     })
 }
 
@@ -106,8 +106,12 @@ pub(super) fn call_result(id: &RawValue, era: Era, outcome: &Outcome<'_>) -> Fra
     )
 }
 
-fn dispatch(id: &RawValue, method: &str, params: Option<&RawValue>) -> Result<Answer, Refusal> {
-    let params = Params::read(params)?;
+fn dispatch(
+    id: &RawValue,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Result<RpcAnswer, RpcRefusal> {
+    let params = ToolParams::read(params)?;
     let era = params.era()?;
     let frame = match (method, era) {
         (method::TOOLS_CALL, _) => return call(id, era, &params),
@@ -118,27 +122,34 @@ fn dispatch(id: &RawValue, method: &str, params: Option<&RawValue>) -> Result<An
         (method::PING, Era::Legacy) => Frame::result(id, &json!({})),
         (method::DISCOVER | method::LISTEN, Era::Legacy) => {
             let key = meta::PROTOCOL_VERSION;
-            return Err(Refusal::params(format!("`_meta` must have `{key}`")));
+            return Err(RpcRefusal::params(format!("`_meta` must have `{key}`")));
         }
-        _ => return Err(Refusal::new(METHOD_NOT_FOUND, format!("there is no method `{method}`"))),
+        _ => {
+            return Err(RpcRefusal::new(
+                METHOD_NOT_FOUND,
+                format!("there is no method `{method}`"),
+            ));
+        }
     };
-    Ok(Answer::Now(frame))
+    Ok(RpcAnswer::Now(frame))
 }
 
-fn call(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Answer, Refusal> {
+fn call(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<RpcAnswer, RpcRefusal> {
     let name = params.name.and_then(text_of).ok_or_else(|| {
-        Refusal::params("`name` must be a string, the name of the tool".to_owned())
+        RpcRefusal::params("`name` must be a string, the name of the tool".to_owned())
     })?;
     match tools::call(&name, params.arguments) {
-        Some(Called::Done(outcome)) => Ok(Answer::Now(call_result(id, era, &outcome))),
-        Some(Called::Later(work)) => Ok(Answer::Later { era, work }),
-        None => Err(Refusal::params(format!("there is no tool `{name}`"))),
+        Some(Called::Done(outcome)) => Ok(RpcAnswer::Now(call_result(id, era, &outcome))),
+        Some(Called::Later(work)) => Ok(RpcAnswer::Later { era, work }),
+        None => Err(RpcRefusal::params(format!("there is no tool `{name}`"))),
     }
 }
 
-fn tools_list(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Frame, Refusal> {
+fn tools_list(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<Frame, RpcRefusal> {
     if params.cursor.is_some() {
-        return Err(Refusal::params("`cursor` must be absent: the list has one page".to_owned()));
+        return Err(RpcRefusal::params(
+            "`cursor` must be absent: the list has one page".to_owned(),
+        ));
     }
     Ok(match era {
         Era::Legacy => Frame::result(id, &*LEGACY_TOOLS),
@@ -147,7 +158,7 @@ fn tools_list(id: &RawValue, era: Era, params: &Params<'_>) -> Result<Frame, Ref
 }
 
 /// Answers the handshake without keeping anything. An unknown version gets the newest legacy one.
-fn initialize(id: &RawValue, params: &Params<'_>) -> Frame {
+fn initialize(id: &RawValue, params: &ToolParams<'_>) -> Frame {
     let version = params
         .protocol_version
         .and_then(text_of)
@@ -215,8 +226,8 @@ fn raw(value: &Value) -> Box<RawValue> {
     to_raw_value(value).expect("values are plain data")
 }
 
-impl<'a> Params<'a> {
-    fn read(params: Option<&'a RawValue>) -> Result<Self, Refusal> {
+impl<'a> ToolParams<'a> {
+    fn read(params: Option<&'a RawValue>) -> Result<Self, RpcRefusal> {
         match params {
             None => Ok(Self::default()),
             Some(params) => read_object("params", params),
@@ -224,39 +235,39 @@ impl<'a> Params<'a> {
     }
 
     /// Returns the era of the request. A modern one must be complete and of a supported version.
-    fn era(&self) -> Result<Era, Refusal> {
+    fn era(&self) -> Result<Era, RpcRefusal> {
         let Some(meta) = self.meta else { return Ok(Era::Legacy) };
         let meta: Meta<'_> = read_object("_meta", meta)?;
         let Some(version) = meta.protocol_version else { return Ok(Era::Legacy) };
         let Some(version) = text_of(version) else {
             let (key, kind) = (meta::PROTOCOL_VERSION, type_name(version.get()));
-            return Err(Refusal::params(format!("`{key}` must be a string, and it is {kind}")));
+            return Err(RpcRefusal::params(format!("`{key}` must be a string, and it is {kind}")));
         };
         if ProtocolVersion::parse(&version).map(ProtocolVersion::era) != Some(Era::Modern) {
             let data = json!({"supported": modern_versions(), "requested": version});
             let message = "Unsupported protocol version".to_owned();
             let code = UNSUPPORTED_PROTOCOL_VERSION;
-            return Err(Refusal { code, message, data: Some(raw(&data)) });
+            return Err(RpcRefusal { code, message, data: Some(raw(&data)) });
         }
         if !meta.client_capabilities.is_some_and(|it| it.get().starts_with('{')) {
             let key = meta::CLIENT_CAPABILITIES;
-            return Err(Refusal::params(format!("`_meta` must have `{key}`, an object")));
+            return Err(RpcRefusal::params(format!("`_meta` must have `{key}`, an object")));
         }
         Ok(Era::Modern)
     }
 }
 
-fn read_object<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Result<T, Refusal> {
+fn read_object<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Result<T, RpcRefusal> {
     // Without this check serde would also accept an array, member by member.
     if !raw.get().starts_with('{') {
         let kind = type_name(raw.get());
-        return Err(Refusal::params(format!("`{name}` must be an object, and it is {kind}")));
+        return Err(RpcRefusal::params(format!("`{name}` must be an object, and it is {kind}")));
     }
     serde_json::from_str(raw.get())
-        .map_err(|error| Refusal::params(format!("`{name}` cannot be read: {error}")))
+        .map_err(|error| RpcRefusal::params(format!("`{name}` cannot be read: {error}")))
 }
 
-impl Refusal {
+impl RpcRefusal {
     fn new(code: i64, message: String) -> Self {
         Self { code, message, data: None }
     }

@@ -12,19 +12,19 @@ const LEN_MAX: usize = 1024;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
 #[derive(Default)]
-pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+pub(super) struct CallQueue {
+    waiting: VecDeque<WaitingCall>,
     bytes: usize,
 }
 
-struct Waiting {
+struct WaitingCall {
     /// Kept for cancellation, which must not parse every line again.
     id: Box<RawValue>,
     /// A copy, so that a short request does not keep a whole read buffer alive.
     line: Box<[u8]>,
 }
 
-impl Queue {
+impl CallQueue {
     pub(super) fn has_room(&self) -> bool {
         self.waiting.len() < LEN_MAX && self.bytes < BYTES_MAX
     }
@@ -35,11 +35,11 @@ impl Queue {
 
     pub(super) fn push(&mut self, id: &RawValue, line: &[u8]) {
         self.bytes += line.len();
-        self.waiting.push_back(Waiting { id: id.to_owned(), line: line.into() });
+        self.waiting.push_back(WaitingCall { id: id.to_owned(), line: line.into() });
     }
 
     pub(super) fn pop(&mut self) -> Option<Box<[u8]>> {
-        let Waiting { line, .. } = self.waiting.pop_front()?;
+        let WaitingCall { line, .. } = self.waiting.pop_front()?;
         self.bytes -= line.len();
         Some(line)
     }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_full_by_number_or_by_bytes_and_has_space_again() {
-        let mut queue = Queue::default();
+        let mut queue = CallQueue::default();
         for _ in 0..LEN_MAX {
             assert!(queue.has_room());
             queue.push(&id("1"), b"x");

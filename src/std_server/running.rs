@@ -15,17 +15,17 @@ pub(super) struct Running {
     tasks: JoinSet<Outcome<'static>>,
     /// Calls that still need an answer. A cancelled one is removed at once, even if its task had
     /// ended before it could be stopped.
-    calls: HashMap<task::Id, Call>,
+    calls: HashMap<task::Id, RunningCall>,
 }
 
-struct Call {
+struct RunningCall {
     id: Box<RawValue>,
     era: Era,
     abort: AbortHandle,
 }
 
 /// A call that has ended and needs its answer.
-pub(super) struct Ended {
+pub(super) struct EndedCall {
     pub(super) id: Box<RawValue>,
     pub(super) era: Era,
     /// `None` if the tool panicked.
@@ -35,7 +35,7 @@ pub(super) struct Ended {
 impl Running {
     pub(super) fn start(&mut self, id: &RawValue, era: Era, work: Work) {
         let abort = self.tasks.spawn(work);
-        self.calls.insert(abort.id(), Call { id: id.to_owned(), era, abort });
+        self.calls.insert(abort.id(), RunningCall { id: id.to_owned(), era, abort });
     }
 
     /// Returns the number of running calls, including cancelled ones that have not stopped yet.
@@ -49,7 +49,7 @@ impl Running {
 
     /// Waits for the next call to end; `None` if it was cancelled. Cancel-safe: there is no await
     /// after the task was taken out.
-    pub(super) async fn next(&mut self) -> Option<Ended> {
+    pub(super) async fn next(&mut self) -> Option<EndedCall> {
         let (task, outcome) = match self.tasks.join_next_with_id().await? {
             Ok((task, outcome)) => (task, Some(outcome)),
             Err(error) => {
@@ -59,8 +59,8 @@ impl Running {
                 (error.id(), None)
             }
         };
-        let Call { id, era, .. } = self.calls.remove(&task)?;
-        Some(Ended { id, era, outcome })
+        let RunningCall { id, era, .. } = self.calls.remove(&task)?;
+        Some(EndedCall { id, era, outcome })
     }
 
     /// Stops the calls with that id and returns how many there were.

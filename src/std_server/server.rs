@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use tracing::{debug, error, warn};
 
 use super::LINE_LEN_MAX;
-use super::protocol::{self, Answer};
-use super::queue::Queue;
-use super::running::{Ended, Running};
+use super::protocol::{self, RpcAnswer};
+use super::queue::CallQueue;
+use super::running::{EndedCall, Running};
 use crate::protocol::jsonrpc::id_scan::LineKind;
 use crate::protocol::jsonrpc::raw::type_name;
 use crate::protocol::jsonrpc::{
@@ -21,9 +21,9 @@ use crate::protocol::mcp::method;
 /// With this many unwritten bytes the client is not reading: nothing is read and no call starts.
 const OUT_LEN_MAX: usize = 1024 * 1024;
 
-pub(super) struct Server {
+pub(super) struct StdServer {
     max_concurrent: usize,
-    queue: Queue,
+    queue: CallQueue,
     pub(super) running: Running,
     /// Answers to be written.
     pub(super) out: BytesMut,
@@ -31,11 +31,11 @@ pub(super) struct Server {
     stopped: bool,
 }
 
-impl Server {
+impl StdServer {
     pub(super) fn new(max_concurrent: NonZeroUsize) -> Self {
         Self {
             max_concurrent: max_concurrent.get(),
-            queue: Queue::default(),
+            queue: CallQueue::default(),
             running: Running::default(),
             out: BytesMut::new(),
             stopped: false,
@@ -72,8 +72,8 @@ impl Server {
     }
 
     /// Answers a call that has ended; `None` if it was cancelled.
-    pub(super) fn finish(&mut self, ended: Option<Ended>) {
-        let Some(Ended { id, era, outcome }) = ended else { return };
+    pub(super) fn finish(&mut self, ended: Option<EndedCall>) {
+        let Some(EndedCall { id, era, outcome }) = ended else { return };
         let frame = match outcome {
             Some(outcome) => protocol::call_result(&id, era, &outcome),
             None => Frame::error(Some(&id), INTERNAL_ERROR, "the tool failed unexpectedly", None),
@@ -136,9 +136,9 @@ impl Server {
 
     fn answer(&mut self, id: &RawValue, method: &str, params: Option<&RawValue>) {
         match protocol::answer(id, method, params) {
-            Answer::Now(frame) => self.send(&frame),
-            Answer::Later { .. } if self.stopped => {}
-            Answer::Later { era, work } => self.running.start(id, era, work),
+            RpcAnswer::Now(frame) => self.send(&frame),
+            RpcAnswer::Later { .. } if self.stopped => {}
+            RpcAnswer::Later { era, work } => self.running.start(id, era, work),
         }
     }
 

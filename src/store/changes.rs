@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
 use tokio::time::{sleep, timeout};
 
-use super::open::Kind;
+use super::open::DatabaseKind;
 use super::{QUERY_TIMEOUT, Result, Store, Tx, with_timeout};
 
 const CHANNEL: &str = "trunkline_changes";
@@ -40,7 +40,7 @@ impl Subject {
 }
 
 /// Waits for changes of one kind of data.
-pub struct Changes {
+pub struct StoreChanges {
     store: Store,
     subject: Subject,
     seen: Option<i64>,
@@ -49,22 +49,22 @@ pub struct Changes {
 
 impl Store {
     /// Watches tenants, keys and pins.
-    pub fn changes(&self) -> Changes {
+    pub fn changes(&self) -> StoreChanges {
         self.changes_of(Subject::Policy)
     }
 
     /// Watches tenants' secrets.
-    pub fn secret_changes(&self) -> Changes {
+    pub fn secret_changes(&self) -> StoreChanges {
         self.changes_of(Subject::Secrets)
     }
 
     /// Watches ended sessions.
-    pub fn session_changes(&self) -> Changes {
+    pub fn session_changes(&self) -> StoreChanges {
         self.changes_of(Subject::Sessions)
     }
 
-    fn changes_of(&self, subject: Subject) -> Changes {
-        Changes { store: self.clone(), subject, seen: None, listener: None }
+    fn changes_of(&self, subject: Subject) -> StoreChanges {
+        StoreChanges { store: self.clone(), subject, seen: None, listener: None }
     }
 
     async fn revision(&self, subject: Subject) -> Result<i64> {
@@ -73,7 +73,7 @@ impl Store {
     }
 }
 
-impl Changes {
+impl StoreChanges {
     /// Waits for a change since the last call; the first call does not wait. A caller that reads
     /// the store after each return misses nothing. Keeps waiting while the database is away. May be
     /// dropped and called again.
@@ -94,7 +94,7 @@ impl Changes {
 
     async fn has_changed(&mut self) -> bool {
         // Before the revision is read: later changes are notified.
-        if self.store.0.kind == Kind::Postgres && self.listener.is_none() {
+        if self.store.0.kind == DatabaseKind::Postgres && self.listener.is_none() {
             self.listener = with_timeout(listen(self.store.0.url.expose())).await.ok();
         }
         match self.store.revision(self.subject).await {
@@ -123,8 +123,8 @@ impl Changes {
 
     fn interval(&self) -> Duration {
         match self.store.0.kind {
-            Kind::Sqlite => SQLITE_INTERVAL,
-            Kind::Postgres => RETRY_EVERY,
+            DatabaseKind::Sqlite => SQLITE_INTERVAL,
+            DatabaseKind::Postgres => RETRY_EVERY,
         }
     }
 }
@@ -145,7 +145,7 @@ async fn listen(url: &str) -> Result<PgListener, sqlx::Error> {
 /// Increases the revision, which serialises changes of this kind. Listeners are notified when the
 /// transaction commits. Returns the revision.
 pub(super) async fn bump_revision(
-    kind: Kind,
+    kind: DatabaseKind,
     transaction: &mut Tx,
     subject: Subject,
 ) -> Result<i64> {
@@ -155,7 +155,7 @@ pub(super) async fn bump_revision(
     .bind(subject.name())
     .fetch_one(&mut **transaction)
     .await?;
-    if kind == Kind::Postgres {
+    if kind == DatabaseKind::Postgres {
         sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(&mut **transaction).await?;
     }
     Ok(revision)

@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::changes::RETRY_EVERY;
-use super::{Changes, Result};
+use super::{Result, StoreChanges};
 
 /// Everything is read again at least this often, even if no change is announced.
 const CONFIRM_EVERY: Duration = Duration::from_secs(60);
 
 /// Waits for changes of the store, and retries reads while it is away.
 pub struct Follower {
-    changes: Changes,
+    changes: StoreChanges,
     outage: Outage,
 }
 
@@ -32,7 +32,7 @@ pub struct Outage {
 
 impl Follower {
     /// `what` is read from the store; while it cannot be, `meanwhile` holds. Both are for the log.
-    pub fn new(changes: Changes, what: &'static str, meanwhile: &'static str) -> Self {
+    pub fn new(changes: StoreChanges, what: &'static str, meanwhile: &'static str) -> Self {
         Self { changes, outage: Outage::new(what, meanwhile) }
     }
 

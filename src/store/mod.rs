@@ -33,13 +33,13 @@ use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
 use self::changes::Subject;
-use self::open::Kind;
+use self::open::DatabaseKind;
 use crate::common::keys::Hasher;
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
-pub use self::changes::Changes;
 pub(crate) use self::changes::RETRY_EVERY;
+pub use self::changes::StoreChanges;
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
 pub use self::follow::{Follower, Outage};
@@ -57,10 +57,10 @@ type Tx = Transaction<'static, Any>;
 
 /// A cheap handle.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreInner>);
 
-struct Inner {
-    kind: Kind,
+struct StoreInner {
+    kind: DatabaseKind,
     url: Secret,
     pool: AnyPool,
     hasher: Hasher,
@@ -75,7 +75,7 @@ impl Store {
             Some(key) => Hasher::new(key),
             None => Hasher::new(&with_timeout(open::own_hash_key(&pool)).await?),
         };
-        Ok(Self(Arc::new(Inner { kind, url: url.clone(), pool, hasher })))
+        Ok(Self(Arc::new(StoreInner { kind, url: url.clone(), pool, hasher })))
     }
 
     /// Returns the hasher of the stored keys.

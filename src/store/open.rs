@@ -45,12 +45,12 @@ const POSTGRES_SETTINGS: &str =
     "SET statement_timeout = '3s'; SET idle_in_transaction_session_timeout = '5s'";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DatabaseKind {
     Sqlite,
     Postgres,
 }
 
-impl Kind {
+impl DatabaseKind {
     /// Returns the statement that begins a writing transaction. SQLite takes the lock at once,
     /// since it refuses a lock after a read.
     pub(super) fn begin_write(self) -> &'static str {
@@ -78,12 +78,12 @@ impl Kind {
     }
 }
 
-pub(super) async fn open(url: &Secret) -> Result<(Kind, AnyPool)> {
+pub(super) async fn open(url: &Secret) -> Result<(DatabaseKind, AnyPool)> {
     sqlx::any::install_default_drivers();
     if url.expose().starts_with("sqlite:") {
-        return Ok((Kind::Sqlite, open_sqlite(url).await?));
+        return Ok((DatabaseKind::Sqlite, open_sqlite(url).await?));
     }
-    Ok((Kind::Postgres, open_postgres(url).await?))
+    Ok((DatabaseKind::Postgres, open_postgres(url).await?))
 }
 
 async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
@@ -139,7 +139,7 @@ async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateErr
             outcome => break outcome?,
         }
     };
-    let mut transaction = connection.begin_with(Kind::Sqlite.begin_write()).await?;
+    let mut transaction = connection.begin_with(DatabaseKind::Sqlite.begin_write()).await?;
     // Not `run`: its future is not `Send`.
     migrator().run_direct(None, &mut *transaction, false).await?;
     transaction.commit().await?;

@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::AnyConnection;
 
 use super::changes::{Subject, bump_revision};
-use super::open::Kind;
+use super::open::DatabaseKind;
 use super::tenants::skip_corrupt;
 use super::{Actor, Result, Store, StoreError, Tx, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
@@ -228,7 +228,11 @@ async fn read_after(
 
 /// Deletes all secrets of a tenant. The revision is increased first, in the same order as when a
 /// secret is set.
-pub(super) async fn delete_all(kind: Kind, change: &mut Tx, tenant: &TenantId) -> Result<()> {
+pub(super) async fn delete_all(
+    kind: DatabaseKind,
+    change: &mut Tx,
+    tenant: &TenantId,
+) -> Result<()> {
     bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
     deleted.execute(&mut **change).await?;

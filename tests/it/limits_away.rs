@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use trunkline::common::policy::{Limit, Policy};
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
-use trunkline::tenants::limits::{Limits, Refusal};
+use trunkline::tenants::limits::{LimitRefusal, Limits};
 
 use crate::replicas;
 use crate::support::{Database, LIMIT, Redis, Replica, eventually};
@@ -88,7 +88,7 @@ async fn caller(
         slow.fetch_add(u64::from(took >= ANSWER_TIMEOUT), Ordering::Relaxed);
         match outcome {
             Ok(_) => drop(admitted.fetch_add(1, Ordering::Relaxed)),
-            Err(Refusal::RateLimited { .. }) => {}
+            Err(LimitRefusal::RateLimited { .. }) => {}
             Err(other) => panic!("{other}"),
         }
         sleep(Duration::from_millis(2)).await;
@@ -205,7 +205,9 @@ async fn each_replica_has_its_part_while_valkey_is_away() {
         assert_eq!(first.remaining(), r#""tenant";r=1;t=7200"#);
         limits.admit(&mut admission, "std", None).await.unwrap();
         let refused = limits.admit(&mut admission, "std", None).await;
-        let Err(Refusal::RateLimited { retry_after, .. }) = refused else { panic!("{refused:?}") };
+        let Err(LimitRefusal::RateLimited { retry_after, .. }) = refused else {
+            panic!("{refused:?}")
+        };
         // One call of two in two hours.
         assert!(retry_after > Duration::from_secs(7190), "{retry_after:?}");
     }

@@ -9,7 +9,7 @@ use rand::RngExt;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Admission, Limits, Refusal};
+use trunkline::tenants::limits::{Admission, LimitRefusal, Limits};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -63,7 +63,7 @@ async fn a_tenant_has_its_limit_once_wherever_it_calls() {
         }
     }
     assert!(replicas[1].metric(GRANTED) >= 10.0 && replicas[1].metric(REFUSED) >= 1.0);
-    let Err(Refusal::Busy { scope, limit, .. }) = async {
+    let Err(LimitRefusal::Busy { scope, limit, .. }) = async {
         let _calls = fill(&limits[0]).await;
         limits[1].admit_tenant().await
     }
@@ -226,7 +226,7 @@ async fn limits_for_patterns_are_shared_each_for_itself() {
         let mut call = limits[replica].admit_tenant().await.unwrap();
         match limits[replica].admit(&mut call, "search", Some(tool)).await {
             Ok(_) => calls.push(call),
-            Err(Refusal::Busy { scope, .. }) => return scope,
+            Err(LimitRefusal::Busy { scope, .. }) => return scope,
             Err(other) => panic!("{other}"),
         }
         String::new()

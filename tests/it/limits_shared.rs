@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Limits, RateStatus, Refusal};
+use trunkline::tenants::limits::{LimitRefusal, Limits, RateStatus};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -19,14 +19,14 @@ fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
     Policy { limit: all, limits: limits.collect(), ..Policy::unlimited() }
 }
 
-async fn call(limits: &Limits) -> Result<RateStatus, Refusal> {
+async fn call(limits: &Limits) -> Result<RateStatus, LimitRefusal> {
     limits.admit(&mut limits.admit_tenant().await.unwrap(), "search", Some("query")).await
 }
 
 /// The scope and the wait of a call that is refused.
 async fn refused(limits: &Limits) -> (String, Duration) {
     match call(limits).await {
-        Err(Refusal::RateLimited { scope, retry_after, .. }) => (scope, retry_after),
+        Err(LimitRefusal::RateLimited { scope, retry_after, .. }) => (scope, retry_after),
         other => panic!("{other:?}"),
     }
 }
@@ -90,7 +90,8 @@ async fn a_call_that_one_rate_refuses_uses_nothing_of_the_others() {
     let policy = r#""search/query";q=5;w=18000, "search";q=3;w=5400, "tenant";q=2;w=2400"#;
     assert_eq!(rate_status.policy(), policy);
     for _ in 0..3 {
-        let Err(Refusal::RateLimited { scope, retry_after, rate_status }) = call(&limits).await
+        let Err(LimitRefusal::RateLimited { scope, retry_after, rate_status }) =
+            call(&limits).await
         else {
             panic!("it was admitted");
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use trunkline::common::policy::Policy;
 use trunkline::config::Secret;
-use trunkline::store::{Changes, KeyOwner, Store};
+use trunkline::store::{KeyOwner, Store, StoreChanges};
 
 use crate::store::{root, tenant};
 use crate::support::{Database, Postgres, Setup, eventually, in_time, on_both, trunkline};
@@ -17,12 +17,12 @@ const SOON: Duration = Duration::from_secs(5);
 /// Long enough for SQLite to be looked at.
 const A_WHILE: Duration = Duration::from_millis(1200);
 
-async fn hears(changes: &mut Changes, what: &str) {
+async fn hears(changes: &mut StoreChanges, what: &str) {
     timeout(SOON, changes.next()).await.unwrap_or_else(|_| panic!("did not hear of {what}"));
 }
 
 /// One that has seen all there is.
-async fn listening(store: &Store) -> Changes {
+async fn listening(store: &Store) -> StoreChanges {
     let mut changes = store.changes();
     in_time("the first look", changes.next()).await;
     changes

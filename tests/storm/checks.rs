@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use trunkline::backend::State;
+use trunkline::backend::RunState;
 use trunkline::gateway::{CallError, Gateway};
 
 use crate::child::complaints_of;
@@ -43,7 +43,7 @@ pub async fn nothing_in_flight(gateway: &Gateway, max_in_flight: u32, tally: &Ta
             tally.fault(format!("server {id} counts {} calls in flight", metrics.in_flight.get()));
         }
         let slots_taken = || match server.state() {
-            State::Ready(ready) => ready.connection.in_flight_len(),
+            RunState::Ready(ready) => ready.connection.in_flight_len(),
             _ => 0,
         };
         if !comes_true(by, || slots_taken() == 0).await {

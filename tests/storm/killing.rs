@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::supervise::restart_policy::Budget;
 use trunkline::common::ids::{CallId, ServerId};
-use trunkline::config::{Program, Server, Transport};
+use trunkline::config::{Program, ServerConfig, Transport};
 use trunkline::gateway::{Call, Caller, Gateway, Operation, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
@@ -138,10 +138,10 @@ pub async fn run(options: &Options, time: Duration, tally: &Arc<Tally>, watchdog
 }
 
 /// The bundled server, which nobody kills.
-fn neighbour(dir: &Path) -> Server {
+fn neighbour(dir: &Path) -> ServerConfig {
     let args = vec!["std".to_owned()];
     let (command, cwd) = (own_program(), Some(dir.to_owned()));
-    Server::new(Transport::Stdio(Program { command, args, cwd, ..Program::default() }))
+    ServerConfig::new(Transport::Stdio(Program { command, args, cwd, ..Program::default() }))
 }
 
 /// Makes one call, whose caller stays, and notes how long after a kill it was answered, if it ended

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::connection::request_ids::IdSource;
 use trunkline::common::ids::ServerId;
-use trunkline::config::{Program, Server, Start, Transport};
+use trunkline::config::{Program, ServerConfig, Start, Transport};
 use trunkline::gateway::Gateway;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
@@ -139,7 +139,7 @@ fn share_of(calls: u64, index: usize, total: usize) -> u64 {
 }
 
 impl Round {
-    pub fn server(&self, server: usize, dir: &Path) -> (ServerId, Server) {
+    pub fn server(&self, server: usize, dir: &Path) -> (ServerId, ServerConfig) {
         let id = ServerId::parse(&server_name(server)).expect("a plain name");
         let era = if server.is_multiple_of(2) { "modern" } else { "legacy" };
         let log = log_of(dir, server);
@@ -151,13 +151,13 @@ impl Round {
             cwd: Some(dir.to_owned()),
             ..Program::default()
         };
-        let config = Server {
+        let config = ServerConfig {
             max_in_flight: self.max_in_flight,
             sharing_is_explicit: true,
             start: if server == 0 { Start::Lazy } else { Start::Eager },
             timeout: Duration::from_secs(1),
             start_timeout: Duration::from_secs(10),
-            ..Server::new(Transport::Stdio(program))
+            ..ServerConfig::new(Transport::Stdio(program))
         };
         (id, config)
     }

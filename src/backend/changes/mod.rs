@@ -32,13 +32,13 @@ const URI_LEN_MAX: usize = 2048;
 #[derive(Debug)]
 pub struct Changes {
     server: ServerId,
-    table: Mutex<Table>,
+    table: Mutex<SubscriberTable>,
     /// Counts the changes of the set of watched resources.
     watched_changed: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SubscriberTable {
     listeners: HashMap<u64, ChangeListener>,
     next_key: u64,
     watched: HashMap<String, Watched>,
@@ -204,7 +204,7 @@ impl Changes {
     }
 }
 
-impl Table {
+impl SubscriberTable {
     /// Removes one listener's watch of a resource.
     fn unwatch(&mut self, key: u64, tenant: &TenantId, uri: &str) {
         if let Some(watched) = self.watched.get_mut(uri) {

@@ -27,18 +27,19 @@ pub struct CallPermits {
 impl CallPermits {
     /// Adds permits of an unlimited tenant and of an instance of its own to a slot.
     pub(crate) async fn for_test(slot: SlotPermit) -> Self {
-        use crate::backend::State;
+        use crate::backend::RunState;
         use crate::backend::instance::pool::Load;
         use crate::common::ids::TenantId;
         use crate::common::policy::Policy;
-        use crate::config::{Program, Server, Transport};
+        use crate::config::{Program, ServerConfig, Transport};
         use crate::tenants::limits::Limits;
 
         let limits = Limits::new(&TenantId::gateway(), &Policy::default(), None);
-        let backend =
-            crate::backend::testing::backend(Server::new(Transport::Stdio(Program::default())));
+        let backend = crate::backend::testing::backend(ServerConfig::new(Transport::Stdio(
+            Program::default(),
+        )));
         let (ready, _peer) = crate::backend::testing::ready();
-        backend.set_instance_state(0, State::Ready(ready), Some(&Load::new(1, false)));
+        backend.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(1, false)));
         let now = tokio::time::Instant::now();
         Self {
             instance: backend.instance_permit(None, now).await.unwrap(),

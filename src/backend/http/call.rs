@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use super::client::SendError;
 use super::headers::{MessageInfo, SESSION};
 use super::refusal::handle_refusal;
@@ -33,7 +33,7 @@ pub(super) const BAD_REDIRECT: &str = "it redirects to a host that is not allowe
 
 /// Sends a request and completes its in-flight call. Returns the call's id.
 pub(super) async fn run(
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<HttpEndpoint>,
     id: u64,
     frame: Frame,
     params: Vec<(String, String)>,
@@ -57,7 +57,7 @@ pub(super) async fn run(
 
 /// Waits until nobody wants the answer any more. A modern server notices that the stream was
 /// closed. A legacy server got a cancel notification and has the grace period to answer.
-async fn abandoned(endpoint: &Endpoint, id: u64, cancelled: &CancellationToken) {
+async fn abandoned(endpoint: &HttpEndpoint, id: u64, cancelled: &CancellationToken) {
     let (connection, grace) = (&endpoint.connection, endpoint.connection.grace);
     let cancelled = async {
         cancelled.cancelled().await;
@@ -77,7 +77,7 @@ async fn abandoned(endpoint: &Endpoint, id: u64, cancelled: &CancellationToken) 
 }
 
 async fn request(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     id: u64,
     frame: Frame,
     params: &[(String, String)],
@@ -93,7 +93,7 @@ async fn request(
 }
 
 async fn exchange(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     id: u64,
     frame: Frame,
     info: &MessageInfo,
@@ -128,7 +128,7 @@ async fn exchange(
 
 /// Reads a stream until the answer. A stream of a legacy server that ends early is resumed.
 async fn read_stream(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     id: u64,
     mut response: Response,
 ) -> Result<(), RequestError> {
@@ -178,7 +178,7 @@ fn connection_lost(error: &str) -> RequestError {
     RequestError::Closed { reason: CloseReason::Lost(reason), written: true }
 }
 
-fn send_failure(endpoint: &Endpoint, error: SendError) -> RequestError {
+fn send_failure(endpoint: &HttpEndpoint, error: SendError) -> RequestError {
     let detail = error.to_string();
     match error {
         SendError::Unreachable(_) => {
@@ -196,7 +196,7 @@ fn send_failure(endpoint: &Endpoint, error: SendError) -> RequestError {
     }
 }
 
-fn keep_session_id(endpoint: &Endpoint, headers: &HeaderMap) {
+fn keep_session_id(endpoint: &HttpEndpoint, headers: &HeaderMap) {
     let is_id = |value: &&HeaderValue| {
         let bytes = value.as_bytes();
         (1..=SESSION_ID_LEN_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_failed_connection_does_not_retire_a_server_that_was_heard_recently() {
-        let endpoint = Endpoint::unreachable();
+        let endpoint = HttpEndpoint::unreachable();
         let is_retired = |connection: &Connection| connection.retired().is_some();
         let fail = || send_failure(&endpoint, SendError::Unreachable("refused".to_owned()));
         advance(HEARD_RECENTLY * 10).await;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use crate::backend::connection::RequestError;
 use crate::protocol::jsonrpc::{Frame, Message, decode};
 use crate::protocol::mcp::headers::encode;
@@ -36,7 +36,7 @@ pub(super) struct MessageInfo {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Params {
+struct NamedParams {
     name: Option<String>,
     uri: Option<String>,
     task_id: Option<String>,
@@ -50,7 +50,8 @@ impl MessageInfo {
             ) => (method.into_owned(), params),
             Ok(Message::Response { .. }) | Err(_) => (String::new(), None),
         };
-        let params = || params.and_then(|params| serde_json::from_str::<Params>(params.get()).ok());
+        let params =
+            || params.and_then(|params| serde_json::from_str::<NamedParams>(params.get()).ok());
         let name = match method.as_str() {
             method::TOOLS_CALL | method::PROMPTS_GET => params().and_then(|params| params.name),
             method::RESOURCES_READ => params().and_then(|params| params.uri),
@@ -64,7 +65,7 @@ impl MessageInfo {
     /// gets no header that repeats anything.
     pub(super) fn headers(
         &self,
-        endpoint: &Endpoint,
+        endpoint: &HttpEndpoint,
         params: &[(String, String)],
     ) -> Result<HeaderMap, RequestError> {
         // The probe uses the newest version. `initialize` negotiates the version, so it names none.
@@ -114,7 +115,7 @@ impl MessageInfo {
 }
 
 /// Returns the headers of a request that opens a stream or ends the session.
-pub(super) fn of_stream(endpoint: &Endpoint, last_event_id: Option<&str>) -> HeaderMap {
+pub(super) fn of_stream(endpoint: &HttpEndpoint, last_event_id: Option<&str>) -> HeaderMap {
     let mut headers = common(endpoint, endpoint.connection.version());
     headers.insert(ACCEPT, EVENTS);
     if let Some(id) = last_event_id.and_then(|id| HeaderValue::from_str(id).ok()) {
@@ -123,7 +124,7 @@ pub(super) fn of_stream(endpoint: &Endpoint, last_event_id: Option<&str>) -> Hea
     headers
 }
 
-fn common(endpoint: &Endpoint, version: Option<ProtocolVersion>) -> HeaderMap {
+fn common(endpoint: &HttpEndpoint, version: Option<ProtocolVersion>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(version) = version {
         headers.insert(VERSION, HeaderValue::from_static(version.as_str()));
@@ -158,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_modern_server_gets_headers_that_repeat_the_body() {
         let headers = |version: &str, method: &str| {
-            let endpoint = Endpoint::unreachable();
+            let endpoint = HttpEndpoint::unreachable();
             endpoint.connection.set_version(ProtocolVersion::parse(version).unwrap());
             let info = MessageInfo { method: method.to_owned(), name: Some("a".to_owned()) };
             let headers = info.headers(&endpoint, &[("mcp-param-b".to_owned(), "b".to_owned())]);
@@ -177,7 +178,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_that_is_too_long_for_a_header_is_not_sent() {
-        let endpoint = Endpoint::unreachable();
+        let endpoint = HttpEndpoint::unreachable();
         endpoint.connection.set_version(ProtocolVersion::LATEST);
         let check = |name: &str, params: &[&str]| {
             let info = MessageInfo { method: "tools/call".to_owned(), name: Some(name.to_owned()) };

@@ -52,7 +52,7 @@ const MESSAGES_MAX: usize = 64;
 const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state that all requests to one server share.
-struct Endpoint {
+struct HttpEndpoint {
     connection: Arc<Connection>,
     client: Client,
     init_timeout: Duration,
@@ -72,7 +72,7 @@ pub(super) fn open(
     let client = Client::new(upstream, secrets, options.max_in_flight)?;
     let message_len_max = options.line_len_max;
     let (connection, outgoing) = Connection::new(options, true);
-    let endpoint = Endpoint {
+    let endpoint = HttpEndpoint {
         connection: connection.clone(),
         client,
         init_timeout: upstream.init_timeout,
@@ -86,7 +86,7 @@ pub(super) fn open(
 
 /// Takes the outgoing frames and owns the tasks that post them.
 struct Driver {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<HttpEndpoint>,
     calls: JoinSet<u64>,
     /// Cancels a running call, by its id.
     cancels: HashMap<u64, CancellationToken>,
@@ -94,7 +94,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(endpoint: Endpoint) -> Self {
+    fn new(endpoint: HttpEndpoint) -> Self {
         let (calls, messages) = (JoinSet::new(), JoinSet::new());
         Self { endpoint: Arc::new(endpoint), calls, cancels: HashMap::new(), messages }
     }
@@ -160,7 +160,7 @@ impl Driver {
     }
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     fn is_modern(&self) -> bool {
         self.connection.version().is_some_and(|version| version.era() == Era::Modern)
     }

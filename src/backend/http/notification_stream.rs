@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use tokio::time::{Instant, sleep};
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use super::sse::SseDecoder;
 use super::stream::{BodyKind, kind_of, read_events};
 use crate::backend::connection::incoming::ExpectedAnswers;
@@ -18,7 +18,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 const USEFUL_AFTER: Duration = Duration::from_secs(5);
 
 /// Listens until the server says that it has no such stream.
-pub(super) async fn listen(endpoint: Arc<Endpoint>) {
+pub(super) async fn listen(endpoint: Arc<HttpEndpoint>) {
     let mut decoder = SseDecoder::new(endpoint.message_len_max);
     let mut pause = RETRY_PAUSE;
     let mut is_first = true;

@@ -7,7 +7,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use super::refusal_probe;
 use super::stream::{deliver, read_whole};
 use crate::backend::connection::RequestError;
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Handles a status that is no success. A JSON-RPC error in the body is an answer like any other,
 /// unless the server asks for a pause. The pause then starts at once, before the body is read.
 pub(super) async fn handle_refusal(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     id: u64,
     mut response: Response,
     method: &str,
@@ -56,10 +56,10 @@ pub(super) async fn handle_refusal(
     let error_code = error_of(&body, id);
     if is_in_session {
         let is_gone = match session_after(status, &body, error_code.is_some()) {
-            SessionState::Known => false,
+            UpstreamSession::Known => false,
             // The tool list existed when the session began, so a 404 for it means the session.
-            SessionState::InDoubt => method == method::TOOLS_LIST,
-            SessionState::Gone => true,
+            UpstreamSession::InDoubt => method == method::TOOLS_LIST,
+            UpstreamSession::Gone => true,
         };
         if is_gone {
             return Err(endpoint.retire_session());
@@ -90,7 +90,7 @@ pub(super) async fn handle_refusal(
 
 /// Says what a refusal means for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SessionState {
+enum UpstreamSession {
     Known,
     /// Either the session is gone, or the requested thing does not exist.
     InDoubt,
@@ -102,7 +102,7 @@ enum SessionState {
 /// The specification asks for 404, but a tool or a proxy may say 404 too. Many servers say 400 with
 /// an error, and some make that error the answer to the request. An answer must have the exact
 /// words of the SDKs: a tool with sessions of its own may fail with others, after it has run.
-fn session_after(status: u16, body: &[u8], is_answer: bool) -> SessionState {
+fn session_after(status: u16, body: &[u8], is_answer: bool) -> UpstreamSession {
     // The other members of an answer may be missing.
     #[derive(Deserialize)]
     struct Refusal {
@@ -113,14 +113,14 @@ fn session_after(status: u16, body: &[u8], is_answer: bool) -> SessionState {
         refusal.map_or((0, String::new()), |it| (it.code, it.message.to_lowercase()));
     let is_about_session = words.contains("session");
     let is_gone = match (status, code) {
-        (404, _) if !is_answer && !is_about_session => return SessionState::InDoubt,
+        (404, _) if !is_answer && !is_about_session => return UpstreamSession::InDoubt,
         (404, _) if !is_answer => true,
         (400, BAD_REQUEST | NO_SUCH_SESSION) if !is_answer => is_about_session,
         (400 | 404, BAD_REQUEST) => is_about_session && words.starts_with("bad request:"),
         (404, NO_SUCH_SESSION) => words == "session not found",
         _ => false,
     };
-    if is_gone { SessionState::Gone } else { SessionState::Known }
+    if is_gone { UpstreamSession::Gone } else { UpstreamSession::Known }
 }
 
 /// Returns the code of the JSON-RPC error that answers `id`.
@@ -172,7 +172,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_refusal_pauses_all_tenants_only_briefly() {
-        let endpoint = Endpoint::unreachable();
+        let endpoint = HttpEndpoint::unreachable();
         for (asked, paused) in [("3", 3), ("300", 10)] {
             let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
             let response = Response::from(response.body("").unwrap());
@@ -198,7 +198,7 @@ mod tests {
             // May come from a proxy.
             (503, None, "", None),
         ] {
-            let endpoint = Endpoint::unreachable();
+            let endpoint = HttpEndpoint::unreachable();
             let mut response = axum::http::Response::builder().status(status);
             if let Some(asked) = asked {
                 response = response.header(RETRY_AFTER, asked);
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_status_is_a_sign_of_life() {
-        let endpoint = Endpoint::unreachable();
+        let endpoint = HttpEndpoint::unreachable();
         for status in [401, 429, 500, 502] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let response = axum::http::Response::builder().status(status).body("").unwrap();
@@ -234,19 +234,20 @@ mod tests {
         let bad_request = body(-32000, "Bad Request: No valid session ID provided");
         let not_found = body(-32001, "Session not found");
         let after = |status, body: &str| session_after(status, body.as_bytes(), false);
-        let lost = |status, body: &str| after(status, body) == SessionState::Gone;
+        let lost = |status, body: &str| after(status, body) == UpstreamSession::Gone;
         assert!(lost(400, &bad_request) && lost(400, &not_found) && lost(404, &not_found));
         assert!(lost(404, &body(-32600, "Session not found")));
         for body in ["", "<p>", "session not found", &body(-32600, "Not found")] {
-            assert_eq!(after(404, body), SessionState::InDoubt, "{body}");
+            assert_eq!(after(404, body), UpstreamSession::InDoubt, "{body}");
         }
         assert!(!lost(400, &body(-32602, "no such session")));
         assert!(!lost(400, &body(-32000, "Bad Request")) && !lost(400, "session"));
         assert!(!lost(500, &bad_request) && !lost(403, &not_found));
 
         // The answer to the request, by its id.
-        let lost =
-            |status, body: &str| session_after(status, body.as_bytes(), true) == SessionState::Gone;
+        let lost = |status, body: &str| {
+            session_after(status, body.as_bytes(), true) == UpstreamSession::Gone
+        };
         assert!(lost(400, &bad_request) && lost(404, &not_found));
         assert!(!lost(400, &not_found) && !lost(500, &bad_request) && !lost(404, ""));
         for message in ["browser session is busy", "Session not found", "no session: bad request"] {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use super::call::BAD_REDIRECT;
 use crate::backend::connection::{Answer, CloseReason, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -44,17 +44,17 @@ impl RefusalProbe {
 
 /// Returns whether the failure of such a request may concern the whole connection. Before the
 /// handshake is over no failure does, and the probe must not trigger itself.
-pub(super) fn is_relevant(endpoint: &Endpoint, method: &str) -> bool {
+pub(super) fn is_relevant(endpoint: &HttpEndpoint, method: &str) -> bool {
     method != method::TOOLS_LIST && endpoint.connection.version().is_some()
 }
 
-pub(super) fn trigger(endpoint: &Endpoint) {
+pub(super) fn trigger(endpoint: &HttpEndpoint) {
     endpoint.refusal_probe.triggered.notify_one();
 }
 
 /// Triggers a probe and waits for its result while the call `id` has time. Returns why the
 /// connection was retired, if it was.
-pub(super) async fn wait(endpoint: &Endpoint, id: u64) -> Option<RequestError> {
+pub(super) async fn wait(endpoint: &HttpEndpoint, id: u64) -> Option<RequestError> {
     trigger(endpoint);
     let deadline = endpoint.connection.in_flight.deadline(id);
     let left = deadline.map_or(Duration::ZERO, |it| it.duration_since(Instant::now()));
@@ -65,7 +65,11 @@ pub(super) async fn wait(endpoint: &Endpoint, id: u64) -> Option<RequestError> {
 
 /// Returns the failure to report for the call `id`. A call that was refused before it was executed
 /// counts as unreached if the server refuses everything.
-pub(super) async fn classify(endpoint: &Endpoint, id: u64, failure: RequestError) -> RequestError {
+pub(super) async fn classify(
+    endpoint: &HttpEndpoint,
+    id: u64,
+    failure: RequestError,
+) -> RequestError {
     if lasting_fault(&failure).is_none() {
         return failure;
     }
@@ -80,7 +84,7 @@ pub(super) async fn classify(endpoint: &Endpoint, id: u64, failure: RequestError
 }
 
 /// Probes the server whenever triggered, until the connection is retired.
-pub(super) async fn run(endpoint: Arc<Endpoint>) {
+pub(super) async fn run(endpoint: Arc<HttpEndpoint>) {
     let state = &endpoint.refusal_probe;
     loop {
         state.triggered.notified().await;
@@ -101,7 +105,7 @@ pub(super) async fn run(endpoint: Arc<Endpoint>) {
 
 /// Lists the tools and returns the reason if that is refused. A ping would not do: some servers
 /// answer it without checking session or version.
-async fn probe(endpoint: &Endpoint) -> Option<String> {
+async fn probe(endpoint: &HttpEndpoint) -> Option<String> {
     let dialect = Dialect::new(endpoint.connection.version()?);
     let deadline = Instant::now() + endpoint.init_timeout;
     match endpoint.connection.request(deadline, |id| dialect.tools_list(id, None)).await {
@@ -149,22 +153,22 @@ mod tests {
     use crate::protocol::mcp::ProtocolVersion;
 
     /// Returns an endpoint after its handshake, and its outgoing frames.
-    fn connected() -> (Arc<Endpoint>, mpsc::Receiver<Outgoing>) {
+    fn connected() -> (Arc<HttpEndpoint>, mpsc::Receiver<Outgoing>) {
         let (connection, outgoing) = Connection::new(options(), true);
         connection.set_version(ProtocolVersion::LATEST);
-        let endpoint = Arc::new(Endpoint::of(connection));
+        let endpoint = Arc::new(HttpEndpoint::of(connection));
         tokio::spawn(run(endpoint.clone()));
         (endpoint, outgoing)
     }
 
     /// Takes the probe's request and returns its id.
-    async fn probed(endpoint: &Endpoint, outgoing: &mut mpsc::Receiver<Outgoing>) -> u64 {
+    async fn probed(endpoint: &HttpEndpoint, outgoing: &mut mpsc::Receiver<Outgoing>) -> u64 {
         let Some(Outgoing::Request { id, .. }) = outgoing.recv().await else { panic!("no probe") };
         assert!(endpoint.connection.in_flight.claim_one(id, Instant::now()));
         id
     }
 
-    async fn answer(endpoint: &Endpoint, id: u64, outcome: Result<Answer, RequestError>) {
+    async fn answer(endpoint: &HttpEndpoint, id: u64, outcome: Result<Answer, RequestError>) {
         endpoint.connection.in_flight.complete(id, outcome);
         let mut is_settled = endpoint.refusal_probe.is_settled.subscribe();
         is_settled.wait_for(|it| *it).await.unwrap();
@@ -248,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn neither_the_handshake_nor_the_probe_itself_triggers_a_probe() {
-        let endpoint = Endpoint::unreachable();
+        let endpoint = HttpEndpoint::unreachable();
         assert!(!is_relevant(&endpoint, method::TOOLS_CALL));
         endpoint.connection.set_version(ProtocolVersion::LATEST);
         assert!(

@@ -6,7 +6,7 @@ use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use tokio::time::{Instant, timeout};
 
-use super::Endpoint;
+use super::HttpEndpoint;
 use super::sse::{Item, SseDecoder};
 use crate::backend::connection::incoming::{ExpectedAnswers, MessageKind, take_message};
 use crate::backend::connection::reader::GarbageCounter;
@@ -70,7 +70,7 @@ pub(super) async fn read_whole(
 
 /// Reads events until the answer, if one is expected, or until the end.
 pub(super) async fn read_events(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     response: &mut Response,
     decoder: &mut SseDecoder,
     answers: ExpectedAnswers,
@@ -106,7 +106,7 @@ pub(super) async fn read_events(
 
 /// Delivers one message and returns what it was.
 pub(super) async fn deliver(
-    endpoint: &Endpoint,
+    endpoint: &HttpEndpoint,
     message: Vec<u8>,
     answers: ExpectedAnswers,
 ) -> MessageKind {

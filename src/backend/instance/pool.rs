@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 
 pub use super::load::Load;
 use super::status::Instance;
-pub use super::status::{Down, InstanceView, LastFailure};
-use crate::backend::{Ready, State};
+pub use super::status::{Down, InstanceStatus, LastFailure};
+use crate::backend::{Ready, RunState};
 
 pub struct Pool {
     instances: Mutex<Vec<Instance>>,
@@ -59,7 +59,7 @@ impl Drop for InstancePermit {
 }
 
 impl Pool {
-    pub fn new(size: usize, initial: &State) -> Self {
+    pub fn new(size: usize, initial: &RunState) -> Self {
         let instance = || Instance::new(initial.clone());
         Self {
             instances: Mutex::new((0..size).map(|_| instance()).collect()),
@@ -136,9 +136,9 @@ impl Pool {
     pub(crate) fn set_state(
         &self,
         number: usize,
-        state: State,
+        state: RunState,
         ready: Option<Arc<ReadyInstance>>,
-    ) -> State {
+    ) -> RunState {
         let mut instances = self.instances.lock();
         instances[number].set_state(state, ready);
         let ready = instances.iter().filter_map(|it| it.ready.clone()).collect();
@@ -162,14 +162,14 @@ impl Pool {
     /// Returns since when no instance takes calls, and why. `None` if one does, or none was to yet.
     pub fn down(&self) -> Option<Down> {
         let instances = self.instances.lock();
-        if instances.iter().any(|it| matches!(it.state, State::Ready(_))) {
+        if instances.iter().any(|it| matches!(it.state, RunState::Ready(_))) {
             return None;
         }
         // As long as one of them served, the backend did.
         instances.iter().filter_map(|it| it.down.as_ref()).max_by_key(|it| it.since).cloned()
     }
 
-    pub fn views(&self) -> Vec<InstanceView> {
+    pub fn views(&self) -> Vec<InstanceStatus> {
         self.instances.lock().iter().map(Instance::view).collect()
     }
 }
@@ -192,16 +192,16 @@ impl Drop for Waiting<'_> {
 
 /// Returns the state of a backend with instances in these states: the best of them; of those that
 /// wait for a restart, the one that is restarted first.
-fn best<'a>(states: impl Iterator<Item = &'a State>) -> State {
+fn best<'a>(states: impl Iterator<Item = &'a RunState>) -> RunState {
     let best = states.min_by_key(|state| {
         let wait = match state {
-            State::Backoff { until, .. } | State::Quarantined { until, .. } => Some(*until),
+            RunState::Backoff { until, .. } | RunState::Quarantined { until, .. } => Some(*until),
             _ => None,
         };
         // A closed connection is about to become another state.
         (state.rank(), !state.is_open(), wait)
     });
-    best.cloned().unwrap_or(State::Stopped)
+    best.cloned().unwrap_or(RunState::Stopped)
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl Run {
     /// of `secrets`, whatever the server says.
     pub async fn start(
         id: &ServerId,
-        server: &config::Server,
+        server: &config::ServerConfig,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         launch: Launch,
@@ -72,7 +72,7 @@ impl Run {
 
     async fn try_start(
         id: &ServerId,
-        server: &config::Server,
+        server: &config::ServerConfig,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         launch: Launch,
@@ -208,7 +208,7 @@ impl Endpoint {
     async fn greet(
         &self,
         connection: &Arc<Connection>,
-        server: &config::Server,
+        server: &config::ServerConfig,
         deadline: Instant,
     ) -> Result<Greeting, StartError> {
         let (greeting, setting) = match &server.transport {
@@ -296,9 +296,9 @@ mod tests {
             let (release, until) = channel::<()>();
             spawn_blocking(move || until.recv());
             let id = ServerId::parse("test").unwrap();
-            let server = config::Server {
+            let server = config::ServerConfig {
                 start_timeout: Duration::from_millis(10),
-                ..config::Server::new(Transport::Stdio(Program::default()))
+                ..config::ServerConfig::new(Transport::Stdio(Program::default()))
             };
             let (secrets, environment) = (Arc::default(), environment());
             let launch = Launch::only(Recipients::new(id.clone(), None));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::pool::ReadyInstance;
-use crate::backend::State;
+use crate::backend::RunState;
 use crate::backend::stdio::stderr::StderrTail;
 
 #[derive(Clone)]
 pub(crate) struct Instance {
-    pub(crate) state: State,
+    pub(crate) state: RunState,
     since: Timestamp,
     pub(crate) down: Option<Down>,
     pub(crate) starts: u64,
@@ -38,8 +38,8 @@ pub struct LastFailure {
 }
 
 /// One instance, as the operator sees it.
-pub struct InstanceView {
-    pub state: State,
+pub struct InstanceStatus {
+    pub state: RunState,
     pub since: Timestamp,
     pub down: Option<Down>,
     pub starts: u64,
@@ -51,7 +51,7 @@ pub struct InstanceView {
 }
 
 impl Instance {
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) fn new(state: RunState) -> Self {
         Self {
             state,
             since: Timestamp::now(),
@@ -63,14 +63,14 @@ impl Instance {
         }
     }
 
-    pub(crate) fn set_state(&mut self, state: State, ready: Option<Arc<ReadyInstance>>) {
+    pub(crate) fn set_state(&mut self, state: RunState, ready: Option<Arc<ReadyInstance>>) {
         let now = Timestamp::now();
         if !self.state.is_like(&state) {
             self.since = now;
         }
         match (&self.state, &state) {
-            (_, State::Ready(_)) => self.down = None,
-            (State::Ready(_), _) => {
+            (_, RunState::Ready(_)) => self.down = None,
+            (RunState::Ready(_), _) => {
                 self.down.get_or_insert(Down { since: now, reason: None });
             }
             _ => {}
@@ -85,9 +85,9 @@ impl Instance {
         self.down = Some(Down { since, reason: Some(reason) });
     }
 
-    pub(crate) fn view(&self) -> InstanceView {
+    pub(crate) fn view(&self) -> InstanceStatus {
         let load = self.ready.as_ref().map(|it| &it.load);
-        InstanceView {
+        InstanceStatus {
             state: self.state.clone(),
             since: self.since,
             down: self.down.clone(),

@@ -24,7 +24,7 @@ use super::{InstanceSupervisor, ServingRun, StopReason};
 use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::Run;
 use crate::backend::stdio::stderr::StderrTail;
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, RunState};
 use crate::config::Transport;
 use crate::protocol::mcp::Era;
 
@@ -89,7 +89,7 @@ impl InstanceSupervisor {
                 stopped = self.until_stopped(&old) => {
                     if let Some(reason) = stopped.failure() {
                         self.set_down(&reason);
-                        self.set_state(State::Starting);
+                        self.set_state(RunState::Starting);
                         self.show_stderr(&stderr);
                     }
                     (start.await, Some(stopped))
@@ -136,7 +136,7 @@ impl InstanceSupervisor {
         &mut self,
         old: ServingRun,
     ) -> Result<ServingRun, Option<NextStart>> {
-        self.set_state(State::Draining);
+        self.set_state(RunState::Draining);
         let (grace, usual) =
             (self.backend.environment.cancel_grace, self.backend.config.usual_call());
         let is_process = matches!(self.backend.config.transport, Transport::Stdio(_));
@@ -154,7 +154,7 @@ impl InstanceSupervisor {
             self.stop(old.run).await;
             return Err(None);
         }
-        self.set_state(State::Starting);
+        self.set_state(RunState::Starting);
         old.run.stop(&end).await;
         match self.start(self.show_new_stderr()).await {
             Ok(run) => Ok(ServingRun::new(&self.backend, run)),
@@ -219,11 +219,11 @@ mod tests {
 
     use super::*;
     use crate::backend::testing::{GRACE, backend};
-    use crate::config::{Program, Server};
+    use crate::config::{Program, ServerConfig};
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_takes_long_holds_up_one_rollover_and_only_four_hold_up_all() {
-        let server = Server::new(Transport::Stdio(Program::default()));
+        let server = ServerConfig::new(Transport::Stdio(Program::default()));
         let usual = server.usual_call() + GRACE;
         let new = CancellationToken::new;
         let supervisor = InstanceSupervisor::new(backend(server), 0, new(), new());

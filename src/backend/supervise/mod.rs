@@ -30,7 +30,7 @@ use super::instance::pool::{LastFailure, Load};
 use super::instance::run::{Launch, Run};
 use super::instance::start_error::StartError;
 use super::stdio::stderr::StderrTail;
-use super::{Backend, Ready, State};
+use super::{Backend, Ready, RunState};
 use crate::config::{Start, Transport};
 
 /// A starting instance holds its start permit for at most this time: most of its work is done
@@ -84,7 +84,7 @@ impl InstanceSupervisor {
 
     async fn run(mut self) {
         self.restart_until_stopped().await;
-        self.set_state(State::Stopped);
+        self.set_state(RunState::Stopped);
         self.draining.wait().await;
     }
 
@@ -98,7 +98,7 @@ impl InstanceSupervisor {
         }
         loop {
             if self.policy.is_awaited() {
-                self.set_state(State::Starting);
+                self.set_state(RunState::Starting);
             }
             self.policy.note_start(Instant::now());
             self.generation += 1;
@@ -147,7 +147,7 @@ impl InstanceSupervisor {
                 () = sleep_until(permit_ends), if permit.is_some() => permit = None,
                 () = self.stop.cancelled() => {
                     // Callers must know at once, however long it takes to clean up.
-                    self.set_state(State::Stopped);
+                    self.set_state(RunState::Stopped);
                     return start.await;
                 }
             }
@@ -266,7 +266,7 @@ impl InstanceSupervisor {
 
     async fn stop(&self, run: Run) {
         // Callers must know at once, however long it takes to clean up.
-        self.set_state(State::Stopped);
+        self.set_state(RunState::Stopped);
         run.stop(&CloseReason::Stopped).await;
         let server = &self.backend.id;
         tracing::info!(%server, instance = self.number, "server `{server}` is stopped");
@@ -286,12 +286,12 @@ impl InstanceSupervisor {
         self.set_last_failure(&reason, stderr);
     }
 
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: RunState) {
         self.backend.set_instance_state(self.number, state, None);
     }
 
     fn set_ready(&self, ready: Arc<Ready>, load: &Arc<Load>) {
-        self.backend.set_instance_state(self.number, State::Ready(ready), Some(load));
+        self.backend.set_instance_state(self.number, RunState::Ready(ready), Some(load));
     }
 
     /// Refuses calls from now on, or has them wait for a quick restart. Returns when to restart.
@@ -307,9 +307,9 @@ impl InstanceSupervisor {
         }
         let reason = reason.into();
         self.set_state(match next {
-            NextStart::Restart(_) => State::Starting,
-            NextStart::Backoff(until) => State::Backoff { until, reason },
-            NextStart::Quarantine(until) => State::Quarantined { until, reason },
+            NextStart::Restart(_) => RunState::Starting,
+            NextStart::Backoff(until) => RunState::Backoff { until, reason },
+            NextStart::Quarantine(until) => RunState::Quarantined { until, reason },
         });
         next
     }

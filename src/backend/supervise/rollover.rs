@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, RunState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -120,7 +120,8 @@ impl Backend {
     pub(crate) async fn drained(&self) {
         self.draining().await;
         let mut state = self.state.subscribe();
-        let may_have_calls = |state: &State| matches!(state, State::Ready(_) | State::Draining);
+        let may_have_calls =
+            |state: &RunState| matches!(state, RunState::Ready(_) | RunState::Draining);
         tokio::select! {
             () = self.uses.drained() => {}
             _ = state.wait_for(|state| !may_have_calls(state)) => {}
@@ -131,7 +132,7 @@ impl Backend {
     /// Waits until it can replace `old`: as many of its instances are ready as of the old one, or
     /// one is and the others have had the time to start. Returns false if it is stopped before.
     pub async fn can_replace(&self, old: &Self) -> bool {
-        if let State::Backoff { reason, .. } | State::Quarantined { reason, .. } =
+        if let RunState::Backoff { reason, .. } | RunState::Quarantined { reason, .. } =
             self.first_settled().await
         {
             let server = &self.id;
@@ -155,7 +156,7 @@ impl Backend {
     async fn as_ready_as(&self, old: &Self) {
         let (mut own, mut olds) = (self.state.subscribe(), old.state.subscribe());
         loop {
-            let is_stopped = matches!(*own.borrow_and_update(), State::Stopped);
+            let is_stopped = matches!(*own.borrow_and_update(), RunState::Stopped);
             olds.mark_unchanged();
             let wanted = old.pool.ready_len().min(self.pool.size()).max(1);
             if is_stopped || self.pool.ready_len() >= wanted {

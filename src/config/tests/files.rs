@@ -30,7 +30,7 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.max_body, 1 << 20);
     assert_eq!(config.max_response, 16 << 20);
-    let expected = Server {
+    let expected = ServerConfig {
         transport: Transport::Stdio(Program {
             command: "cat".into(),
             args: Vec::new(),
@@ -178,7 +178,7 @@ fn every_key_of_a_file_is_used() {
         assert!(text.contains(setting.key), "{}", setting.key);
     }
     let secs = Duration::from_secs;
-    let server = Server {
+    let server = ServerConfig {
         transport: Transport::Stdio(Program {
             command: "npx".into(),
             args: vec!["-y".to_owned(), "x".to_owned()],
@@ -241,7 +241,7 @@ fn every_key_of_a_file_is_used() {
     let secret = |text: &str| Secret::new(text.to_owned());
     let setup = Setup::toml(text);
     let loaded = setup.load();
-    let far = Server {
+    let far = ServerConfig {
         transport: Transport::Http(far),
         exclusive: true,
         ..Setup::toml(SERVER).load().servers["a"].clone()
@@ -269,8 +269,8 @@ fn every_key_of_a_file_is_used() {
                 tenant_claim: "/tenant".to_owned(),
             }),
         },
-        store: Store { url: secret("postgres://db/trunkline") },
-        limits: SharedLimits { shared: Some(secret("redis://cache")) },
+        store: StoreConfig { url: secret("postgres://db/trunkline") },
+        limits: SharedLimitsConfig { shared: Some(secret("redis://cache")) },
         replicas: Some(Replicas {
             listen: ([0, 0, 0, 0], 82).into(),
             address: Some(([10, 0, 0, 3], 82).into()),

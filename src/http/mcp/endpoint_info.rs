@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{McpRequest, Scope};
-use crate::backend::{About, Backend, State};
+use crate::backend::{About, Backend, RunState};
 use crate::gateway::CallError;
 use crate::protocol::mcp::results::ServerCapabilities;
 use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta};
@@ -51,7 +51,7 @@ impl EndpointInfo {
         );
         for server in request.http.app.gateway.servers(request.caller) {
             if let Some(backend) = server.running(&request.caller.tenant.id)
-                && let State::Ready(ready) = backend.state()
+                && let RunState::Ready(ready) = backend.state()
                 && let Some(text) = &ready.about.instructions
             {
                 let text: String = text.chars().take(INSTRUCTIONS_CHARS_MAX).collect();

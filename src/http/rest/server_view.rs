@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::servers::granted;
 use crate::backend::instance::pool;
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, RunState};
 use crate::common::ids::SessionId;
 use crate::gateway::Caller;
 use crate::registry::{OwnedBackend, Registry, Server};
@@ -151,7 +151,7 @@ impl ServerView {
         let replacement = registry.replacement(server, Some(&caller.tenant.id));
         let replacement = replacement.as_deref().map(ReplacementView::for_caller);
         let view = Self { replacement, ..Self::of_backend(server, &backend) };
-        let State::Ready(ready) = backend.state() else { return view };
+        let RunState::Ready(ready) = backend.state() else { return view };
         Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
     }
 
@@ -166,7 +166,7 @@ impl ServerView {
         let replacement = replacement.as_deref().map(ReplacementView::for_operator);
         let instances = InstanceView::all(backend);
         let view = Self { instances, replacement, ..Self::of_backend(server, backend) };
-        let State::Ready(ready) = backend.state() else { return view };
+        let RunState::Ready(ready) = backend.state() else { return view };
         Self {
             tools: Some(ready.tools.iter().count()),
             held: server.config().pin.then(|| ready.tools.held_len()),
@@ -183,9 +183,10 @@ impl ServerView {
 
     fn of_backend(server: &Server, backend: &Backend) -> Self {
         let instances = backend.instances();
-        let is_ready = |instance: &&pool::InstanceView| matches!(instance.state, State::Ready(_));
+        let is_ready =
+            |instance: &&pool::InstanceStatus| matches!(instance.state, RunState::Ready(_));
         let (version, era) = match backend.state() {
-            State::Ready(ready) => {
+            RunState::Ready(ready) => {
                 let version = ready.dialect.version();
                 (Some(version.as_str()), Some(version.era().to_string()))
             }
@@ -214,9 +215,9 @@ impl ReplacementView {
 }
 
 impl StateView {
-    fn of(state: &State) -> Self {
+    fn of(state: &RunState) -> Self {
         let reason = match state {
-            State::Backoff { reason, .. } | State::Quarantined { reason, .. } => {
+            RunState::Backoff { reason, .. } | RunState::Quarantined { reason, .. } => {
                 Some(reason.to_string())
             }
             _ => None,
@@ -244,7 +245,7 @@ impl InstanceView {
         backend.instances().iter().map(Self::of).collect()
     }
 
-    fn of(instance: &pool::InstanceView) -> Self {
+    fn of(instance: &pool::InstanceStatus) -> Self {
         let last_failure = instance.last_failure.as_ref().map(|failure| FailureView {
             at: failure.at,
             detail: failure.detail.to_string(),
@@ -277,7 +278,8 @@ impl ProcessView {
 /// Selects the processes to show: first those that are not ready or in a rollover, then by name.
 fn select(mut own: Vec<OwnedBackend>) -> Vec<OwnedBackend> {
     own.sort_by_cached_key(|own| {
-        let is_well = matches!(own.backend.state(), State::Ready(_)) && own.replacement.is_none();
+        let is_well =
+            matches!(own.backend.state(), RunState::Ready(_)) && own.replacement.is_none();
         (is_well, own.tenant.clone(), own.session.clone())
     });
     own.truncate(PROCESSES_MAX);

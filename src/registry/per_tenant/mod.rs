@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::process::Process;
-use self::table::Table;
+use self::process::TenantProcess;
+use self::table::TenantTable;
 use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
@@ -39,7 +39,7 @@ pub struct PerTenant {
     names: Arc<[String]>,
     /// Counts the configurations of the server.
     generation: u64,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<TenantTable>>,
 }
 
 impl PerTenant {
@@ -50,14 +50,14 @@ impl PerTenant {
 
     /// Returns the same server with another configuration. Processes stay until
     /// [`Self::replaced_by`].
-    pub(super) fn renewed(&self, config: config::Server) -> Self {
+    pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         let renewed = Self::new(self.group.renewed(config), self.vault.clone());
         Self { generation: self.generation + 1, table: self.table.clone(), ..renewed }
     }
 
     /// Starts no more processes. Those that there are serve until the next server has others ready,
     /// or drain if the two must not overlap.
-    pub(super) fn replaced_by(&self, next: &config::Server) {
+    pub(super) fn replaced_by(&self, next: &config::ServerConfig) {
         if next.sharing != Sharing::Tenant || is_exclusive(&self.group.config, next) {
             return self.drain(drain_time(&self.group.config, next.exclusive));
         }
@@ -102,7 +102,7 @@ impl PerTenant {
     /// Starts a process for a tenant that has none of this configuration and these secrets.
     fn start(
         &self,
-        table: &mut Table,
+        table: &mut TenantTable,
         tenant: &TenantId,
         sealed: Option<Arc<SealedSet>>,
     ) -> Result<BackendRef, NoBackend> {
@@ -112,9 +112,9 @@ impl PerTenant {
             is_older && self.serves(it, tenant) && it.can_run_beside(&self.group.config)
         });
         let (kept, replaced) = (kept.cloned(), rollover.newest().cloned());
-        let is_kept = |it: &&Process| kept.as_ref().is_some_and(|kept| kept.is(it));
+        let is_kept = |it: &&TenantProcess| kept.as_ref().is_some_and(|kept| kept.is(it));
         let others = rollover.active.iter().chain(&rollover.next).filter(|it| !is_kept(it));
-        others.for_each(Process::retire);
+        others.for_each(TenantProcess::retire);
         if self.group.stop.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
@@ -130,11 +130,12 @@ impl PerTenant {
         rollover.keep_only(kept.as_ref());
         kept.iter().for_each(|kept| kept.backend.activate());
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
-        let config = config::Server { start: Start::Eager, ..self.group.config.clone() };
+        let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients { changes: rollover.changes(&self.group.id), client: None };
         let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
         let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
-        let is_replaced = |it: &Process| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
+        let is_replaced =
+            |it: &TenantProcess| replaced.as_ref().is_some_and(|replaced| replaced.is(it));
         let blocking = rollover.all().filter(|it| match &kept {
             _ if is_exclusive(it.config(), &self.group.config) => true,
             // Next ones that were dropped: they have served nobody, and are gone soon.
@@ -146,7 +147,7 @@ impl PerTenant {
         let slot = replaced.as_ref().filter(|it| it.generation == self.generation);
         let slot = slot.map(|it| it.slot.clone()).unwrap_or_default();
         let (generation, names) = (self.generation, self.names.clone());
-        let process = Process { backend: backend.clone(), generation, sealed, names, slot };
+        let process = TenantProcess { backend: backend.clone(), generation, sealed, names, slot };
         let old = kept.map(|kept| kept.backend);
         let run = self.run(tenant, process.clone(), blocking, old.clone());
         self.group.spawn(run);
@@ -158,7 +159,7 @@ impl PerTenant {
     }
 
     /// Whether a process of any configuration has the tenant's present secrets, and takes calls.
-    fn serves(&self, process: &Process, tenant: &TenantId) -> bool {
+    fn serves(&self, process: &TenantProcess, tenant: &TenantId) -> bool {
         process.serves(self.vault.sealed_set(tenant, &self.group.id).as_ref())
     }
 

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::PerTenant;
-use super::table::Table;
-use crate::backend::{Backend, State};
+use super::table::TenantTable;
+use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::config;
 use crate::registry::process_group::ProcessSlot;
@@ -18,7 +18,7 @@ use crate::tenants::secrets::{SealedSet, Vault};
 
 /// A tenant's backend, and what it was started with.
 #[derive(Clone)]
-pub(super) struct Process {
+pub(super) struct TenantProcess {
     pub(super) backend: Arc<Backend>,
     /// Counts the configurations of its server.
     pub(super) generation: u64,
@@ -29,8 +29,8 @@ pub(super) struct Process {
     pub(super) slot: ProcessSlot,
 }
 
-impl Replaceable for Process {
-    fn config(&self) -> &config::Server {
+impl Replaceable for TenantProcess {
+    fn config(&self) -> &config::ServerConfig {
         self.backend.config()
     }
 
@@ -51,15 +51,15 @@ impl Replaceable for Process {
     }
 }
 
-impl Process {
+impl TenantProcess {
     /// Whether it takes calls of a tenant that has stored these secrets.
     pub(super) fn serves(&self, sealed: Option<&Arc<SealedSet>>) -> bool {
         !self.is_draining() && SealedSet::is_same(self.sealed.as_ref(), sealed, &self.names)
     }
 
     /// Whether it can serve until one of another configuration is ready.
-    pub(super) fn can_run_beside(&self, next: &config::Server) -> bool {
-        let is_ready = matches!(self.backend.state(), State::Ready(_));
+    pub(super) fn can_run_beside(&self, next: &config::ServerConfig) -> bool {
+        let is_ready = matches!(self.backend.state(), RunState::Ready(_));
         is_ready && !is_exclusive(self.config(), next)
     }
 
@@ -75,7 +75,7 @@ impl PerTenant {
     pub(super) fn run(
         &self,
         tenant: &TenantId,
-        process: Process,
+        process: TenantProcess,
         blocking: Vec<Arc<Backend>>,
         old: Option<Arc<Backend>>,
     ) -> impl Future<Output = ()> + Send + use<> {
@@ -109,7 +109,7 @@ impl PerTenant {
 }
 
 /// Retires a process that was neither used nor listened to for `idle_timeout`. Never ends.
-async fn retire_when_idle(tenant: &TenantId, process: &Process, table: &Mutex<Table>) {
+async fn retire_when_idle(tenant: &TenantId, process: &TenantProcess, table: &Mutex<TenantTable>) {
     let idle_timeout = process.config().idle_timeout;
     loop {
         let next_look = {
@@ -135,8 +135,8 @@ async fn retire_when_idle(tenant: &TenantId, process: &Process, table: &Mutex<Ta
 /// Retires a process whose tenant has changed or removed a secret. Never ends.
 async fn retire_when_outdated(
     tenant: &TenantId,
-    process: &Process,
-    table: &Mutex<Table>,
+    process: &TenantProcess,
+    table: &Mutex<TenantTable>,
     vault: &Vault,
 ) {
     if process.names.is_empty() {

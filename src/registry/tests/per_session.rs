@@ -5,9 +5,9 @@ use crate::backend::testing::{Sleeper, environment};
 use crate::config::{Program, Transport};
 
 /// Makes sessions of tenants, each with the seconds for which it has been idle, if it is.
-fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
+fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, SessionProcess> {
     let id = ServerId::parse("own").unwrap();
-    let config = config::Server::new(Transport::Stdio(Program::default()));
+    let config = config::ServerConfig::new(Transport::Stdio(Program::default()));
     let environment = environment();
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
@@ -17,7 +17,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, Process> {
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
         let (secrets, recipients) = (Arc::default(), Recipients::new(id.clone(), None));
         let backend = Backend::new(id, config, environment, secrets, recipients, Stage::Active);
-        (session, Process { owner, backend, stop: CancellationToken::new() })
+        (session, SessionProcess { owner, backend, stop: CancellationToken::new() })
     };
     all.iter().map(process).collect()
 }

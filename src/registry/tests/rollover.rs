@@ -3,21 +3,21 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::config::{Program, Server, Transport};
+use crate::config::{Program, ServerConfig, Transport};
 
 /// Keeps the seconds that it was given to drain, or `u64::MAX`.
 #[derive(Clone)]
-struct Fake(Arc<(Server, AtomicU64)>);
+struct Fake(Arc<(ServerConfig, AtomicU64)>);
 
 impl Fake {
     fn new(exclusive: bool) -> Self {
-        let config = Server::new(Transport::Stdio(Program::default()));
-        Self(Arc::new((Server { exclusive, ..config }, AtomicU64::new(u64::MAX))))
+        let config = ServerConfig::new(Transport::Stdio(Program::default()));
+        Self(Arc::new((ServerConfig { exclusive, ..config }, AtomicU64::new(u64::MAX))))
     }
 }
 
 impl Replaceable for Fake {
-    fn config(&self) -> &Server {
+    fn config(&self) -> &ServerConfig {
         &self.0.0
     }
 

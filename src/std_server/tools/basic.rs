@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Called, Outcome, Tool};
+use super::{Called, Outcome, ToolSpec};
 
 const SLEEP_MS_MAX: u32 = 60 * 60 * 1000;
 
-pub(super) const ECHO: Tool = Tool {
+pub(super) const ECHO: ToolSpec = ToolSpec {
     name: "echo",
     title: "Echo",
     description: "Returns the text it is given, unchanged.",
@@ -20,7 +20,7 @@ pub(super) const ECHO: Tool = Tool {
     run: |arguments| Ok(Called::Done(Outcome::text(arguments.text("text")?))),
 };
 
-pub(super) const SLEEP: Tool = Tool {
+pub(super) const SLEEP: ToolSpec = ToolSpec {
     name: "sleep",
     title: "Sleep",
     description: "Waits for a while, then returns. It can be cancelled.",
@@ -45,7 +45,7 @@ pub(super) const SLEEP: Tool = Tool {
     },
 };
 
-pub(super) const UUID: Tool = Tool {
+pub(super) const UUID: ToolSpec = ToolSpec {
     name: "uuid",
     title: "Random UUID",
     description: "Makes a new random UUID (version 4).",
@@ -56,7 +56,7 @@ pub(super) const UUID: Tool = Tool {
     run: |_| Ok(Called::Done(Outcome::structured(json!({"uuid": Uuid::new_v4().to_string()})))),
 };
 
-pub(super) const FAIL: Tool = Tool {
+pub(super) const FAIL: ToolSpec = ToolSpec {
     name: "fail",
     title: "Fail",
     description: "Always fails, with the message it is given. For trying out how failures look.",

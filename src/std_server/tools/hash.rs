@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde_json::json;
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-use super::{Called, Outcome, Tool};
+use super::{Called, Outcome, ToolSpec};
 use crate::std_server::tools::arguments::Misfit;
 
-pub(super) const HASH: Tool = Tool {
+pub(super) const HASH: ToolSpec = ToolSpec {
     name: "hash",
     title: "Hash",
     description: "Computes the SHA-2 hash of a text's UTF-8 bytes, in lower-case hexadecimal.",

@@ -7,14 +7,14 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::arguments::Misfit;
-use super::{Called, Outcome, Tool};
+use super::{Called, Outcome, ToolSpec};
 use crate::protocol::jsonrpc::members::Text;
 use crate::protocol::jsonrpc::raw::type_name;
 
 /// Each step reads the rest of the document once, so the number of steps bounds the work.
 const STEPS_MAX: usize = 128;
 
-pub(super) const JSON_QUERY: Tool = Tool {
+pub(super) const JSON_QUERY: ToolSpec = ToolSpec {
     name: "json_query",
     title: "JSON query",
     description: "Returns the part of a JSON value that a JSON Pointer (RFC 6901, at most 128 \
@@ -62,7 +62,7 @@ fn walk<'a>(document: &'a RawValue, steps: &[String]) -> Result<&'a RawValue, St
     steps.iter().try_fold(document, |at, step| {
         let found = match type_name(at.get()) {
             "an object" | "an array" => serde_json::Deserializer::from_str(at.get())
-                .deserialize_any(Step(step))
+                .deserialize_any(PathStep(step))
                 .map_err(|error| error.to_string())?,
             other => return Err(format!("`{step}` cannot be looked up in {other}")),
         };
@@ -71,9 +71,9 @@ fn walk<'a>(document: &'a RawValue, steps: &[String]) -> Result<&'a RawValue, St
 }
 
 /// Picks one member or item and skips the others.
-struct Step<'s>(&'s str);
+struct PathStep<'s>(&'s str);
 
-impl<'de> Visitor<'de> for Step<'_> {
+impl<'de> Visitor<'de> for PathStep<'_> {
     type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

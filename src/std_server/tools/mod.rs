@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use arguments::{Arguments, Misfit};
 
 /// All tools, in the order of `tools/list`.
-const TOOLS: [Tool; 7] = [
+const TOOLS: [ToolSpec; 7] = [
     basic::ECHO,
     basic::SLEEP,
     time::TIME,
@@ -25,7 +25,7 @@ const TOOLS: [Tool; 7] = [
     basic::FAIL,
 ];
 
-struct Tool {
+struct ToolSpec {
     name: &'static str,
     title: &'static str,
     description: &'static str,
@@ -66,10 +66,10 @@ pub(super) fn call<'a>(name: &str, arguments: Option<&'a RawValue>) -> Option<Ca
 }
 
 pub(super) fn definitions() -> Vec<Value> {
-    TOOLS.iter().map(Tool::definition).collect()
+    TOOLS.iter().map(ToolSpec::definition).collect()
 }
 
-impl Tool {
+impl ToolSpec {
     fn definition(&self) -> Value {
         let mut definition = json!({
             "name": self.name,

@@ -5,9 +5,9 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 
 use super::arguments::Misfit;
-use super::{Called, Outcome, Tool};
+use super::{Called, Outcome, ToolSpec};
 
-pub(super) const TIME: Tool = Tool {
+pub(super) const TIME: ToolSpec = ToolSpec {
     name: "time",
     title: "Current time",
     description: "Tells the current time in a time zone.",

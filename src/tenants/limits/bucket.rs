@@ -35,12 +35,12 @@ pub(super) struct Bucket {
     clock: Clock,
     whole: Counter,
     /// Used instead of `whole` while Valkey is away.
-    share: ArcSwapOption<Share>,
+    share: ArcSwapOption<ReplicaShare>,
 }
 
 /// One replica's share of the rate.
 #[derive(Debug)]
-struct Share {
+struct ReplicaShare {
     /// The number of replicas that divide it.
     replicas: u32,
     counter: Counter,
@@ -91,13 +91,13 @@ impl Bucket {
     }
 
     /// Created on demand: for most tenants, never.
-    fn share(&self, replicas: u32) -> Arc<Share> {
+    fn share(&self, replicas: u32) -> Arc<ReplicaShare> {
         let known = self.share.load();
         if let Some(share) = known.as_ref().filter(|share| share.replicas == replicas) {
             return share.clone();
         }
         let counter = Counter::new(self.quota.divided(replicas), &self.clock);
-        let share = Arc::new(Share { replicas, counter });
+        let share = Arc::new(ReplicaShare { replicas, counter });
         let before = self.share.compare_and_swap(&*known, Some(share.clone()));
         // A second caller uses the first one's counter: two full ones would admit twice as much.
         match before.as_ref().filter(|share| share.replicas == replicas) {

@@ -56,7 +56,7 @@ struct PatternLimit {
 
 /// The reason why a call may not begin now: always the tenant's own limit, never the gateway's.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum LimitRefusal {
     #[error("{limit} calls are in flight, the limit for `{scope}`: wait until one has ended")]
     Busy {
         /// The limit's pattern, or `tenant`.
@@ -142,7 +142,7 @@ impl Limits {
 
     /// Counts one more call of the tenant, until the admission is dropped. Waits only for a shared
     /// limit of which this replica has no leased permit left.
-    pub async fn admit_tenant(&self) -> Result<Admission, Refusal> {
+    pub async fn admit_tenant(&self) -> Result<Admission, LimitRefusal> {
         match self.in_flight.take().await {
             Some(tenant) => Ok(Admission { _tenant: tenant, scoped: vec![] }),
             None => Err(busy(TENANT, &self.in_flight, self.rate_status())),
@@ -164,7 +164,7 @@ impl Limits {
         admission: &mut Admission,
         server: &str,
         tool: Option<&str>,
-    ) -> Result<RateStatus, Refusal> {
+    ) -> Result<RateStatus, LimitRefusal> {
         // The common case.
         if self.scoped.is_empty() && self.rate.is_none() {
             return Ok(RateStatus::default());
@@ -193,7 +193,7 @@ impl Limits {
         RateStatus(buckets.into_iter().map(remaining).collect())
     }
 
-    async fn spend(&self, buckets: Vec<&Arc<Bucket>>) -> Result<RateStatus, Refusal> {
+    async fn spend(&self, buckets: Vec<&Arc<Bucket>>) -> Result<RateStatus, LimitRefusal> {
         if buckets.is_empty() {
             return Ok(RateStatus::default());
         }
@@ -214,13 +214,13 @@ impl Limits {
     }
 }
 
-fn busy(scope: &str, in_flight: &InFlightLimit, rate_status: RateStatus) -> Refusal {
+fn busy(scope: &str, in_flight: &InFlightLimit, rate_status: RateStatus) -> LimitRefusal {
     let limit = in_flight.max.unwrap_or(u32::MAX);
-    Refusal::Busy { scope: scope.to_owned(), limit, rate_status }
+    LimitRefusal::Busy { scope: scope.to_owned(), limit, rate_status }
 }
 
 /// Takes one call from each bucket, each divided among `replicas`.
-fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<RateStatus, Refusal> {
+fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<RateStatus, LimitRefusal> {
     let mut rate_status = RateStatus(Vec::with_capacity(buckets.len()));
     for bucket in buckets {
         let taken = bucket.take(replicas);
@@ -228,7 +228,11 @@ fn take_all(buckets: &[&Arc<Bucket>], replicas: u32) -> Result<RateStatus, Refus
         rate_status.0.push((Arc::clone(bucket), remaining));
         if taken.is_err() {
             let scope = bucket.scope.clone();
-            return Err(Refusal::RateLimited { scope, retry_after: remaining.reset, rate_status });
+            return Err(LimitRefusal::RateLimited {
+                scope,
+                retry_after: remaining.reset,
+                rate_status,
+            });
         }
     }
     Ok(rate_status)

@@ -31,12 +31,12 @@ fn limits(policy: &Policy) -> (Limits, FakeRelativeClock) {
     (limits, clock)
 }
 
-fn admit_tenant(limits: &Limits) -> Result<Admission, Refusal> {
+fn admit_tenant(limits: &Limits) -> Result<Admission, LimitRefusal> {
     limits.admit_tenant().now_or_never().expect("nothing in memory is waited for")
 }
 
 /// Calls `search/query`; the call ends when the admission is dropped.
-fn call(limits: &Limits) -> Result<(Admission, RateStatus), Refusal> {
+fn call(limits: &Limits) -> Result<(Admission, RateStatus), LimitRefusal> {
     call_of(limits, "search", Some("query"))
 }
 
@@ -44,17 +44,19 @@ fn call_of(
     limits: &Limits,
     server: &str,
     tool: Option<&str>,
-) -> Result<(Admission, RateStatus), Refusal> {
+) -> Result<(Admission, RateStatus), LimitRefusal> {
     let mut admission = admit_tenant(limits)?;
     let admitted = limits.admit(&mut admission, server, tool);
     let rate_status = admitted.now_or_never().expect("nothing in memory is waited for")?;
     Ok((admission, rate_status))
 }
 
-fn refused<T>(outcome: Result<T, Refusal>) -> String {
+fn refused<T>(outcome: Result<T, LimitRefusal>) -> String {
     match outcome.err().expect("it was admitted") {
-        Refusal::Busy { scope, limit, .. } => format!("{scope} is busy with {limit}"),
-        Refusal::RateLimited { scope, retry_after, .. } => format!("{scope} in {retry_after:?}"),
+        LimitRefusal::Busy { scope, limit, .. } => format!("{scope} is busy with {limit}"),
+        LimitRefusal::RateLimited { scope, retry_after, .. } => {
+            format!("{scope} in {retry_after:?}")
+        }
     }
 }
 
@@ -96,7 +98,7 @@ fn the_reported_wait_is_exact() {
         let (limits, clock) = limits(&policy(rate(rate_text, Some(2)), &[]));
         assert_eq!(drain(&limits), 2);
         clock.advance(interval / 4);
-        let Err(Refusal::RateLimited { retry_after, .. }) = call(&limits) else { panic!() };
+        let Err(LimitRefusal::RateLimited { retry_after, .. }) = call(&limits) else { panic!() };
         assert_eq!(retry_after, interval * 3 / 4);
         clock.advance(retry_after - Duration::from_nanos(1));
         assert_eq!(drain(&limits), 0);
@@ -120,7 +122,7 @@ fn headers_show_the_rate_status() {
     assert_eq!(rate_status.policy(), r#""search/query";q=10;w=2, "tenant";q=200;w=2"#);
     assert_eq!(rate_status.remaining(), r#""search/query";r=9;t=1, "tenant";r=199;t=1"#);
     assert_eq!(drain(&limits), 9);
-    let Err(Refusal::RateLimited { rate_status, .. }) = call(&limits) else { panic!() };
+    let Err(LimitRefusal::RateLimited { rate_status, .. }) = call(&limits) else { panic!() };
     assert_eq!(rate_status.remaining(), r#""search/query";r=0;t=1"#);
     clock.advance(Duration::from_secs(10));
     let (_, rate_status) = call_of(&limits, "std", None).unwrap();
@@ -147,8 +149,8 @@ fn a_call_refused_for_calls_in_flight_learns_the_rate_status_and_takes_nothing()
     let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
     let (limits, clock) = limits(&policy(all, &scoped));
     let (_first, taken) = call(&limits).unwrap();
-    let rate_status = |outcome: Result<_, Refusal>| match outcome.err().unwrap() {
-        Refusal::Busy { rate_status, .. } => rate_status,
+    let rate_status = |outcome: Result<_, LimitRefusal>| match outcome.err().unwrap() {
+        LimitRefusal::Busy { rate_status, .. } => rate_status,
         other => panic!("{other:?}"),
     };
     for _ in 0..20 {
@@ -243,7 +245,7 @@ fn the_narrowest_rate_refuses_first() {
     assert_eq!(names, ["search/query", "search/*", "search", "*", "tenant"]);
     // A call that a narrow rate refuses has used nothing of wider ones.
     assert_eq!(refused(call(&limits)), "search/query in 1s");
-    let Err(Refusal::RateLimited { rate_status, .. }) = call_of(&limits, "std", None) else {
+    let Err(LimitRefusal::RateLimited { rate_status, .. }) = call_of(&limits, "std", None) else {
         panic!()
     };
     assert_eq!(rate_status.remaining(), r#""*";r=0;t=1"#);

@@ -23,7 +23,7 @@ pub(super) struct KeySource {
 #[error(
     "the identity provider's keys cannot be fetched; are the system's CA certificates installed?"
 )]
-pub struct SetupError(#[from] reqwest::Error);
+pub struct FetchSetupError(#[from] reqwest::Error);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
@@ -38,7 +38,7 @@ pub(super) enum FetchError {
 }
 
 impl KeySource {
-    pub(super) fn new(url: &Url) -> Result<Self, SetupError> {
+    pub(super) fn new(url: &Url) -> Result<Self, FetchSetupError> {
         let client = Client::builder()
             .redirect(Policy::none())
             .timeout(TIMEOUT)

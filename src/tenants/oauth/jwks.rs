@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::TokenError;
-use super::fetch::{FetchError, KeySource, SetupError};
+use super::fetch::{FetchError, FetchSetupError, KeySource};
 use super::keys::{KeySet, Requirements};
 use super::token::TokenHeader;
 
@@ -40,7 +40,7 @@ struct Fetches {
 }
 
 impl Jwks {
-    pub(super) fn new(url: &Url, requirements: Requirements) -> Result<Self, SetupError> {
+    pub(super) fn new(url: &Url, requirements: Requirements) -> Result<Self, FetchSetupError> {
         let last = CancellationToken::new();
         last.cancel();
         Ok(Self {

@@ -25,7 +25,7 @@ use jwks::Jwks;
 use keys::Requirements;
 use token::TokenHeader;
 
-pub use fetch::SetupError;
+pub use fetch::FetchSetupError;
 pub use jwks::RETRY_AFTER;
 pub use resource::Resource;
 pub use token::looks_like_jwt;
@@ -75,7 +75,7 @@ pub enum TokenError {
 
 impl Verifier {
     /// Starts without keys: [`Verifier::run`] or the first token fetches them.
-    pub fn new(config: &OAuth) -> Result<Arc<Self>, SetupError> {
+    pub fn new(config: &OAuth) -> Result<Arc<Self>, FetchSetupError> {
         let requirements = Requirements::new(&config.issuer, &config.audience);
         Ok(Arc::new(Self {
             jwks: Arc::new(Jwks::new(&config.jwks_url, requirements)?),

@@ -82,7 +82,7 @@ impl TenantSecrets {
         &self,
         actor: &Actor,
         label: Label<'_>,
-        server: &config::Server,
+        server: &config::ServerConfig,
         value: &Secret,
     ) -> Result<SecretView, SecretError> {
         let view = set(&self.store, self.vault.keyring(), actor, label, server, value).await?;
@@ -104,7 +104,7 @@ pub async fn set(
     keyring: &Keyring,
     actor: &Actor,
     label: Label<'_>,
-    server: &config::Server,
+    server: &config::ServerConfig,
     value: &Secret,
 ) -> Result<SecretView, SecretError> {
     let Label { tenant, server: id, name } = label;
@@ -149,7 +149,7 @@ pub async fn rotate(
 /// configured requires none.
 pub fn views(
     id: &ServerId,
-    server: Option<&config::Server>,
+    server: Option<&config::ServerConfig>,
     records: &[SecretRecord],
 ) -> Vec<SecretView> {
     let wanted = server.map(wanted).unwrap_or_default();

@@ -69,7 +69,7 @@ impl fmt::Display for Label<'_> {
 }
 
 /// Returns the names of the secrets that a server requires, each once.
-pub fn wanted(server: &config::Server) -> Vec<String> {
+pub fn wanted(server: &config::ServerConfig) -> Vec<String> {
     let names: BTreeSet<&str> = server.secrets().collect();
     names.into_iter().map(str::to_owned).collect()
 }

@@ -45,13 +45,13 @@ impl SealedSet {
 #[derive(Default)]
 pub struct Vault {
     keyring: Keyring,
-    contents: ArcSwap<Contents>,
+    contents: ArcSwap<VaultContents>,
     /// The revision of the contents.
     changed: watch::Sender<i64>,
 }
 
 #[derive(Default)]
-struct Contents {
+struct VaultContents {
     revision: i64,
     sets: HashMap<TenantId, HashMap<ServerId, Arc<SealedSet>>>,
 }
@@ -80,7 +80,7 @@ impl Vault {
             sets.into_iter().map(|(server, set)| (server, Arc::new(set))).collect()
         };
         let sets = sets.into_iter().map(|(tenant, sets)| (tenant, shared(sets))).collect();
-        let next = Arc::new(Contents { revision, sets });
+        let next = Arc::new(VaultContents { revision, sets });
         self.contents.rcu(|contents| {
             if contents.revision > revision { contents.clone() } else { next.clone() }
         });

@@ -18,7 +18,7 @@ fn upstream(url: &str) -> Upstream {
     }
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     /// Returns an endpoint whose server does not exist.
     pub(super) fn unreachable() -> Self {
         Self::of(Connection::new(options(), true).0)

@@ -23,14 +23,14 @@ mod tests;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::state::State;
+use self::state::LimitSearch;
 
 pub struct Adaptive {
-    state: Mutex<State>,
+    state: Mutex<LimitSearch>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct InFlightLimit {
     /// The limit outside probes.
     pub usual: u32,
     /// Lower in a probe. Only tenants that have no call yet go beyond it: they must not wait until
@@ -49,10 +49,10 @@ pub struct Started {
 
 impl Adaptive {
     pub fn new(max: u32) -> Self {
-        Self { state: Mutex::new(State::new(max)) }
+        Self { state: Mutex::new(LimitSearch::new(max)) }
     }
 
-    pub fn limit(&self) -> Limit {
+    pub fn limit(&self) -> InFlightLimit {
         self.state.lock().limit()
     }
 
@@ -61,7 +61,7 @@ impl Adaptive {
     }
 
     /// Ends a call, answered or given up. Returns the limit if it has changed.
-    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<Limit> {
+    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<InFlightLimit> {
         let mut state = self.state.lock();
         let before = state.limit();
         let took = now.saturating_duration_since(started.at);
@@ -71,7 +71,7 @@ impl Adaptive {
 
     /// Returns the limit if it has changed. Called every second, for there are times when no call
     /// ends.
-    pub fn check(&self, now: Instant) -> Option<Limit> {
+    pub fn check(&self, now: Instant) -> Option<InFlightLimit> {
         let mut state = self.state.lock();
         let before = state.limit();
         state.check(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Limit;
+use super::InFlightLimit;
 use super::sample::{Comparison, Sample};
 use crate::backend::queue::reserved_of;
 
@@ -40,13 +40,13 @@ const REST_MAX_LOWERED: Duration = Duration::from_secs(120);
 const REST_PER_PROBE: u32 = 40;
 const REST_PER_FREE_PROBE: u32 = 5;
 
-pub(super) struct State {
+pub(super) struct LimitSearch {
     max: u32,
     /// The limit outside probes.
     usual: u32,
     in_flight: u32,
     tools: HashMap<Box<str>, u16>,
-    phase: Phase,
+    phase: SearchPhase,
     /// The sample that is being taken.
     sample: Sample,
     /// The number of calls that run at once by the last probe, if it found a queue.
@@ -56,7 +56,7 @@ pub(super) struct State {
     rest: Rest,
 }
 
-enum Phase {
+enum SearchPhase {
     /// Under the usual limit. The first sample is compared with later ones.
     Usual { at_first: Option<Sample> },
     /// Under a lower limit, to be compared with the sample before.
@@ -90,14 +90,14 @@ enum Verdict {
     Unclear,
 }
 
-impl State {
+impl LimitSearch {
     pub(super) fn new(max: u32) -> Self {
         let mut state = Self {
             max,
             usual: max,
             in_flight: 0,
             tools: HashMap::new(),
-            phase: Phase::Usual { at_first: None },
+            phase: SearchPhase::Usual { at_first: None },
             sample: Sample::default(),
             suspected: None,
             probed: Duration::ZERO,
@@ -107,12 +107,12 @@ impl State {
         state
     }
 
-    pub(super) fn limit(&self) -> Limit {
+    pub(super) fn limit(&self) -> InFlightLimit {
         let now = match self.phase {
-            Phase::Probe { limit, .. } => limit,
-            Phase::Usual { .. } | Phase::Climb { .. } => self.usual,
+            SearchPhase::Probe { limit, .. } => limit,
+            SearchPhase::Usual { .. } | SearchPhase::Climb { .. } => self.usual,
         };
-        Limit { usual: self.usual, now }
+        InFlightLimit { usual: self.usual, now }
     }
 
     /// Begins a call. Returns its tool and sample, if it is sampled.
@@ -144,7 +144,7 @@ impl State {
         let number = self.sample.number;
         let tool = sampled.and_then(|(tool, of)| (of == number).then_some(tool));
         self.sample.end(tool, took, answered);
-        if let Phase::Probe { progress, .. } = &mut self.phase
+        if let SearchPhase::Probe { progress, .. } = &mut self.phase
             && (tool.is_some() || self.in_flight < progress.fewest)
         {
             *progress = Progress { at: now, fewest: progress.fewest.min(self.in_flight) };
@@ -159,11 +159,11 @@ impl State {
         }
         let (is_complete, is_late) = (self.sample.is_complete(), self.sample.is_late());
         match &self.phase {
-            Phase::Usual { .. } if is_complete || is_late => self.usual_is_known(now),
-            Phase::Climb { .. } if is_complete || is_late => self.climb_is_known(now),
-            Phase::Probe { .. } if is_complete => self.probe_is_known(now),
+            SearchPhase::Usual { .. } if is_complete || is_late => self.usual_is_known(now),
+            SearchPhase::Climb { .. } if is_complete || is_late => self.climb_is_known(now),
+            SearchPhase::Probe { .. } if is_complete => self.probe_is_known(now),
             // Nobody calls any more, or calls hang, which must not keep others out.
-            &Phase::Probe { ref usual, since, ref progress, .. }
+            &SearchPhase::Probe { ref usual, since, ref progress, .. }
                 if is_late || now > progress.at + 4 * usual.longest + Duration::from_secs(1) =>
             {
                 self.probed += now.saturating_duration_since(since);
@@ -175,7 +175,7 @@ impl State {
 
     fn usual_is_known(&mut self, now: Instant) {
         let sample = self.look_at(USUAL_CALLS, 0);
-        let Phase::Usual { at_first } = &mut self.phase else { return };
+        let SearchPhase::Usual { at_first } = &mut self.phase else { return };
         let may_be_soon = self.rest.at_least.is_none_or(|at_least| at_least <= now);
         if at_first.as_ref().is_some_and(|it| may_be_soon && has_changed(&sample, it)) {
             // Some of these calls may be from before the change.
@@ -195,12 +195,12 @@ impl State {
     fn probe(&mut self, usual: Sample, now: Instant) {
         let limit = (usual.mean_in_flight() * PROBE_PART).max(1.0) as u32;
         let progress = Progress { at: now, fewest: self.in_flight };
-        self.phase = Phase::Probe { limit, usual, since: now, progress };
+        self.phase = SearchPhase::Probe { limit, usual, since: now, progress };
         self.look_at(PROBE_CALLS, 0);
     }
 
     fn probe_is_known(&mut self, now: Instant) {
-        let Phase::Probe { usual, since, .. } = &self.phase else { return };
+        let SearchPhase::Probe { usual, since, .. } = &self.phase else { return };
         let probed = now.saturating_duration_since(*since);
         let calls_max =
             if self.usual < self.max { PROBE_CALLS_MAX_LOWERED } else { PROBE_CALLS_MAX };
@@ -234,13 +234,13 @@ impl State {
     fn climb(&mut self, low: Sample) {
         let from = self.usual;
         self.usual = (2 * self.usual).min(self.max);
-        self.phase = Phase::Climb { low, from };
+        self.phase = SearchPhase::Climb { low, from };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
     fn climb_is_known(&mut self, now: Instant) {
-        let usual = Phase::Usual { at_first: None };
-        let Phase::Climb { low, from } = std::mem::replace(&mut self.phase, usual) else {
+        let usual = SearchPhase::Usual { at_first: None };
+        let SearchPhase::Climb { low, from } = std::mem::replace(&mut self.phase, usual) else {
             return;
         };
         match judge(&self.sample, &low, true) {
@@ -270,7 +270,7 @@ impl State {
     /// Probes again after one sample under the usual limit.
     fn look_again(&mut self) {
         self.rest.until = None;
-        self.phase = Phase::Usual { at_first: None };
+        self.phase = SearchPhase::Usual { at_first: None };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
@@ -285,13 +285,13 @@ impl State {
         let at_least = Some(now + for_probes / 8);
         self.rest = Rest { length, limit: self.usual, until, at_least };
         self.suspected = None;
-        self.phase = Phase::Usual { at_first: None };
+        self.phase = SearchPhase::Usual { at_first: None };
         self.look_at(USUAL_CALLS, self.usual);
     }
 
     /// Begins another sample, after `skip` calls. Returns the one before.
     fn look_at(&mut self, calls: u32, skip: u32) -> Sample {
-        let Limit { usual, now } = self.limit();
+        let InFlightLimit { usual, now } = self.limit();
         // Tenants that have but one call each may have this many in a probe.
         let beside_max = now.max(reserved_of(usual));
         let next = Sample::new(self.sample.number + 1, calls, skip, beside_max);

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::*;
-use crate::backend::State;
+use crate::backend::RunState;
 use crate::backend::testing::{Peer, backend, ready};
 use crate::common::ids::TenantId;
 use crate::config::{self, Program, Transport};
@@ -29,11 +29,12 @@ struct Server {
 
 impl Server {
     fn new(serial: Option<tokio::sync::Mutex<()>>) -> Arc<Self> {
-        let config = config::Server::new(Transport::Stdio(Program::default()));
-        let backend = backend(config::Server { max_in_flight: MAX, adaptive: true, ..config });
+        let config = config::ServerConfig::new(Transport::Stdio(Program::default()));
+        let backend =
+            backend(config::ServerConfig { max_in_flight: MAX, adaptive: true, ..config });
         let load = Load::new(MAX, true);
         let (ready, peer) = ready();
-        backend.set_instance_state(0, State::Ready(ready), Some(&load));
+        backend.set_instance_state(0, RunState::Ready(ready), Some(&load));
         let was_probed = AtomicBool::new(false);
         Arc::new(Self { backend, load, was_probed, _peer: peer, serial })
     }

@@ -1,16 +1,16 @@
 //! The choice of an instance for a call.
 
 use super::*;
-use crate::backend::instance::adaptive::Limit;
+use crate::backend::instance::adaptive::InFlightLimit;
 use crate::backend::testing::{Peer, ready};
 
 fn pool(size: usize, limit: u32) -> (Pool, Vec<Arc<Load>>, Vec<Peer>) {
-    let pool = Pool::new(size, &State::Starting);
+    let pool = Pool::new(size, &RunState::Starting);
     let (mut loads, mut peers) = (vec![], vec![]);
     for number in 0..size {
         let ((ready, peer), load) = (ready(), Load::new(limit, false));
         let instance = Arc::new(ReadyInstance { number, ready: ready.clone(), load: load.clone() });
-        pool.set_state(number, State::Ready(ready), Some(instance));
+        pool.set_state(number, RunState::Ready(ready), Some(instance));
         loads.push(load);
         peers.push(peer);
     }
@@ -38,7 +38,7 @@ async fn an_instance_that_has_just_failed_a_call_does_not_get_it_again_if_there_
 #[tokio::test]
 async fn an_instance_that_should_have_no_more_for_now_comes_last() {
     let (pool, loads, _peers) = pool(2, 4);
-    loads[0].set_limit(Limit { usual: 4, now: 1 });
+    loads[0].set_limit(InFlightLimit { usual: 4, now: 1 });
     assert_eq!((pool.slots(), pool.slots_left_free()), (8, 3));
     let permits: Vec<_> = std::iter::from_fn(|| pool.try_acquire(None)).collect();
     let numbers: Vec<_> = permits.iter().map(|permit| permit.instance().number).collect();

@@ -14,7 +14,7 @@ use rustix::process::{
 use rustix::thread::{clear_ambient_capability_set, set_no_new_privs};
 use seccompiler::BpfProgram;
 
-use super::{CANNOT_CONFINE, ConfineError, Limit, Profile, landlock, seccomp};
+use super::{CANNOT_CONFINE, ConfineError, Profile, ResourceLimit, landlock, seccomp};
 
 /// A profile, ready to be applied to one process.
 pub struct Confinement {
@@ -112,7 +112,7 @@ fn set_limits(profile: &Profile) -> Result<(), ConfineError> {
     set_limit(Resource::Core, 0).map_err(plain("the size of core dumps"))?;
     for (&limit, &value) in &profile.limits {
         let resource = resource_of(limit);
-        set_limit(resource, value).map_err(|source| ConfineError::Limit {
+        set_limit(resource, value).map_err(|source| ConfineError::ResourceLimit {
             limit,
             value,
             permitted: match getrlimit(resource).maximum {
@@ -129,11 +129,11 @@ fn set_limit(resource: Resource, value: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)
 }
 
-fn resource_of(limit: Limit) -> Resource {
+fn resource_of(limit: ResourceLimit) -> Resource {
     match limit {
-        Limit::Files => Resource::Nofile,
-        Limit::FileSize => Resource::Fsize,
-        Limit::Memory => Resource::As,
-        Limit::Processes => Resource::Nproc,
+        ResourceLimit::Files => Resource::Nofile,
+        ResourceLimit::FileSize => Resource::Fsize,
+        ResourceLimit::Memory => Resource::As,
+        ResourceLimit::Processes => Resource::Nproc,
     }
 }

@@ -43,7 +43,7 @@ pub struct Profile {
     pub directory: Option<PathBuf>,
     /// The user to become.
     pub user: Option<User>,
-    pub limits: BTreeMap<Limit, u64>,
+    pub limits: BTreeMap<ResourceLimit, u64>,
     /// The files and ports within reach; absent: all.
     pub reach: Option<Reach>,
     pub refuse: RefusedCalls,
@@ -52,7 +52,7 @@ pub struct Profile {
 /// A resource limit, named as the setting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
+pub enum ResourceLimit {
     /// Open files.
     Files,
     /// Bytes of one file.
@@ -63,7 +63,7 @@ pub enum Limit {
     Processes,
 }
 
-impl Limit {
+impl ResourceLimit {
     fn name(self) -> &'static str {
         match self {
             Self::Files => "files",
@@ -87,8 +87,8 @@ pub enum ConfineError {
     #[error("cannot close the descriptors it inherited: {0}")]
     Descriptors(io::Error),
     #[error("cannot set `limits.{} = {value}`: {source}; {permitted}", limit.name())]
-    Limit {
-        limit: Limit,
+    ResourceLimit {
+        limit: ResourceLimit,
         value: u64,
         /// A clause that says which values this system allows.
         permitted: String,

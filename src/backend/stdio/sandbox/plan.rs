@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::kernel::{LANDLOCK_TCP, LANDLOCK_TRUNCATE};
-use super::{Kernel, Limit, Profile, Reach, User};
+use super::{Kernel, Profile, Reach, ResourceLimit, User};
 use crate::config;
 
 /// The restrictions that a server will run under.
@@ -63,10 +63,10 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
     }
     let limits = &program.limits;
     for (limit, value) in [
-        (Limit::Files, limits.files),
-        (Limit::FileSize, limits.file_size),
-        (Limit::Memory, limits.memory),
-        (Limit::Processes, limits.processes),
+        (ResourceLimit::Files, limits.files),
+        (ResourceLimit::FileSize, limits.file_size),
+        (ResourceLimit::Memory, limits.memory),
+        (ResourceLimit::Processes, limits.processes),
     ] {
         if let Some(value) = value {
             plan.in_force.push(format!("{} {value}", limit.name()));
@@ -177,7 +177,7 @@ mod tests {
              connect 443, seccomp"
         );
         assert_eq!(plan.missing, []);
-        assert_eq!(plan.profile.limits, [(Limit::Files, 1024)].into());
+        assert_eq!(plan.profile.limits, [(ResourceLimit::Files, 1024)].into());
         assert_eq!(plan.profile.reach.unwrap().connect, Some(vec![443]));
         let all = RefusedCalls { needless: true, other_ways_to_connect: true };
         assert_eq!(plan.profile.refuse, all);

@@ -28,7 +28,7 @@ use super::session::sessions::SessionInUse;
 use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
 use crate::backend::changes::recipients::SessionClient;
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, RunState};
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::AppState;
@@ -129,7 +129,7 @@ fn latest_deadline(request: &McpRequest<'_>) -> Result<Instant, CallError> {
     let http = request.http;
     let asked = asked_timeout(&http.headers)?;
     // Progress may extend a deadline that the client did not choose.
-    let longest = |it: &config::Server| it.timeout.max(it.max_timeout.unwrap_or_default());
+    let longest = |it: &config::ServerConfig| it.timeout.max(it.max_timeout.unwrap_or_default());
     let servers = http.app.gateway.servers(request.caller);
     let shown = servers.filter(|server| http.scope.shows(server.id()));
     let longest = shown.map(|server| longest(server.config())).max();
@@ -247,7 +247,7 @@ pub(super) async fn accept_notification(
                 return http.forward_to(owner, Instant::now() + PROMPT, None).await;
             }
             for backend in own_backends(http, session) {
-                if let State::Ready(ready) = backend.state() {
+                if let RunState::Ready(ready) = backend.state() {
                     ready.connection.notify(Frame::notification(method::ROOTS_CHANGED, EMPTY));
                 }
             }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::backend::State;
+use crate::backend::RunState;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::common::ids::ServerId;
@@ -185,7 +185,7 @@ impl Accepted {
         watched: Vec<String>,
     ) -> Result<(), RpcError> {
         let about = match source.backend.as_ref().map(|backend| backend.state()) {
-            Some(State::Ready(ready)) => Some(ready.about.clone()),
+            Some(RunState::Ready(ready)) => Some(ready.about.clone()),
             _ => None,
         };
         let has = |capability: fn(&ServerCapabilities) -> bool| {

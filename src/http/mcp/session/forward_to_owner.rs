@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::sessions::KEEP_ALIVE_EVERY;
 use super::{OwnerReplica, Session};
-use crate::cluster::{Cluster, Peer, PeerRequest, SendError, end_to_end};
+use crate::cluster::{Cluster, Peer, PeerRequest, PeerSendError, end_to_end};
 use crate::gateway::{CallError, Executed};
 use crate::http::AppState;
 use crate::http::mcp::legacy::session_not_found;
@@ -61,19 +61,19 @@ impl HttpRequest {
                 let until = (self.method != Method::GET).then_some(until);
                 Ok(relay(response, until, id, self.app.closing.clone()))
             }
-            Ok(Err(SendError::Gone(why))) => {
+            Ok(Err(PeerSendError::Gone(why))) => {
                 count("gone");
                 tracing::debug!(replica = %owner.address, %why, "the owner of a session is gone");
                 Err(session_not_found())
             }
-            Ok(Err(SendError::Refused)) => {
+            Ok(Err(PeerSendError::Refused)) => {
                 count("refused");
                 // The session is still there, so the client need not open another.
                 let reason =
                     "the replica that owns the session refuses forwarded requests".to_owned();
                 Err(CallError::ServerUnavailable { reason, retry_after: REFUSED_RETRY }.into())
             }
-            Ok(Err(SendError::Broken(why))) => {
+            Ok(Err(PeerSendError::Broken(why))) => {
                 count("broken");
                 tracing::debug!(
                     replica = %owner.address, %why, "the owner of a session broke off a response"

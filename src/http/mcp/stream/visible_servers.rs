@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::backend::State;
+use crate::backend::RunState;
 use crate::backend::changes::Changes;
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
@@ -70,5 +70,5 @@ impl VisibleServers {
 
 /// Returns whether a server is ready already, so that it will not announce its lists any more.
 pub(crate) fn is_ready(source: &ChangeSource) -> bool {
-    source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), State::Ready(_)))
+    source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), RunState::Ready(_)))
 }

@@ -34,7 +34,7 @@ const ASKING_MIN: u32 = 64;
 struct Asking<'a>(&'a LimitLease);
 
 /// Counts a caller that waits for an answer.
-struct Waiting<'a>(&'a Arc<LimitLease>);
+struct SyncWaiters<'a>(&'a Arc<LimitLease>);
 
 impl LimitLease {
     /// Takes a permit of at most `max` after asking. About as many callers may ask as there are
@@ -43,7 +43,7 @@ impl LimitLease {
         let Some(_asking) = Asking::new(self, max) else { return false };
         let mut pauses = ASK_AGAIN_AFTER.into_iter();
         loop {
-            let waiting = Waiting::new(self);
+            let waiting = SyncWaiters::new(self);
             self.sync().await;
             match self.try_take(max, 0) {
                 TryTake::Taken => return true,
@@ -140,14 +140,14 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> SyncWaiters<'a> {
     fn new(lease: &'a Arc<LimitLease>) -> Self {
         lease.waiting.fetch_add(1, Ordering::SeqCst);
         Self(lease)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for SyncWaiters<'_> {
     fn drop(&mut self) {
         let Self(lease) = self;
         lease.waiting.fetch_sub(1, Ordering::SeqCst);

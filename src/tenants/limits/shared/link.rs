@@ -9,7 +9,7 @@ use tokio::time::{error::Elapsed, timeout};
 use uuid::Uuid;
 
 use super::super::bucket::Bucket;
-use super::super::{RateStatus, Refusal};
+use super::super::{LimitRefusal, RateStatus};
 use super::lease::LimitLease;
 use super::lease_request::{LeaseGrant, LeaseRequest};
 use super::recall::RECALL_CHANNEL;
@@ -62,7 +62,7 @@ impl Link {
         &self,
         buckets: &[&Arc<Bucket>],
         replicas: u32,
-    ) -> Result<Result<RateStatus, Refusal>, RedisError> {
+    ) -> Result<Result<RateStatus, LimitRefusal>, RedisError> {
         let reported: Vec<_> = buckets.iter().map(|bucket| bucket.unreported.take()).collect();
         let mut call = TAKE.prepare_invoke();
         for (bucket, reported) in buckets.iter().zip(&reported) {
@@ -135,7 +135,11 @@ impl Link {
 }
 
 /// Converts the debt of each bucket. The bucket with the longest wait is the one that refuses.
-fn rate_status(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<RateStatus, Refusal> {
+fn rate_status(
+    buckets: &[&Arc<Bucket>],
+    fits: bool,
+    owed: &[u64],
+) -> Result<RateStatus, LimitRefusal> {
     let owed = owed.iter().map(|nanos| Duration::from_nanos(*nanos));
     let rates = || buckets.iter().zip(owed.clone());
     let remaining =
@@ -144,7 +148,7 @@ fn rate_status(buckets: &[&Arc<Bucket>], fits: bool, owed: &[u64]) -> Result<Rat
     let waits = rates().map(|(bucket, owed)| (bucket.quota.wait(owed), bucket));
     match waits.max_by_key(|(wait, _)| *wait) {
         Some((retry_after, bucket)) if !fits => {
-            Err(Refusal::RateLimited { scope: bucket.scope.clone(), retry_after, rate_status })
+            Err(LimitRefusal::RateLimited { scope: bucket.scope.clone(), retry_after, rate_status })
         }
         _ => Ok(rate_status),
     }

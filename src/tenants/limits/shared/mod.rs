@@ -33,7 +33,7 @@ use self::active_leases::ActiveLeases;
 pub(super) use self::lease::LimitLease;
 use self::link::Link;
 use super::bucket::Bucket;
-use super::{RateStatus, Refusal};
+use super::{LimitRefusal, RateStatus};
 use crate::config::Secret;
 use crate::telemetry::metrics::{Metrics, SharedLimitsMetrics};
 
@@ -120,7 +120,7 @@ impl SharedLimits {
     pub(super) async fn take_all(
         &self,
         buckets: &[&Arc<Bucket>],
-    ) -> Option<Result<RateStatus, Refusal>> {
+    ) -> Option<Result<RateStatus, LimitRefusal>> {
         let link = self.link.load_full();
         if let Some(link) = link {
             match link.take_all(buckets, self.replicas()).await {
