@@ -58,24 +58,24 @@ pub struct Backend {
     id: ServerId,
     config: config::ServerConfig,
     environment: Environment,
-    /// Of the tenant that it is for.
+    /// The secrets of the backend's tenant, if it has one.
     secrets: Arc<Secrets>,
     queue: Queue,
     pool: Pool,
-    /// The best state of its instances.
+    /// The best state of all instances.
     state: watch::Sender<RunState>,
-    /// Held while an instance changes its state, so that the last change is the last one shown.
+    /// Held while an instance changes its state, so that `state` ends with the last change.
     changing_state: Mutex<()>,
     recipients: Recipients,
     stage: watch::Sender<Stage>,
     /// Cancelled by the first call: wakes a lazy server.
     wanted: CancellationToken,
     uses: Uses,
-    /// Whether it has started or failed once.
+    /// True once the server has started or failed.
     settled: AtomicBool,
     retries: RetryBudget,
     metrics: ServerMetrics,
-    /// Only of a shared server: one of many backends does not speak for all.
+    /// Set for shared servers only: a tenant's backend does not stand for the whole server.
     up: Option<UpMetrics>,
 }
 
@@ -185,12 +185,12 @@ impl Backend {
         }
     }
 
-    /// Returns since when nobody uses it.
+    /// Returns the time of the last use, unless a use goes on.
     pub fn idle_since(&self) -> Option<Instant> {
         self.uses.idle_since()
     }
 
-    /// Waits until it runs, without starting it. Returns `None` if it is stopped.
+    /// Waits until the server runs, without starting it. Returns `None` if it was stopped.
     pub async fn first_ready(&self) -> Option<Arc<Ready>> {
         let mut state = self.state.subscribe();
         let ready =
@@ -201,7 +201,7 @@ impl Backend {
         }
     }
 
-    /// Waits until it has started or failed.
+    /// Waits until the server has started or failed.
     pub async fn first_settled(&self) -> RunState {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(RunState::is_settled).await;
@@ -251,7 +251,7 @@ impl Backend {
         self.state.borrow().clone()
     }
 
-    /// Whether it has started or failed once, or need not start before it is used.
+    /// Returns true if the server has started or failed once, or is lazy.
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
     }

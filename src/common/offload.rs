@@ -79,13 +79,13 @@ pub mod testing {
             let (release, until) = channel::<()>();
             let busy = spawn_blocking(move || until.recv());
             let mut work = pin!(work);
-            let is_aside = poll_immediate(&mut work).await.is_none();
+            let is_offloaded = poll_immediate(&mut work).await.is_none();
             drop(release);
             let _ = busy.await;
-            if is_aside {
+            if is_offloaded {
                 work.await;
             }
-            is_aside
+            is_offloaded
         })
     }
 }

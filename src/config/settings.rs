@@ -118,9 +118,9 @@ section! {
     pub struct Replicas in "replicas" {
         /// Address at which this replica listens for the others.
         listen: SocketAddr, kind::ADDRESS;
-        /// Address at which others reach this replica. Unset: `listen`; if that is 0.0.0.0 or [::],
-        /// the first address of this machine's own name that is not a loopback one, with the port
-        /// of `listen`.
+        /// Address at which others reach this replica. Unset: `listen`; if that is `0.0.0.0` or
+        /// `[::]`, the first address of this machine's own name that is not a loopback one, with
+        /// the port of `listen`.
         address: Option<SocketAddr>, kind::PEER_ADDRESS;
     }
 }

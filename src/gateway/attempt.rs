@@ -49,14 +49,14 @@ impl Attempt<'_> {
     ) -> Result<AttemptAnswer, CallError> {
         let Self { backend, tool, call, .. } = self;
         let estimate = tool.map_or(TYPICAL_TIME, Tool::typical);
-        // The wait in the queue does not count as the attempt's time.
         let slot = tokio::select! {
             biased;
             slot = entry.acquire(estimate, call.deadline) => slot?,
-            // The backlog may be long: do not wait for the turn if all instances are down.
+            // The backlog may be long: do not wait for a slot if all instances are down.
             refusal = backend.unavailable() => return Err(refusal.into()),
         };
         let instance = backend.instance_permit(attempts.avoid, call.deadline).await?;
+        // Taken after the queue: waiting for a slot does not count as the attempt's time.
         let deadline = attempts.deadline();
         let ready = instance.instance().ready.clone();
         attempts.avoid = Some(instance.instance().number);

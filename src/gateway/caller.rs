@@ -15,21 +15,21 @@ pub struct Caller {
     pub tenant: Arc<Tenant>,
     /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
     pub session: Option<SessionOwner>,
-    pub rights: Rights,
+    pub credential: CredentialLifetime,
 }
 
 /// The lifetime of a caller's credential. A stream must end with it, and be asked for again.
 #[derive(Clone)]
-pub struct Rights {
+pub struct CredentialLifetime {
     /// Cancelled when the key is revoked or the tenant changes.
     pub gone: CancellationToken,
     /// The time at which the key or token expires.
     pub until: Option<Instant>,
 }
 
-impl Rights {
+impl CredentialLifetime {
     /// Waits until the rights have changed or expired.
-    pub async fn over(&self) {
+    pub async fn ended(&self) {
         let expired = async {
             match self.until {
                 Some(until) => sleep_until(until).await,
@@ -46,7 +46,7 @@ impl Rights {
 impl Caller {
     /// Returns a caller for `tenant` outside of any session.
     pub fn of(tenant: Arc<Tenant>) -> Self {
-        let rights = Rights { gone: tenant.gone.clone(), until: None };
-        Self { tenant, session: None, rights }
+        let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
+        Self { tenant, session: None, credential }
     }
 }

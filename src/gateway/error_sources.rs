@@ -21,8 +21,8 @@ impl From<NotReady> for CallError {
 }
 
 impl From<NoBackend> for CallError {
-    fn from(no_process: NoBackend) -> Self {
-        match no_process {
+    fn from(no_backend: NoBackend) -> Self {
+        match no_backend {
             NoBackend::NoSession => Self::InvalidRequest(
                 "this server runs one process per MCP session; call it over /mcp, in a session \
                  that `initialize` opened"
@@ -61,8 +61,8 @@ impl From<QueueError> for CallError {
 }
 
 impl From<RequestError> for CallError {
-    fn from(failure: RequestError) -> Self {
-        match failure {
+    fn from(error: RequestError) -> Self {
+        match error {
             RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
                 Self::ShuttingDown
             }

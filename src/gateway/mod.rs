@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use self::accounting::Accounting;
 use self::attempt::Attempt;
 pub use self::call::{Call, Operation, ToolName};
-pub use self::caller::{Caller, Rights};
+pub use self::caller::{Caller, CredentialLifetime};
 pub use self::error::{CallError, Executed};
 use self::retry::{AttemptHistory, Attempts};
 use crate::backend::instance::tools::Tool;

@@ -1,4 +1,4 @@
-//! The HTTP app end. Every route is on this page, except those of `/admin/v1` (`admin`).
+//! The HTTP front end. Every route is on this page, except those of `/admin/v1` (`admin`).
 
 mod admin;
 mod auth;

@@ -56,8 +56,8 @@ impl ToolsMetrics {
     /// Shows a tool from now on. Holding the handle keeps the tool from being forgotten.
     pub fn of(&self, tool: &str) -> Arc<ToolMetrics> {
         let mut by_name = self.by_name.lock();
-        let has_place = by_name.contains_key(tool) || by_name.len() < TOOLS_MAX;
-        let name = if has_place { tool } else { NO_NAME };
+        let has_capacity = by_name.contains_key(tool) || by_name.len() < TOOLS_MAX;
+        let name = if has_capacity { tool } else { NO_NAME };
         by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(self.show(name))).clone()
     }
 

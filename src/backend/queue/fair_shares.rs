@@ -25,7 +25,7 @@ pub(super) struct Share {
     pub(super) tenant: TenantId,
     /// Identifies the share until it is retired.
     pub(super) number: u32,
-    /// Lower half: the tenant's slots, those of abandoned calls included. Upper half: its pins.
+    /// Lower half: the tenant's slots, those of abandoned calls included. Upper half: its holds.
     uses: AtomicU64,
     /// The tick in which it last asked for a slot, or used one that others wanted.
     last_used: AtomicU32,
@@ -34,7 +34,7 @@ pub(super) struct Share {
     pub(super) account: AtomicU64,
 }
 
-const ONE_PIN: u64 = 1 << 32;
+const ONE_HOLD: u64 = 1 << 32;
 /// Set when the share has been removed from the table, and must not be used any more.
 const RETIRED: u64 = 1 << 63;
 
@@ -54,12 +54,12 @@ impl Share {
     }
 
     /// Keeps the share from being retired; returns `false` if it is retired already.
-    pub(super) fn pin(&self) -> bool {
-        self.uses.fetch_add(ONE_PIN, Ordering::AcqRel) < RETIRED
+    pub(super) fn hold(&self) -> bool {
+        self.uses.fetch_add(ONE_HOLD, Ordering::AcqRel) < RETIRED
     }
 
-    pub(super) fn unpin(&self) {
-        self.uses.fetch_sub(ONE_PIN, Ordering::AcqRel);
+    pub(super) fn release(&self) {
+        self.uses.fetch_sub(ONE_HOLD, Ordering::AcqRel);
     }
 
     /// Retires the share, unless it is in use.

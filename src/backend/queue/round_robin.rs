@@ -100,7 +100,7 @@ impl RoundRobin {
         let (share, bytes) = (&entry.share, entry.bytes);
         let queue = match self.tenants.entry(share.number) {
             hash_map::Entry::Occupied(queue) => queue.into_mut(),
-            hash_map::Entry::Vacant(_) if !share.pin() => return None,
+            hash_map::Entry::Vacant(_) if !share.hold() => return None,
             hash_map::Entry::Vacant(vacant) => vacant.insert(TenantQueue::new(share.clone())),
         };
         let key = self.next_number;
@@ -232,7 +232,7 @@ impl RoundRobin {
         let Some(queue) = self.tenants.get_mut(&number) else { return };
         queue.bytes -= bytes;
         if queue.len() == 0 {
-            queue.share.unpin();
+            queue.share.release();
             self.tenants.remove(&number);
         }
     }

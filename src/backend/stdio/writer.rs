@@ -91,15 +91,15 @@ async fn write_batch(
     input: &mut (impl AsyncWrite + Unpin),
     buffer: &mut Vec<u8>,
     batch: &[Outgoing],
-    pulse: &Liveness,
+    liveness: &Liveness,
 ) -> Result<(), Unwritten> {
     match batch {
         [] => Ok(()),
-        [single] => write(input, &single.bytes(), pulse).await,
+        [single] => write(input, &single.bytes(), liveness).await,
         several => {
             buffer.clear();
             several.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
-            write(input, buffer, pulse).await
+            write(input, buffer, liveness).await
         }
     }
 }
@@ -107,7 +107,7 @@ async fn write_batch(
 async fn write(
     input: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    pulse: &Liveness,
+    liveness: &Liveness,
 ) -> Result<(), Unwritten> {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -117,7 +117,7 @@ async fn write(
             len => len,
         };
         if taken < bytes.len() {
-            pulse.note_write_progress();
+            liveness.note_write_progress();
         }
     }
     input.flush().await.map_err(|error| Unwritten { error, nothing_written: false })

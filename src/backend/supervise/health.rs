@@ -36,7 +36,7 @@ const STUCK_MAX: Duration = Duration::from_secs(30);
 /// time that calls usually have.
 pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> String {
     let connection = &ready.connection;
-    let pulse = &connection.liveness;
+    let liveness = &connection.liveness;
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The doubt that a ping has answered.
@@ -44,7 +44,7 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
     loop {
         let is_overdue = tokio::select! {
             _ = look.tick() => false,
-            () = pulse.overdue() => true,
+            () = liveness.overdue() => true,
         };
         if is_blocked(ready, usual) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
@@ -55,12 +55,12 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
         {
             return format!("it has answered no call for {} s", written.elapsed().as_secs());
         }
-        let silent = pulse.silent_for();
+        let silent = liveness.silent_for();
         let is_idle = silent >= PING_AFTER && connection.in_flight.is_idle();
         let is_doubtful = doubt.is_some_and(|doubt| is_overdue || answered != Some(doubt.noted));
         if is_idle || (is_doubtful && silent >= grace) {
             if !answers_ping(ready).await {
-                return format!("it has not answered for {} s", pulse.silent_for().as_secs());
+                return format!("it has not answered for {} s", liveness.silent_for().as_secs());
             }
             answered = doubt.map(|doubt| doubt.noted);
         }
@@ -70,10 +70,10 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
 /// Whether it does not read its input, and cannot be at an earlier call. A server that has just
 /// answered is about to read on.
 fn is_blocked(ready: &Ready, usual: Duration) -> bool {
-    let pending = &ready.connection.in_flight;
+    let in_flight = &ready.connection.in_flight;
     let Some((since, number)) = ready.connection.liveness.blocked_since() else { return false };
-    let since = pending.last_sign().map_or(since, |sign| sign.max(since));
-    since.elapsed() >= BLOCKED_MAX && !pending.is_busy_before(number, usual)
+    let since = in_flight.last_sign().map_or(since, |sign| sign.max(since));
+    since.elapsed() >= BLOCKED_MAX && !in_flight.is_busy_before(number, usual)
 }
 
 /// Whether a ping is answered, be it with an error.

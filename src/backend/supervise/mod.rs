@@ -157,7 +157,8 @@ impl InstanceSupervisor {
     fn start_failed(&mut self, error: &StartError) -> NextStart {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(
-            %server, instance = self.number, generation, reason = %error.detail, stderr = ?error.stderr,
+            %server, instance = self.number, generation, reason = %error.detail,
+            stderr = ?error.stderr,
             "server `{server}` did not start"
         );
         self.set_last_failure(&error.detail, error.stderr.clone());

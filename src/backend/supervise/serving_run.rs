@@ -1,4 +1,4 @@
-//! A run that takes calls, and why it stops to.
+//! A run that takes calls, and the reasons why it stops.
 
 use std::sync::Arc;
 use std::time::Duration;

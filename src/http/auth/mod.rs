@@ -18,7 +18,7 @@ use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
 use super::state::AppState;
 use crate::common::keys::{ApiKey, KeyId};
-use crate::gateway::{Caller, Rights};
+use crate::gateway::{Caller, CredentialLifetime};
 use crate::tenants::oauth::{TokenError, looks_like_jwt};
 use crate::tenants::{Holder, Key, KeyError};
 
@@ -112,8 +112,9 @@ async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
     let key = holder(app, text).await?;
     match &key.holder {
         Holder::Tenant(tenant) => {
-            let rights = Rights { gone: key.gone.clone(), until: key.expires().map(instant) };
-            Ok(Caller { rights, ..Caller::of(tenant.clone()) })
+            let credential =
+                CredentialLifetime { gone: key.gone.clone(), until: key.expires().map(instant) };
+            Ok(Caller { credential, ..Caller::of(tenant.clone()) })
         }
         Holder::Admin => Err(HttpError::Forbidden(
             "an administrator's key cannot call tools; create a tenant's key (`trunkline key \
@@ -147,8 +148,9 @@ async fn by_token(app: &AppState, token: &str) -> Result<Caller, HttpError> {
         .tenant(&verified.tenant)
         .ok_or(HttpError::Forbidden("the token is valid, but its tenant is not known here"))?;
     let caller = Caller::of(tenant);
-    let rights = Rights { until: Some(instant(verified.expires)), ..caller.rights };
-    Ok(Caller { rights, ..caller })
+    let credential =
+        CredentialLifetime { until: Some(instant(verified.expires)), ..caller.credential };
+    Ok(Caller { credential, ..caller })
 }
 
 /// Converts milliseconds since 1970 to the clock of deadlines.

@@ -125,8 +125,8 @@ impl ServerView {
         Self::of_current(registry, server, |server| Self::operator_view(registry, server))
     }
 
-    /// Builds the view of a server; again if a rollover has replaced the server meanwhile, since the
-    /// replaced backend may have stopped while it was looked at.
+    /// Builds the view of a server; again if a rollover has replaced the server meanwhile, since
+    /// the replaced backend may have stopped while it was looked at.
     fn of_current(
         registry: &Registry,
         server: &Arc<Server>,

@@ -41,9 +41,9 @@ impl ListenRequest {
         let connection = &ready.connection;
         let (listener, mut events) = NotificationListener::new(None);
         let call = NewCall { listener: Some(listener), ..NewCall::gateway(deadline) };
-        let mut ticket = connection.register(call).map_err(failed)?;
-        ticket.send(ready.dialect.listen(ticket.id(), filter)).map_err(failed)?;
-        let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ticket.answer());
+        let mut handle = connection.register(call).map_err(failed)?;
+        handle.send(ready.dialect.listen(handle.id(), filter)).map_err(failed)?;
+        let mut answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(handle.answer());
         let event = tokio::select! {
             // An answer may follow the acknowledgement at once: handle them in order.
             biased;

@@ -63,11 +63,11 @@ impl Watched {
         let connection = &self.ready.connection;
         let permits = Some(CallPermits::for_test(permit).await);
         let call = NewCall { tenant, permits, ..NewCall::gateway(deadline) };
-        let mut ticket = connection.register(call).unwrap();
+        let mut handle = connection.register(call).unwrap();
         let meta = CallMeta::default();
-        let frame = self.ready.dialect.tools_call(ticket.id(), "\"t\"", &arguments, "", &meta);
-        ticket.send(frame).unwrap();
-        tokio::spawn(ticket.answer())
+        let frame = self.ready.dialect.tools_call(handle.id(), "\"t\"", &arguments, "", &meta);
+        handle.send(frame).unwrap();
+        tokio::spawn(handle.answer())
     }
 
     /// Whether so many seconds have passed since the watch began, or up to one more: that is how
@@ -110,8 +110,8 @@ async fn a_server_that_is_only_listened_to_is_idle() {
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
     let listener = Some(NotificationListener::new(None).0);
     let call = NewCall { listener, ..NewCall::gateway(deadline) };
-    let mut ticket = connection.register(call).unwrap();
-    ticket.send(watched.ready.dialect.listen(ticket.id(), &json!({}))).unwrap();
+    let mut handle = connection.register(call).unwrap();
+    handle.send(watched.ready.dialect.listen(handle.id(), &json!({}))).unwrap();
     assert_eq!(watched.peer.receive().await["method"], "subscriptions/listen");
     let ping = timeout(2 * PING_AFTER, watched.peer.receive()).await.expect("it is asked");
     assert_eq!(ping["method"], "ping");

@@ -59,7 +59,7 @@ impl VisibleServers {
         tokio::select! {
             biased;
             () = self.app.closing.cancelled() => false,
-            () = self.caller.rights.over() => false,
+            () = self.caller.credential.ended() => false,
             changed = self.changed.changed() => match changed {
                 Ok(()) => true,
                 Err(_) => std::future::pending().await,
