@@ -162,7 +162,9 @@ mod tests {
             let of = |skipped: fn(&DiffLine<'_>) -> bool| {
                 let left = compared.iter().filter(|line| !skipped(line));
                 let text = |line: &DiffLine<'_>| match line {
-                    DiffLine::Same(line) | DiffLine::Gone(line) | DiffLine::New(line) => (*line).to_owned(),
+                    DiffLine::Same(line) | DiffLine::Gone(line) | DiffLine::New(line) => {
+                        (*line).to_owned()
+                    }
                 };
                 left.map(text).collect::<Vec<_>>()
             };
