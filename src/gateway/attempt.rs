@@ -11,7 +11,7 @@ use super::retry::Attempts;
 use super::{Call, CallError, Reply};
 use crate::backend::Backend;
 use crate::backend::connection::{Answer, CallPermits, DeadlineExtension, NewCall};
-use crate::backend::instance::tools::Tool;
+use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
 use crate::backend::queue::QueueEntry;
 use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
@@ -19,9 +19,6 @@ use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
 use crate::tenants::limits::{Admission, RateStatus};
-
-/// The queue's estimate for a request that is not a tool call.
-const TYPICAL_TIME: Duration = Duration::from_millis(5);
 
 pub(super) struct Attempt<'a> {
     pub(super) backend: &'a Backend,

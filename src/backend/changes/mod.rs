@@ -24,7 +24,7 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 
 /// Resources that may be watched at one server, by all tenants together and by one of them.
 const WATCHED_MAX: usize = 10_000;
-const WATCHED_BY_TENANT_MAX: usize = 1_000;
+pub const WATCHED_BY_TENANT_MAX: usize = 1_000;
 /// The longest URI that can be watched. All URIs are kept, and one request may name all of them.
 const URI_LEN_MAX: usize = 2048;
 

@@ -12,11 +12,10 @@ use super::call_notifications::CallNotification;
 use crate::backend::changes::mailbox::List;
 use crate::backend::changes::recipients::ServerRequest;
 use crate::common::offload::LONG;
+use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
 
-/// The longest id of a server's request that is echoed. A longer one is an attack on our memory.
-const ID_LEN_MAX: usize = 1024;
 const METHOD_LEN_MAX: usize = 128;
 
 /// Parts up to this size are copied out of the read buffer; larger ones share it. So a slow caller

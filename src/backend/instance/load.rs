@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::backend::instance::adaptive::{Adaptive, InFlightLimit};
+use crate::backend::instance::adaptive::{Adaptive, ConcurrencyLimit};
 use crate::backend::uses::Uses;
 
 pub struct Load {
@@ -47,7 +47,7 @@ impl Load {
         self.limit_now.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_limit(&self, limit: InFlightLimit) {
+    pub(crate) fn set_limit(&self, limit: ConcurrencyLimit) {
         self.limit.store(limit.usual, Ordering::Relaxed);
         self.limit_now.store(limit.now, Ordering::Relaxed);
     }

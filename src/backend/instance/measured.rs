@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::adaptive::{Adaptive, InFlightLimit, Started};
+use super::adaptive::{Adaptive, ConcurrencyLimit, Started};
 use super::pool::Load;
 use crate::backend::Backend;
 
@@ -55,7 +55,7 @@ pub(crate) async fn adapt(backend: &Backend, load: &Load) {
 }
 
 impl Backend {
-    fn set_limit(&self, load: &Load, limit: InFlightLimit) {
+    fn set_limit(&self, load: &Load, limit: ConcurrencyLimit) {
         let _changing = self.changing_state.lock();
         load.set_limit(limit);
         self.resize_queue();

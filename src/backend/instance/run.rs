@@ -24,7 +24,7 @@ use crate::protocol::mcp::requests::Dialect;
 /// The output of a process that has ended is read for this long; then its calls fail.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// A start that failed waits this long for the exit code, which the operator needs.
-const EXIT_WAIT: Duration = Duration::from_secs(1);
+const FAILED_START_WAIT: Duration = Duration::from_secs(1);
 
 /// A server that has answered its handshake.
 pub struct Run {
@@ -118,7 +118,7 @@ impl Run {
                     Some(CloseReason::Exited(_) | CloseReason::Lost(_)),
                     Endpoint::Process(process),
                 ) = (connection.close_reason(), &endpoint)
-                    && let Ok(exit) = timeout(EXIT_WAIT, exited(process.exit())).await
+                    && let Ok(exit) = timeout(FAILED_START_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit.to_string(), &exit.to_string());
                 }

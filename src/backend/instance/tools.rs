@@ -30,7 +30,7 @@ const TOOLS_MAX: usize = 5_000;
 const NAME_LEN_MAX: usize = 256;
 
 /// The estimate of a call's time before the first one.
-const TYPICAL_MICROS: u64 = 5_000;
+pub const TYPICAL_TIME: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub struct Tool {
@@ -304,7 +304,7 @@ impl ToolSet {
             metrics: OnceLock::new(),
             header_params,
             is_repeatable: is_repeatable(&definition),
-            typical_micros: AtomicU64::new(TYPICAL_MICROS),
+            typical_micros: AtomicU64::new(TYPICAL_TIME.as_micros() as u64),
             definition,
             hash: OnceLock::new(),
             is_held: AtomicBool::new(false),

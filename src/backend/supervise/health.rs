@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::CHECK_EVERY;
 use crate::backend::Ready;
 use crate::backend::connection::RequestError;
 use crate::backend::connection::overdue::StuckEvidence;
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A server that has not read its input for this long never will.
 const BLOCKED_MAX: Duration = Duration::from_secs(10);
 /// An idle server is pinged when it has been silent for this long.
@@ -37,7 +37,7 @@ const STUCK_MAX: Duration = Duration::from_secs(30);
 pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> String {
     let connection = &ready.connection;
     let liveness = &connection.liveness;
-    let mut look = interval(LOOK_EVERY);
+    let mut look = interval(CHECK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The doubt that a ping has answered.
     let mut answered = None;

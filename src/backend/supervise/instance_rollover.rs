@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::CHECK_EVERY;
 use super::health::failing;
 use super::recycle::due;
 use super::restart_policy::NextStart;
@@ -30,8 +31,6 @@ use crate::protocol::mcp::Era;
 
 /// The pause after a next run that did not start.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// How often to look whether a client still asks for something, or whether fewer runs drain.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Runs of one instance that drain at once. Each may have a call that takes an hour.
 const DRAINING_MAX: usize = 4;
 
@@ -46,7 +45,7 @@ impl InstanceSupervisor {
         let why = due(&self.backend.config.recycle, serving).await;
         if let Some(client) = &self.backend.recipients.client {
             while !client.end_if_no_request() {
-                sleep(LOOK_EVERY).await;
+                sleep(CHECK_EVERY).await;
             }
         }
         why
@@ -58,7 +57,7 @@ impl InstanceSupervisor {
         let usual = self.backend.config.usual_call() + self.backend.environment.cancel_grace;
         if timeout(usual, self.draining.wait()).await.is_err() {
             while self.draining.len() >= DRAINING_MAX {
-                sleep(LOOK_EVERY).await;
+                sleep(CHECK_EVERY).await;
             }
         }
     }

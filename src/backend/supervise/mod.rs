@@ -33,6 +33,9 @@ use super::stdio::stderr::StderrTail;
 use super::{Backend, Ready, RunState};
 use crate::config::{Start, Transport};
 
+/// The interval at which a supervisor checks a run: its health, its age, its drain.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
 /// A starting instance holds its start permit for at most this time: most of its work is done
 /// then, and the rest may be waiting.
 const START_PERMIT_MAX: Duration = Duration::from_secs(1);

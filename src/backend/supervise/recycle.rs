@@ -6,12 +6,12 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
 
+use super::CHECK_EVERY;
 use super::serving_run::ServingRun;
 use crate::backend::instance::pool::Load;
 use crate::backend::instance::run::Run;
 use crate::config::Recycle;
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Measuring memory reads every process of the machine. Also, a run that uses too much from its
 /// start is not replaced all the time.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
@@ -49,7 +49,7 @@ async fn used_up(
         if lifetime.is_some_and(|lifetime| since.elapsed() >= lifetime) {
             return format!("it is {} s old", since.elapsed().as_secs());
         }
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_EVERY).await;
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         }
         let gone = runs.join_all().await;
         let (first, last) = (gone[0], gone[7]);
-        assert!(first >= hour * 9 / 10 && last <= hour + LOOK_EVERY, "{gone:?}");
+        assert!(first >= hour * 9 / 10 && last <= hour + CHECK_EVERY, "{gone:?}");
         assert!(last - first > Duration::from_secs(10), "{gone:?}");
     }
 }

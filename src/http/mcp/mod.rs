@@ -51,6 +51,7 @@ use super::replicas::Forwarded;
 use super::{AppState, body};
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
+use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
@@ -61,8 +62,6 @@ pub(super) const SESSION_ID: &str = "mcp-session-id";
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
 const JSON: &str = "application/json";
-/// The longest id that is echoed. A longer one is an attack on our memory.
-const ID_LEN_MAX: usize = 1024;
 /// Leaves room for a message around arguments of the greatest depth.
 const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
 

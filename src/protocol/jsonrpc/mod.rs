@@ -26,6 +26,9 @@ pub use members::Members;
 pub use raw::RawObject;
 pub use rewrite::{MemberChange, ObjectWriter, with_first_member};
 
+/// The longest id of a request that is echoed. A longer one is an attack on our memory.
+pub const ID_LEN_MAX: usize = 1024;
+
 pub const PARSE_ERROR: i64 = -32700;
 pub const INVALID_REQUEST: i64 = -32600;
 pub const METHOD_NOT_FOUND: i64 = -32601;

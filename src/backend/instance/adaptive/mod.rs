@@ -30,7 +30,7 @@ pub struct Adaptive {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InFlightLimit {
+pub struct ConcurrencyLimit {
     /// The limit outside probes.
     pub usual: u32,
     /// Lower in a probe. Only tenants that have no call yet go beyond it: they must not wait until
@@ -52,7 +52,7 @@ impl Adaptive {
         Self { state: Mutex::new(LimitSearch::new(max)) }
     }
 
-    pub fn limit(&self) -> InFlightLimit {
+    pub fn limit(&self) -> ConcurrencyLimit {
         self.state.lock().limit()
     }
 
@@ -61,7 +61,7 @@ impl Adaptive {
     }
 
     /// Ends a call, answered or given up. Returns the limit if it has changed.
-    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<InFlightLimit> {
+    pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<ConcurrencyLimit> {
         let mut state = self.state.lock();
         let before = state.limit();
         let took = now.saturating_duration_since(started.at);
@@ -71,7 +71,7 @@ impl Adaptive {
 
     /// Returns the limit if it has changed. Called every second, for there are times when no call
     /// ends.
-    pub fn check(&self, now: Instant) -> Option<InFlightLimit> {
+    pub fn check(&self, now: Instant) -> Option<ConcurrencyLimit> {
         let mut state = self.state.lock();
         let before = state.limit();
         state.check(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::InFlightLimit;
+use super::ConcurrencyLimit;
 use super::sample::{Comparison, Sample};
 use crate::backend::queue::reserved_of;
 
@@ -107,12 +107,12 @@ impl LimitSearch {
         state
     }
 
-    pub(super) fn limit(&self) -> InFlightLimit {
+    pub(super) fn limit(&self) -> ConcurrencyLimit {
         let now = match self.phase {
             SearchPhase::Probe { limit, .. } => limit,
             SearchPhase::Usual { .. } | SearchPhase::Climb { .. } => self.usual,
         };
-        InFlightLimit { usual: self.usual, now }
+        ConcurrencyLimit { usual: self.usual, now }
     }
 
     /// Begins a call. Returns its tool and sample, if it is sampled.
@@ -291,7 +291,7 @@ impl LimitSearch {
 
     /// Begins another sample, after `skip` calls. Returns the one before.
     fn look_at(&mut self, calls: u32, skip: u32) -> Sample {
-        let InFlightLimit { usual, now } = self.limit();
+        let ConcurrencyLimit { usual, now } = self.limit();
         // Tenants that have but one call each may have this many in a probe.
         let beside_max = now.max(reserved_of(usual));
         let next = Sample::new(self.sample.number + 1, calls, skip, beside_max);

@@ -1,7 +1,7 @@
 //! The choice of an instance for a call.
 
 use super::*;
-use crate::backend::instance::adaptive::InFlightLimit;
+use crate::backend::instance::adaptive::ConcurrencyLimit;
 use crate::backend::testing::{Peer, ready};
 
 fn pool(size: usize, limit: u32) -> (Pool, Vec<Arc<Load>>, Vec<Peer>) {
@@ -38,7 +38,7 @@ async fn an_instance_that_has_just_failed_a_call_does_not_get_it_again_if_there_
 #[tokio::test]
 async fn an_instance_that_should_have_no_more_for_now_comes_last() {
     let (pool, loads, _peers) = pool(2, 4);
-    loads[0].set_limit(InFlightLimit { usual: 4, now: 1 });
+    loads[0].set_limit(ConcurrencyLimit { usual: 4, now: 1 });
     assert_eq!((pool.slots(), pool.slots_left_free()), (8, 3));
     let permits: Vec<_> = std::iter::from_fn(|| pool.try_acquire(None)).collect();
     let numbers: Vec<_> = permits.iter().map(|permit| permit.instance().number).collect();

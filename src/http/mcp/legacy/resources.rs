@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{EMPTY, session_not_found};
+use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::Lists;
 use crate::gateway::CallError;
-use crate::http::mcp::modern::listen::{WATCHED_MAX, watch_error};
+use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::Session;
 use crate::http::mcp::{McpRequest, Scope};
@@ -43,9 +44,9 @@ async fn watch(
 ) -> Result<String, RpcError> {
     let quota = &request.http.app.stream_quota;
     let subscription = session.subscribe(backend.changes(), Lists::ALL, quota)?;
-    if subscription.watched_len() >= WATCHED_MAX {
+    if subscription.watched_len() >= WATCHED_BY_TENANT_MAX {
         return Err(RpcError::invalid_params(format!(
-            "a session can watch at most {WATCHED_MAX} resources of a server"
+            "a session can watch at most {WATCHED_BY_TENANT_MAX} resources of a server"
         )));
     }
     let watched = subscription.watch(uri, deadline).await;

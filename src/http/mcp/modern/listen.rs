@@ -14,6 +14,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::backend::RunState;
+use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::common::ids::ServerId;
@@ -32,8 +33,6 @@ use crate::protocol::mcp::{method, names};
 use crate::registry::ChangeSource;
 use crate::tenants::limits::{Admission, RateStatus};
 
-/// The most resources that one stream or session may watch.
-pub(crate) const WATCHED_MAX: usize = 1000;
 /// How long servers may take to accept subscriptions before the client is told that it listens.
 const ACCEPT_WAIT: Duration = Duration::from_secs(3);
 
@@ -61,9 +60,9 @@ pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, R
         ParamsError::WrongType { at: "params.notifications".into(), expected }
     })?;
     let uris = std::mem::take(&mut filter.resource_subscriptions);
-    if uris.len() > WATCHED_MAX {
+    if uris.len() > WATCHED_BY_TENANT_MAX {
         return Err(RpcError::invalid_params(format!(
-            "at most {WATCHED_MAX} resources can be watched at once"
+            "at most {WATCHED_BY_TENANT_MAX} resources can be watched at once"
         )));
     }
     let mut resources = by_server(&request.http.scope, uris);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
-const FULL: InFlightLimit = InFlightLimit { usual: 8, now: 8 };
+const FULL: ConcurrencyLimit = ConcurrencyLimit { usual: 8, now: 8 };
 
 /// Calls that each take 10 ms, eight at once, until the limit is lowered. Gives the time then.
 fn until_a_probe(adaptive: &Adaptive, tool: impl Fn(usize) -> String) -> Option<Instant> {
@@ -20,7 +20,7 @@ fn until_a_probe(adaptive: &Adaptive, tool: impl Fn(usize) -> String) -> Option<
         now += 10 * MS;
         for call in calls {
             if let Some(limit) = adaptive.end(call, now, true) {
-                assert_eq!(limit, InFlightLimit { usual: 8, now: 1 });
+                assert_eq!(limit, ConcurrencyLimit { usual: 8, now: 1 });
                 return Some(now);
             }
         }
