@@ -3,7 +3,7 @@
 //! ```text
 //! section! {
 //!     /// Prose about the section, for the reference.
-//!     pub struct Server in "servers.NAME" {
+//!     pub struct ServerConfig in "servers.NAME" {
 //!         /// Sentences about the setting, for the reference.
 //!         timeout: Duration = "30s", kind::DURATION;
 //!     }
