@@ -274,7 +274,8 @@ impl Backend {
         &self.retries
     }
 
-    /// Waits for the permit to start a process. Connecting to a server elsewhere needs none.
+    /// Waits for the permit to start a process. Connecting to a server with a `url` needs
+    /// none.
     async fn start_permit(&self) -> Option<SemaphorePermit<'_>> {
         match self.config.transport {
             Transport::Stdio(_) => self.environment.start_permit().await,

@@ -72,7 +72,7 @@ pub struct OwnedBackend {
     pub replacement: Option<Arc<Backend>>,
 }
 
-/// The place where a tenant hears of changes at a server.
+/// The source of a tenant's notifications of changes at a server.
 pub struct ChangeSource {
     /// Stays the same, whatever becomes of the process.
     pub changes: Arc<Changes>,
@@ -121,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Returns where a tenant hears of changes; nowhere, if only sessions do.
+    /// Returns the source of a tenant's notifications; `None` if only sessions get them.
     pub fn source(&self, tenant: &TenantId) -> Option<ChangeSource> {
         match self {
             Self::Shared(backend) => {

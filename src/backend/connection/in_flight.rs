@@ -34,7 +34,7 @@ use super::answer::{
 };
 use super::call_notifications::{CallNotification, NotificationListener};
 use super::call_permits::CallPermits;
-use super::overdue::{OverdueCalls, StuckEvidence, Written};
+use super::overdue::{Claim, OverdueCalls, StuckEvidence};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
 
@@ -53,7 +53,7 @@ struct InFlightTable {
     unanswered: usize,
     overdue: OverdueCalls,
     /// The number of calls that the writer has claimed.
-    written: u64,
+    claimed_count: u64,
     /// Under the same lock as the calls: a call is either inserted in time for `close` to fail it,
     /// or refused.
     closed: Option<CloseReason>,
@@ -68,13 +68,13 @@ enum TenantsSeen {
     Several,
 }
 
-/// One entry of the table. `written` and `waiter` together are its state in the diagram.
+/// One entry of the table. `claim` and `waiter` together are its state in the diagram.
 pub(super) struct InFlightCall {
     pub(super) identity: CallIdentity,
     pub(super) deadline: Instant,
     pub(super) deadline_extension: Option<DeadlineExtension>,
     /// Set when the writer has claimed the frame.
-    pub(super) written: Option<Written>,
+    pub(super) claim: Option<Claim>,
     /// Whether the writer has dropped the frame, because the deadline had passed.
     pub(super) is_discarded: bool,
     /// `None` once the caller has gone.
@@ -134,7 +134,7 @@ impl InFlightCalls {
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());
         match (&table.tenants, calls.next(), calls.next()) {
             (TenantsSeen::One(_), Some(call), None) => {
-                call.written.is_some() && table.unanswered == 0 && call.log(level, params)
+                call.claim.is_some() && table.unanswered == 0 && call.log(level, params)
             }
             _ => false,
         }
@@ -160,7 +160,7 @@ impl InFlightCalls {
         let mut unwanted = vec![];
         let mut table = self.table.lock();
         batch.retain(|frame| id(frame).is_none_or(|id| table.claim(id, now, &mut unwanted)));
-        table.written
+        table.claimed_count
     }
 
     /// Claims a single call; returns whether its frame may be written.
@@ -175,7 +175,7 @@ impl InFlightCalls {
         let mut table = self.table.lock();
         for id in ids {
             if let Some(call) = table.calls.get_mut(&id) {
-                call.written = None;
+                call.claim = None;
             }
         }
     }
@@ -209,7 +209,7 @@ impl InFlightCalls {
         let Some(call) = table.calls.get_mut(&id) else { return WriteState::Completed };
         call.waiter = None;
         call.listener = None;
-        if call.written.is_some() {
+        if call.claim.is_some() {
             table.abandoned.push_back((grace_end, id));
             table.prune_abandoned();
             return WriteState::Written;
@@ -239,11 +239,11 @@ impl InFlightCalls {
             if call.permits.is_some() {
                 table.unanswered += 1;
                 // A call that was abandoned before its deadline says nothing about the server.
-                if let Some(written) = call.written
+                if let Some(claim) = call.claim
                     && call.deadline <= now
                 {
                     is_overdue = true;
-                    table.overdue.add(written, &call.identity.tenant, now);
+                    table.overdue.add(claim, &call.identity.tenant, now);
                 }
             }
             expired.push(call);
@@ -261,7 +261,7 @@ impl InFlightCalls {
     /// Returns whether the server may be working on a live call before the one with this number.
     /// Many servers work on one call after the other.
     pub fn is_busy_before(&self, number: u64, usual: Duration) -> bool {
-        self.table.lock().live(usual).any(|(written, _)| written.number < number)
+        self.table.lock().live(usual).any(|(claim, _)| claim.number < number)
     }
 
     /// Returns when the server last showed that it works on calls.
@@ -280,7 +280,7 @@ impl InFlightCalls {
         let calls = std::mem::take(&mut table.calls);
         drop(table);
         for call in calls.into_values() {
-            let written = call.written.is_some();
+            let written = call.claim.is_some();
             let outcome = Err(RequestError::Closed { reason: reason.clone(), written });
             if let Some(waiter) = call.waiter {
                 let _ = waiter.send(Delivery { identity: call.identity, outcome });
@@ -311,7 +311,7 @@ impl InFlightTable {
     fn claim(&mut self, id: u64, now: Instant, unwanted: &mut Vec<InFlightCall>) -> bool {
         let Entry::Occupied(mut entry) = self.calls.entry(id) else { return false };
         let call = entry.get_mut();
-        if call.waiter.is_none() && call.written.is_none() {
+        if call.waiter.is_none() && call.claim.is_none() {
             unwanted.push(entry.remove());
             return false;
         }
@@ -319,18 +319,18 @@ impl InFlightTable {
             call.is_discarded = true;
             return false;
         }
-        self.written += 1;
-        call.written = Some(Written { number: self.written, at: now });
+        self.claimed_count += 1;
+        call.claim = Some(Claim { number: self.claimed_count, at: now });
         true
     }
 
     /// Iterates over the live calls: written less than `usual` ago, and somebody waits for them.
-    fn live(&self, usual: Duration) -> impl Iterator<Item = (Written, &TenantId)> {
+    fn live(&self, usual: Duration) -> impl Iterator<Item = (Claim, &TenantId)> {
         let now = Instant::now();
         self.calls.values().filter_map(move |call| {
             let is_live = call.permits.is_some() && call.waiter.is_some() && call.deadline > now;
-            let written = call.written.filter(|written| now.duration_since(written.at) < usual)?;
-            is_live.then_some((written, &call.identity.tenant))
+            let claim = call.claim.filter(|claim| now.duration_since(claim.at) < usual)?;
+            is_live.then_some((claim, &call.identity.tenant))
         })
     }
 

@@ -171,7 +171,7 @@ impl Connection {
             identity: identity.clone(),
             deadline,
             deadline_extension,
-            written: None,
+            claim: None,
             is_discarded: false,
             waiter: Some(waiter),
             listener,

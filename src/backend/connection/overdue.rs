@@ -28,7 +28,7 @@ struct Overdue {
 /// The time at which the writer claimed a call, and its number in the order of claims: many are
 /// claimed at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct Claim {
     pub(super) number: u64,
     pub(super) at: Instant,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StuckEvidence {
     /// When the first overdue call was written.
-    pub(crate) written: Instant,
+    pub(crate) claimed: Instant,
     /// When it became overdue.
     pub(crate) noted: Instant,
     /// Whether a call that was written after `noted` is overdue, too. A server need not answer a
@@ -52,17 +52,16 @@ impl OverdueCalls {
         self.overdue = None;
     }
 
-    pub(super) fn add(&mut self, written: Written, tenant: &TenantId, now: Instant) {
+    pub(super) fn add(&mut self, claim: Claim, tenant: &TenantId, now: Instant) {
         match &mut self.overdue {
             Some(overdue) => {
                 overdue.tenant.take_if(|known| known != tenant);
-                overdue.evidence.is_confirmed |= written.at > overdue.evidence.noted;
+                overdue.evidence.is_confirmed |= claim.at > overdue.evidence.noted;
             }
             None => {
-                let evidence =
-                    StuckEvidence { written: written.at, noted: now, is_confirmed: false };
+                let evidence = StuckEvidence { claimed: claim.at, noted: now, is_confirmed: false };
                 let tenant = Some(tenant.clone());
-                self.overdue = Some(Overdue { number: written.number, tenant, evidence });
+                self.overdue = Some(Overdue { number: claim.number, tenant, evidence });
             }
         }
     }
@@ -70,12 +69,11 @@ impl OverdueCalls {
     /// Returns the evidence, unless one of the `live` calls excuses the server.
     pub(super) fn evidence<'a>(
         &self,
-        mut live: impl Iterator<Item = (Written, &'a TenantId)>,
+        mut live: impl Iterator<Item = (Claim, &'a TenantId)>,
         usual: Duration,
     ) -> Option<StuckEvidence> {
         let overdue = self.overdue.as_ref()?;
-        let is_excused =
-            live.any(|(written, tenant)| overdue.is_excused_by(written, tenant, usual));
+        let is_excused = live.any(|(claim, tenant)| overdue.is_excused_by(claim, tenant, usual));
         (!is_excused).then_some(overdue.evidence)
     }
 }
@@ -87,9 +85,8 @@ impl Overdue {
     /// one tenant alone prove nothing against a server that may be working for another tenant. This
     /// second excuse ends after `2 * usual`: no stream of calls may protect a stuck server for
     /// ever.
-    fn is_excused_by(&self, written: Written, tenant: &TenantId, usual: Duration) -> bool {
+    fn is_excused_by(&self, claim: Claim, tenant: &TenantId, usual: Duration) -> bool {
         let is_other_tenant = self.tenant.as_ref().is_some_and(|overdue| overdue != tenant);
-        written.number < self.number
-            || (is_other_tenant && self.evidence.noted.elapsed() < 2 * usual)
+        claim.number < self.number || (is_other_tenant && self.evidence.noted.elapsed() < 2 * usual)
     }
 }

@@ -50,7 +50,7 @@ impl Launch {
 
 enum Endpoint {
     Process(Process),
-    /// The task that talks to a server elsewhere.
+    /// The task that talks to a server with a `url`.
     Http(JoinHandle<()>),
 }
 
@@ -163,7 +163,7 @@ impl Run {
     }
 
     /// Ends the run: its calls fail, the process and all that it started are gone, and a server
-    /// elsewhere has been told. Returns the last lines of standard error.
+    /// with a `url` has been told. Returns the last lines of standard error.
     pub async fn stop(self, end: &CloseReason) -> Vec<String> {
         self.ready.connection.close(end);
         self.endpoint.shut_down().await

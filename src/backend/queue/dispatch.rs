@@ -27,7 +27,7 @@ pub(super) struct Backlog {
     pub(super) contended_since: Option<Instant>,
     paused_until: Option<Instant>,
     /// The task that dispatches when the gate opens or the pause ends, while a call waits for that.
-    alarm: Option<AbortOnDropHandle<()>>,
+    retry_timer: Option<AbortOnDropHandle<()>>,
 }
 
 impl QueueInner {
@@ -47,19 +47,19 @@ impl QueueInner {
     }
 
     /// Charges a tenant for the time during which its call held a slot and somebody waited.
-    pub(super) fn settle(self: &Arc<Self>, share: &Share, grant: Grant) {
+    pub(super) fn charge(self: &Arc<Self>, share: &Share, grant: Grant) {
         self.shares.note_use(share);
         let mut backlog = self.backlog.lock();
         let took = self.contended_until_now(&backlog).saturating_sub(grant.contended);
         let took = Duration::from_nanos(took).max(grant.min_charge);
-        backlog.round_robin.settle(share, grant.weight, grant.charged, took);
+        backlog.round_robin.charge(share, grant.weight, grant.charged, took);
         self.dispatch(&mut backlog);
     }
 
     fn dispatch(self: &Arc<Self>, backlog: &mut Backlog) {
         let retry_at = self.give_slots(backlog);
         if let Some(at) = retry_at {
-            self.set_alarm(backlog, at);
+            self.set_retry_timer(backlog, at);
         }
         self.note_contention(backlog);
     }
@@ -131,32 +131,32 @@ impl QueueInner {
         None
     }
 
-    /// Dispatches again at that time. An alarm that is set already will do, since the gate never
+    /// Dispatches again at that time. An retry_timer that is set already will do, since the gate never
     /// opens earlier than it said.
-    fn set_alarm(self: &Arc<Self>, backlog: &mut Backlog, at: Instant) {
-        if backlog.alarm.is_some() {
+    fn set_retry_timer(self: &Arc<Self>, backlog: &mut Backlog, at: Instant) {
+        if backlog.retry_timer.is_some() {
             return;
         }
         let Some(runtime) = self.runtime.get() else { return };
         let (this, mut at) = (Arc::downgrade(self), at);
-        let alarm = runtime.spawn(async move {
+        let retry_timer = runtime.spawn(async move {
             loop {
                 sleep_until(at).await;
                 let Some(again) = this.upgrade().and_then(|this| this.on_alarm()) else { return };
                 at = again;
             }
         });
-        backlog.alarm = Some(AbortOnDropHandle::new(alarm));
+        backlog.retry_timer = Some(AbortOnDropHandle::new(retry_timer));
     }
 
-    /// Dispatches. Returns when to do so again; if never, clears the alarm, so that later calls set
+    /// Dispatches. Returns when to do so again; if never, clears the retry_timer, so that later calls set
     /// another.
     fn on_alarm(&self) -> Option<Instant> {
         let mut backlog = self.backlog.lock();
         let again = self.give_slots(&mut backlog);
         self.note_contention(&mut backlog);
         if again.is_none() {
-            backlog.alarm = None;
+            backlog.retry_timer = None;
         }
         again
     }

@@ -292,10 +292,10 @@ impl Drop for SlotPermit {
         let Grant { slot, charged, contended, .. } = self.grant;
         self.share.remove_slot();
         let has_waiting = self.inner.slots.release(slot);
-        let is_settled =
+        let is_charged =
             charged.is_zero() && contended == self.inner.contended.load(Ordering::Relaxed);
-        if has_waiting || !is_settled {
-            self.inner.settle(&self.share, self.grant);
+        if has_waiting || !is_charged {
+            self.inner.charge(&self.share, self.grant);
         }
     }
 }

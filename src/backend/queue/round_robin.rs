@@ -185,7 +185,7 @@ impl RoundRobin {
     }
 
     /// Replaces the charge of a call that has ended by the time it took.
-    pub(super) fn settle(&mut self, share: &Share, weight: u32, charged: Duration, took: Duration) {
+    pub(super) fn charge(&mut self, share: &Share, weight: u32, charged: Duration, took: Duration) {
         let before = share.account.load(Ordering::Relaxed);
         let after = (before + per_weight(took, weight))
             .saturating_sub(per_weight(charged, weight))

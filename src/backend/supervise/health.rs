@@ -37,38 +37,38 @@ const STUCK_MAX: Duration = Duration::from_secs(30);
 pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> String {
     let connection = &ready.connection;
     let liveness = &connection.liveness;
-    let mut look = interval(CHECK_EVERY);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The doubt that a ping has answered.
-    let mut answered = None;
+    let mut check = interval(CHECK_EVERY);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The evidence that the last answered ping has cleared.
+    let mut cleared = None;
     loop {
         let is_overdue = tokio::select! {
-            _ = look.tick() => false,
+            _ = check.tick() => false,
             () = liveness.overdue() => true,
         };
         if is_blocked(ready, usual) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());
         }
-        let doubt = connection.in_flight.stuck_evidence(usual);
-        if let Some(StuckEvidence { written, noted, is_confirmed: true }) = doubt
+        let evidence = connection.in_flight.stuck_evidence(usual);
+        if let Some(StuckEvidence { claimed, noted, is_confirmed: true }) = evidence
             && noted.elapsed() >= STUCK_MAX
         {
-            return format!("it has answered no call for {} s", written.elapsed().as_secs());
+            return format!("it has answered no call for {} s", claimed.elapsed().as_secs());
         }
         let silent = liveness.silent_for();
         let is_idle = silent >= PING_AFTER && connection.in_flight.is_idle();
-        let is_doubtful = doubt.is_some_and(|doubt| is_overdue || answered != Some(doubt.noted));
-        if is_idle || (is_doubtful && silent >= grace) {
+        let is_suspect = evidence.is_some_and(|it| is_overdue || cleared != Some(it.noted));
+        if is_idle || (is_suspect && silent >= grace) {
             if !answers_ping(ready).await {
                 return format!("it has not answered for {} s", liveness.silent_for().as_secs());
             }
-            answered = doubt.map(|doubt| doubt.noted);
+            cleared = evidence.map(|evidence| evidence.noted);
         }
     }
 }
 
-/// Whether it does not read its input, and cannot be at an earlier call. A server that has just
-/// answered is about to read on.
+/// Returns true if the server does not read its input and works on no earlier call. A server that
+/// has just answered is about to read on.
 fn is_blocked(ready: &Ready, usual: Duration) -> bool {
     let in_flight = &ready.connection.in_flight;
     let Some((since, number)) = ready.connection.liveness.blocked_since() else { return false };
@@ -76,7 +76,7 @@ fn is_blocked(ready: &Ready, usual: Duration) -> bool {
     since.elapsed() >= BLOCKED_MAX && !in_flight.is_busy_before(number, usual)
 }
 
-/// Whether a ping is answered, be it with an error.
+/// Returns true if the server answers a ping, be it with an error.
 async fn answers_ping(ready: &Ready) -> bool {
     let deadline = Instant::now() + PING_TIMEOUT;
     let before = Instant::now();

@@ -32,7 +32,7 @@ const AT_ONCE: Duration = Duration::from_millis(20);
 const BACKOFF: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// The pause between attempts to reach a server elsewhere.
+/// The pause between attempts to reach a server with a `url`.
 const CONNECT_EVERY: Duration = Duration::from_secs(5);
 
 /// How often an instance may be started.
@@ -59,7 +59,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Returns the budget for a server elsewhere: asking it costs less than starting a process.
+    /// Returns the budget for a server with a `url`: asking it costs less than starting a process.
     pub fn of_connecting(self) -> Self {
         Self { probe_every: self.probe_every.min(CONNECT_EVERY), ..self }
     }

@@ -183,7 +183,7 @@ impl PerTenant {
         owned.collect()
     }
 
-    /// Returns where the tenant hears of changes, whatever becomes of its process.
+    /// Returns the source of the tenant's notifications, which outlives its process.
     pub(super) fn source(&self, tenant: &TenantId) -> ChangeSource {
         let mut table = self.table.lock();
         let rollover = table.rollover(tenant);

@@ -24,7 +24,7 @@ fn insert_until(
         identity: CallIdentity::gateway(1),
         deadline,
         deadline_extension: None,
-        written: None,
+        claim: None,
         is_discarded: false,
         waiter: Some(waiter),
         listener: None,

@@ -173,9 +173,9 @@ impl LimitLease {
     /// Returns the request to send over a link, and gives up permits beyond it.
     pub(super) fn lease_request(&self, number: u64, link: u32) -> LeaseRequest {
         let limit = self.limit.load(Ordering::SeqCst);
-        // A replica that cannot hear recalls gets no headroom.
-        let hears_recalls = self.shared.hears_recalls.load(Ordering::SeqCst);
-        let headroom = if hears_recalls { headroom(limit, self.shared.replicas()) } else { 0 };
+        // A replica that cannot receive recalls gets no headroom.
+        let receives_recalls = self.shared.receives_recalls.load(Ordering::SeqCst);
+        let headroom = if receives_recalls { headroom(limit, self.shared.replicas()) } else { 0 };
         let waiting = self.waiting.load(Ordering::SeqCst);
         let is_in_force = self.link.load(Ordering::SeqCst) == link;
         let kept_headroom = if self.returns_surplus.load(Ordering::SeqCst) { 0 } else { headroom };

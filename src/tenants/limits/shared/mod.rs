@@ -62,7 +62,7 @@ pub struct SharedLimits {
     /// The number that the store counts, for a replica that has never reached Valkey.
     members: Arc<AtomicU32>,
     /// Whether other replicas can recall permits from this one.
-    hears_recalls: AtomicBool,
+    receives_recalls: AtomicBool,
     active_leases: ActiveLeases,
     metrics: SharedLimitsMetrics,
 }
@@ -94,7 +94,7 @@ impl SharedLimits {
             link_dropped: Notify::new(),
             replicas: AtomicU32::new(1),
             members: Arc::default(),
-            hears_recalls: AtomicBool::new(false),
+            receives_recalls: AtomicBool::new(false),
             active_leases: ActiveLeases::default(),
             metrics,
         }))

@@ -18,13 +18,13 @@ pub(super) const RECALL_CHANNEL: &str = "trunkline:wanted";
 const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
 impl SharedLimits {
-    /// Runs for ever. A replica that hears no recalls holds no headroom, so failures do no harm.
+    /// Runs for ever. A replica that receives no recalls holds no headroom, so failures do no harm.
     pub(super) async fn hear_recalls(&self) {
         loop {
             if let Ok(said) = self.subscribe().await {
-                self.hears_recalls.store(true, Ordering::SeqCst);
+                self.receives_recalls.store(true, Ordering::SeqCst);
                 self.follow(said).await;
-                self.hears_recalls.store(false, Ordering::SeqCst);
+                self.receives_recalls.store(false, Ordering::SeqCst);
             }
             sleep(SUBSCRIBE_PAUSE).await;
         }

@@ -40,7 +40,7 @@ impl SharedLimits {
                 Ok(link) => {
                     is_logged = true;
                     let was_useful = self.use_link(link).await;
-                    self.hears_recalls.store(false, Ordering::SeqCst);
+                    self.receives_recalls.store(false, Ordering::SeqCst);
                     if was_useful {
                         wait = RECONNECT_PAUSE;
                     }
