@@ -131,8 +131,8 @@ impl QueueInner {
         None
     }
 
-    /// Dispatches again at that time. An retry_timer that is set already will do, since the gate never
-    /// opens earlier than it said.
+    /// Dispatches again at that time. A timer that is set already will do, since the gate
+    /// never opens earlier than it said.
     fn set_retry_timer(self: &Arc<Self>, backlog: &mut Backlog, at: Instant) {
         if backlog.retry_timer.is_some() {
             return;
@@ -149,8 +149,8 @@ impl QueueInner {
         backlog.retry_timer = Some(AbortOnDropHandle::new(retry_timer));
     }
 
-    /// Dispatches. Returns when to do so again; if never, clears the retry_timer, so that later calls set
-    /// another.
+    /// Dispatches. Returns when to do so again; if never, clears the retry_timer, so that later
+    /// calls set another.
     fn on_alarm(&self) -> Option<Instant> {
         let mut backlog = self.backlog.lock();
         let again = self.give_slots(&mut backlog);
