@@ -149,7 +149,7 @@ impl QueueInner {
         backlog.retry_timer = Some(AbortOnDropHandle::new(retry_timer));
     }
 
-    /// Dispatches. Returns when to do so again; if never, clears the retry_timer, so that later
+    /// Dispatches. Returns when to do so again; if never, clears the timer, so that later
     /// calls set another.
     fn on_alarm(&self) -> Option<Instant> {
         let mut backlog = self.backlog.lock();
