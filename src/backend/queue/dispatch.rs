@@ -142,7 +142,7 @@ impl QueueInner {
         let retry_timer = runtime.spawn(async move {
             loop {
                 sleep_until(at).await;
-                let Some(again) = this.upgrade().and_then(|this| this.on_alarm()) else { return };
+                let Some(again) = this.upgrade().and_then(|this| this.on_retry_timer()) else { return };
                 at = again;
             }
         });
@@ -151,7 +151,7 @@ impl QueueInner {
 
     /// Dispatches. Returns when to do so again; if never, clears the timer, so that later
     /// calls set another.
-    fn on_alarm(&self) -> Option<Instant> {
+    fn on_retry_timer(&self) -> Option<Instant> {
         let mut backlog = self.backlog.lock();
         let again = self.give_slots(&mut backlog);
         self.note_contention(&mut backlog);

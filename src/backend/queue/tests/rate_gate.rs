@@ -175,7 +175,7 @@ async fn calls_that_wait_for_the_gate_end_at_their_deadline_or_when_they_are_dro
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_alarm_serves_all_and_is_gone_with_the_queue() {
+async fn one_timer_serves_all_and_is_gone_with_the_queue() {
     let queue = queue_with(64, "10/s");
     let mut calls = vec![];
     for _ in 0..30 {
