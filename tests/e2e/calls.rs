@@ -18,7 +18,7 @@ pub enum Server {
     Std,
     /// The one over HTTP, in a container of its own; legacy.
     Everything,
-    /// The same program inside each gateway, one process per session.
+    /// A copy of that program inside each gateway, one process per session.
     Own,
 }
 

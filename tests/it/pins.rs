@@ -12,7 +12,7 @@ pub const QUERY: &str = concat!(
     r#"{"name":"query","description":"Looks things up.","inputSchema":{"type":"object"}"#,
     r#","_meta":{"v":1}}"#
 );
-/// The same definition with other whitespace and order.
+/// `QUERY` with other whitespace and another order of its members.
 const QUERY_AGAIN: &str = concat!(
     r#"{"_meta":{"v":1}, "inputSchema": {"type": "object"}"#,
     r#", "description": "Looks things up.", "name": "query"}"#

@@ -142,7 +142,9 @@ impl QueueInner {
         let retry_timer = runtime.spawn(async move {
             loop {
                 sleep_until(at).await;
-                let Some(again) = this.upgrade().and_then(|this| this.on_retry_timer()) else { return };
+                let Some(again) = this.upgrade().and_then(|this| this.on_retry_timer()) else {
+                    return;
+                };
                 at = again;
             }
         });
