@@ -40,7 +40,7 @@ const CALLS_GRACE: Duration = Duration::from_millis(500);
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum ServePhase {
     Open,
     /// The input has ended; calls may finish until then.
     Finishing {
@@ -65,12 +65,12 @@ pub async fn run(
 ) -> io::Result<()> {
     let mut server = StdServer::new(max_concurrent);
     let mut lines = LineSplitter::new(LINE_LEN_MAX);
-    let mut phase = Phase::Open;
+    let mut phase = ServePhase::Open;
     let mut unflushed = false;
     loop {
         server.take_lines(&mut lines);
         unflushed |= !server.out.is_empty();
-        let is_open = matches!(phase, Phase::Open);
+        let is_open = matches!(phase, ServePhase::Open);
         if !is_open && !unflushed && server.is_idle() {
             return Ok(());
         }
@@ -87,7 +87,7 @@ pub async fn run(
                 Ok(0) => unflushed = false,
                 Ok(len) => {
                     server.written(len);
-                    if let Phase::Flushing { until } = &mut phase {
+                    if let ServePhase::Flushing { until } = &mut phase {
                         *until = Instant::now() + STALLED_MAX;
                     }
                 }
@@ -101,16 +101,16 @@ pub async fn run(
                 if has_ended(read) {
                     // The last line may lack its line break.
                     lines.space().extend_from_slice(b"\n");
-                    phase = Phase::Finishing { until: Instant::now() + CALLS_GRACE };
+                    phase = ServePhase::Finishing { until: Instant::now() + CALLS_GRACE };
                 }
             }
             () = expiry(phase) => {
-                if let Phase::Flushing { .. } = phase {
+                if let ServePhase::Flushing { .. } = phase {
                     let why = "the client has closed its side and leaves the answers unread";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 server.stop_calls();
-                phase = Phase::Flushing { until: Instant::now() + STALLED_MAX };
+                phase = ServePhase::Flushing { until: Instant::now() + STALLED_MAX };
             }
         }
     }
@@ -138,9 +138,11 @@ fn has_ended(read: io::Result<usize>) -> bool {
     }
 }
 
-async fn expiry(phase: Phase) {
+async fn expiry(phase: ServePhase) {
     match phase {
-        Phase::Open => std::future::pending().await,
-        Phase::Finishing { until } | Phase::Flushing { until } => sleep_until(until).await,
+        ServePhase::Open => std::future::pending().await,
+        ServePhase::Finishing { until } | ServePhase::Flushing { until } => {
+            sleep_until(until).await
+        }
     }
 }

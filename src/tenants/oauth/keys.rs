@@ -31,9 +31,9 @@ const RSA: &[Algorithm] = &[
 pub(super) struct Requirements(Validation);
 
 /// The keys that can sign tokens.
-pub(super) struct KeySet(Vec<Key>);
+pub(super) struct KeySet(Vec<VerificationKey>);
 
-struct Key {
+struct VerificationKey {
     id: Option<String>,
     key: DecodingKey,
     /// With the algorithms of this key only.
@@ -74,7 +74,7 @@ impl KeySet {
             return Err(KeySetError::TooMany(document.keys.len()));
         }
         let keys = document.keys.into_iter();
-        Ok(Self(keys.filter_map(|key| Key::parse(key, requirements)).collect()))
+        Ok(Self(keys.filter_map(|key| VerificationKey::parse(key, requirements)).collect()))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -88,8 +88,8 @@ impl KeySet {
         checked.map(|token| token.claims).map_err(|error| reason(&error))
     }
 
-    fn find(&self, header: &TokenHeader) -> Result<&Key, TokenError> {
-        let is_named = |key: &&Key| header.key_id.is_none() || key.id == header.key_id;
+    fn find(&self, header: &TokenHeader) -> Result<&VerificationKey, TokenError> {
+        let is_named = |key: &&VerificationKey| header.key_id.is_none() || key.id == header.key_id;
         let mut fitting = self.0.iter().filter(is_named).filter(|key| key.fits(header.algorithm));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => Ok(key),
@@ -102,7 +102,7 @@ impl KeySet {
     }
 }
 
-impl Key {
+impl VerificationKey {
     fn parse(json: &RawValue, requirements: &Requirements) -> Option<Self> {
         let jwk: Jwk = serde_json::from_str(json.get()).ok()?;
         let algorithms = algorithms(&jwk);
