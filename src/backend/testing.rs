@@ -17,15 +17,19 @@ use tokio::time::Instant;
 use super::changes::Changes;
 use super::changes::recipients::{Recipients, ServerRequest, SessionClient};
 use super::connection::request_ids::RequestIds;
-use super::connection::{Connection, ConnectionOptions};
+use super::connection::{CallPermits, Connection, ConnectionOptions};
+use super::instance::pool::Load;
+use super::queue::SlotPermit;
 use super::supervise::rollover::Stage;
 use super::{Backend, Environment, Ready, RunState};
-use crate::common::ids::ServerId;
+use crate::common::ids::{ServerId, TenantId};
 use crate::common::offload::Offload;
+use crate::common::policy::Policy;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
+use crate::tenants::limits::Limits;
 
 /// Longer than most tests write before they read.
 pub const PIPE_LEN: usize = 1 << 20;
@@ -110,6 +114,22 @@ pub(super) fn ready() -> (Arc<Ready>, Peer) {
     let dialect = Arc::new(Dialect::new(ProtocolVersion::LATEST_LEGACY));
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     (Arc::new(ready), peer)
+}
+
+impl CallPermits {
+    /// Adds permits of an unlimited tenant and of an instance of its own to a slot.
+    pub(crate) async fn for_test(slot: SlotPermit) -> Self {
+        let limits = Limits::new(&TenantId::gateway(), &Policy::default(), None);
+        let program = config::Transport::Stdio(config::Program::default());
+        let backend = backend(config::ServerConfig::new(program));
+        let (ready, _peer) = ready();
+        backend.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(1, false)));
+        Self {
+            instance: backend.instance_permit(None, Instant::now()).await.unwrap(),
+            tenant: Arc::new(limits.admit_tenant().await.unwrap()),
+            slot,
+        }
+    }
 }
 
 /// A client that has been idle since a given time.

@@ -28,13 +28,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{
-    Answer, CallIdentity, CloseReason, Completion, DeadlineExtension, Delivery, RequestError,
-    WriteState,
+use super::call::{
+    Answer, CallIdentity, CallPermits, CloseReason, Completion, DeadlineExtension, Delivery,
+    RequestError, WriteState,
 };
 use super::call_notifications::{CallNotification, NotificationListener};
-use super::call_permits::CallPermits;
-use super::overdue::{Claim, OverdueCalls, StuckEvidence};
+use super::liveness::{Claim, OverdueCalls, StuckEvidence};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
 

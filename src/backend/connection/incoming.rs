@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Connection;
-use super::answer::{Answer, Completion, RequestError};
+use super::call::{Answer, Completion, RequestError};
 use super::call_notifications::CallNotification;
 use crate::backend::changes::mailbox::List;
 use crate::backend::changes::recipients::ServerRequest;

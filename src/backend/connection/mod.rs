@@ -11,35 +11,31 @@
 //! its answers from being read. Neither ever waits for a caller. Over HTTP ([`super::http`]) every
 //! request has a task of its own.
 
-mod answer;
-mod call_handle;
+mod call;
 pub mod call_notifications;
-mod call_permits;
 mod in_flight;
 pub(crate) mod incoming;
 pub(crate) mod liveness;
-pub(crate) mod overdue;
 pub(crate) mod reader;
 pub mod request_ids;
-mod retirement;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::answer::WriteState;
-pub use self::answer::{Answer, CallIdentity, CloseReason, DeadlineExtension, RequestError};
-pub use self::call_handle::{CallHandle, NewCall};
-pub use self::call_permits::CallPermits;
-use self::in_flight::{InFlightCall, InFlightCalls};
+pub use self::call::{
+    Answer, CallHandle, CallIdentity, CallPermits, CloseReason, DeadlineExtension, NewCall,
+    RequestError,
+};
+use self::in_flight::InFlightCalls;
 use self::liveness::Liveness;
 use self::request_ids::IdSource;
-use self::retirement::Retirement;
 use super::changes::mailbox::Lists;
 use super::changes::recipients::{Recipients, SessionClient};
 use super::stdio::process::ExitReason;
@@ -90,7 +86,10 @@ pub struct Connection {
     /// Mirrors `closed` for every call's check, which would take a lock in the token.
     is_closed: AtomicBool,
     pub(super) liveness: Liveness,
-    retirement: Retirement,
+    /// The error of new calls, once the connection is retired.
+    retired: OnceLock<RequestError>,
+    wants_replacement: CancellationToken,
+    paused_until: watch::Sender<Option<Instant>>,
     pub(super) metrics: ServerMetrics,
     pub(super) offload: Offload,
 }
@@ -149,49 +148,14 @@ impl Connection {
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             liveness: Liveness::default(),
-            retirement: Retirement::default(),
+            retired: OnceLock::new(),
+            wants_replacement: CancellationToken::new(),
+            paused_until: watch::Sender::default(),
             metrics: options.metrics,
             offload: options.offload,
         });
         tokio::spawn(connection.clone().sweep());
         (connection, frames)
-    }
-
-    /// Registers a call and gives it an id. The call is in the table before its frame can be
-    /// queued, so no answer can come too early.
-    pub fn register(self: &Arc<Self>, call: NewCall) -> Result<CallHandle, RequestError> {
-        if let Some(error) = self.retired() {
-            return Err(error.clone());
-        }
-        let NewCall { tenant, call, deadline, deadline_extension, listener, permits } = call;
-        let identity = CallIdentity { tenant, call, generation: self.generation };
-        let id = self.ids.issue(&identity);
-        let (waiter, answer) = oneshot::channel();
-        let call = InFlightCall {
-            identity: identity.clone(),
-            deadline,
-            deadline_extension,
-            claim: None,
-            is_discarded: false,
-            waiter: Some(waiter),
-            listener,
-            permits,
-        };
-        self.in_flight.insert(id, call)?;
-        Ok(CallHandle::new(self.clone(), id, identity, deadline, answer))
-    }
-
-    /// Sends a request of the gateway itself. If it is abandoned, no cancellation is sent: a server
-    /// that has not answered its handshake must not get one.
-    pub async fn request(
-        self: &Arc<Self>,
-        deadline: Instant,
-        frame: impl FnOnce(u64) -> Frame,
-    ) -> Result<Answer, RequestError> {
-        let mut call = self.register(NewCall::gateway(deadline))?;
-        call.forget_on_drop();
-        call.send(frame(call.id()))?;
-        call.answer().await
     }
 
     /// Sends a frame that expects no answer. If too many wait already, the frame is dropped: a
@@ -226,6 +190,37 @@ impl Connection {
     pub async fn closed(&self) -> CloseReason {
         self.closed.cancelled().await;
         self.close_reason().unwrap_or(CloseReason::Stopped)
+    }
+
+    /// Refuses new calls from now on, and asks for a replacement. In-flight calls go on.
+    pub fn retire(&self, reason: impl Into<Cow<'static, str>>, detail: String) {
+        let _ = self.retired.set(RequestError::Unreached { reason: reason.into(), detail });
+        self.wants_replacement.cancel();
+    }
+
+    /// Returns a token that is cancelled when the connection should be replaced.
+    pub fn wants_replacement(&self) -> &CancellationToken {
+        &self.wants_replacement
+    }
+
+    /// Returns the error of new calls, once the connection is retired.
+    pub fn retired(&self) -> Option<&RequestError> {
+        self.retired.get()
+    }
+
+    /// Notes that the server wants no calls until then. A pause is never shortened.
+    pub fn pause(&self, until: Instant) {
+        self.paused_until.send_if_modified(|known| {
+            let is_later = *known < Some(until);
+            if is_later {
+                *known = Some(until);
+            }
+            is_later
+        });
+    }
+
+    pub fn paused_until(&self) -> watch::Receiver<Option<Instant>> {
+        self.paused_until.subscribe()
     }
 
     /// Returns whether headers repeat arguments ([`CallHandle::send_with`]).
@@ -279,19 +274,6 @@ impl Connection {
                 RequestError::Closed { reason, written: false }
             }
         })
-    }
-
-    /// Abandons a call; if it was written, tells the server to `cancel` it for this reason.
-    fn abandon(&self, id: u64, is_queued: bool, cancel: Option<&'static str>) -> WriteState {
-        let state = self.in_flight.abandon(id, is_queued, Instant::now() + self.grace);
-        if state == WriteState::Written {
-            if let Some(reason) = cancel {
-                self.metrics.cancelled.inc();
-                let _ = self.outgoing.try_send(Outgoing::Cancel { id, reason });
-            }
-            self.abandoned.notify_one();
-        }
-        state
     }
 
     /// Removes abandoned calls whose grace period has ended without an answer.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Connection;
-use super::answer::{CloseReason, RequestError};
+use super::call::{CloseReason, RequestError};
 use super::incoming::{ExpectedAnswers, MessageKind, complete, take_message};
 use crate::backend::stdio::process::{ExitReason, exited};
 use crate::protocol::jsonrpc::id_scan::LineKind;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
-use super::answer::CallIdentity;
+use super::call::CallIdentity;
 
 /// Half of the 52 bits of an id.
 const HALF_BITS: u32 = 26;

@@ -37,20 +37,14 @@ pub struct Greeting {
 /// Why a server could not be talked to.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    #[error("{}", describe(.0))]
-    Failed(RequestError),
+    #[error(transparent)]
+    Failed(#[from] RequestError),
     #[error("it refused `initialize`: {message} (code {code})")]
     Refused { code: i64, message: String },
     #[error("it speaks only protocol versions that are unknown here: {0}")]
     Version(String),
     #[error("its answer to `{0}` does not follow the protocol")]
     Malformed(&'static str),
-}
-
-impl From<RequestError> for HandshakeError {
-    fn from(failure: RequestError) -> Self {
-        Self::Failed(failure)
-    }
 }
 
 /// The answer to `server/discover`, read.
@@ -200,19 +194,5 @@ impl HandshakeError {
             Self::Failed(_) => false,
             Self::Refused { .. } | Self::Version(_) | Self::Malformed(_) => true,
         }
-    }
-}
-
-/// Describes why the gateway's own request failed, in words that callers may see.
-pub(crate) fn describe(failure: &RequestError) -> String {
-    match failure {
-        RequestError::Closed { reason, .. } => reason.to_string(),
-        RequestError::Expired { .. } => "it did not answer in time".to_owned(),
-        RequestError::TooLarge => "its answer is over the limit (`max_response`)".to_owned(),
-        RequestError::Busy => "it does not read its input".to_owned(),
-        RequestError::IdentityMismatch => "its answers cannot be trusted".to_owned(),
-        RequestError::Http { status, .. } => format!("it answered with the HTTP status {status}"),
-        RequestError::Unsendable(reason) => reason.clone(),
-        RequestError::Unreached { reason, .. } => reason.to_string(),
     }
 }

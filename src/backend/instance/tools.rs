@@ -9,7 +9,6 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::handshake::describe;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
@@ -114,8 +113,8 @@ pub struct ToolSet {
 /// Why tools could not be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    #[error("{}", describe(.0))]
-    Failed(RequestError),
+    #[error(transparent)]
+    Failed(#[from] RequestError),
     #[error("it answered `tools/list` with an error: {message} (code {code})")]
     Refused { code: i64, message: String },
     #[error("its answer to `tools/list` does not follow the protocol: {0}")]
@@ -154,11 +153,10 @@ impl ToolSet {
         let mut cursor: Option<String> = None;
         loop {
             let request = |id| dialect.tools_list(id, cursor.as_deref());
-            let page =
-                match connection.request(deadline, request).await.map_err(ListError::Failed)? {
-                    Answer::Result(page) => page,
-                    Answer::Error(error) => return Err(refused(&error)),
-                };
+            let page = match connection.request(deadline, request).await? {
+                Answer::Result(page) => page,
+                Answer::Error(error) => return Err(refused(&error)),
+            };
             pages.count(page.len()).map_err(ListError::Endless)?;
             (tools, cursor) =
                 tools.with_page(&connection.offload, page, server, checks_headers).await?;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::CHECK_EVERY;
 use crate::backend::Ready;
 use crate::backend::connection::RequestError;
-use crate::backend::connection::overdue::StuckEvidence;
+use crate::backend::connection::liveness::StuckEvidence;
 
 /// A server that has not read its input for this long never will.
 const BLOCKED_MAX: Duration = Duration::from_secs(10);

@@ -24,7 +24,6 @@ use self::restart_policy::{Failed, NextStart, RestartPolicy};
 use self::serving_run::{ServingRun, StopReason};
 use self::subscription_leader::keep_subscribed_to_one;
 use super::connection::CloseReason;
-use super::instance::handshake::describe;
 use super::instance::measured::adapt;
 use super::instance::pool::{LastFailure, Load};
 use super::instance::run::{Launch, Run};
@@ -233,7 +232,7 @@ impl InstanceSupervisor {
             reason = failing(&run.ready, grace, usual) => self.give_up(run, reason),
             () = run.ready.connection.wants_replacement().cancelled() => {
                 let retired = run.ready.connection.retired();
-                StopReason::Disconnected(retired.map_or(String::new(), describe))
+                StopReason::Disconnected(retired.map_or(String::new(), ToString::to_string))
             }
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
             () = adapt(backend, load) => StopReason::Stopped,

@@ -7,11 +7,11 @@ use tokio::time::timeout;
 use super::*;
 use crate::backend::changes::mailbox::{Change, Mailbox};
 use crate::backend::queue::{Queue, QueueError, SlotPermit};
-use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, Peer};
+use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, PIPE_LEN, Peer};
 use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::ProtocolVersion;
-use crate::protocol::mcp::requests::{CallMeta, Dialect};
+use crate::protocol::mcp::requests::{CallMeta, Dialect, discover};
 
 fn connect(pipe_len: usize) -> (Arc<Connection>, Peer) {
     testing::connect(pipe_len, Recipients::new(ServerId::parse("test").unwrap(), None))
@@ -351,4 +351,31 @@ async fn missed_changes_are_told_of_the_lists_that_the_server_announces() {
         let is_listed = timeout(Duration::ZERO, connection.tools_changed()).await.is_ok();
         assert_eq!(is_listed, has_tools);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retired_connection_completes_its_calls_and_takes_no_others() {
+    let (connection, mut peer) = connect(PIPE_LEN);
+    let call = call(&connection, "first", in_secs(5));
+    let request = peer.receive().await;
+    assert!(!connection.wants_replacement().is_cancelled());
+    connection.retire("it is gone", "first".to_owned());
+    connection.retire("it is gone", "second".to_owned());
+    assert!(connection.wants_replacement().is_cancelled() && !connection.is_closed());
+    let refused =
+        RequestError::Unreached { reason: "it is gone".into(), detail: "first".to_owned() };
+    assert_eq!(connection.request(in_secs(5), discover).await, Err(refused));
+    peer.answer(&request["id"], json!({})).await;
+    assert_eq!(call.await.unwrap(), result(&json!({})));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_pause_counts() {
+    let (connection, _peer) = connect(PIPE_LEN);
+    let paused_until = connection.paused_until();
+    assert_eq!(*paused_until.borrow(), None);
+    for seconds in [2, 5, 3] {
+        connection.pause(in_secs(seconds));
+    }
+    assert_eq!(*paused_until.borrow(), Some(in_secs(5)));
 }
