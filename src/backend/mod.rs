@@ -2,7 +2,7 @@
 //!
 //! From the outside in:
 //!
-//! - [`Backend`]: one server as calls see it, its [`state`], and its [`uses`]
+//! - [`Backend`]: one server as calls see it, and its [`state`]
 //! - [`queue`]: gives slots to tenants fairly
 //! - [`instance`]: one process or one connection with a `url`, and the pool of them
 //! - [`supervise`]: starts, watches, restarts and replaces instances
@@ -16,7 +16,6 @@ mod environment;
 mod http;
 pub mod instance;
 pub mod queue;
-pub mod retry_budget;
 mod state;
 pub mod stdio;
 pub mod supervise;
@@ -24,10 +23,10 @@ pub mod supervise;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod uses;
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -38,13 +37,10 @@ use tokio_util::sync::CancellationToken;
 use self::changes::Changes;
 use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
-use self::instance::measured::Measured;
-use self::instance::pool::{Down, InstancePermit, InstanceStatus, Load, Pool, ReadyInstance};
+use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
 use self::queue::Queue;
-use self::retry_budget::RetryBudget;
 pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::rollover::Stage;
-use self::uses::Uses;
 use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::config::{self, Secrets, Transport};
@@ -53,6 +49,12 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// A cancelled call keeps its slot for this long if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// A call earns a tenth of a retry.
+const PER_CALL: u32 = 1;
+const PER_RETRY: u32 = 10;
+/// The most that is saved up; a server starts with it.
+const SAVED_MAX: u32 = 10 * PER_RETRY;
 
 pub struct Backend {
     id: ServerId,
@@ -262,7 +264,7 @@ impl Backend {
 
     /// Returns its instances, as the operator sees them.
     pub fn instances(&self) -> Vec<InstanceStatus> {
-        self.pool.views()
+        self.pool.instances()
     }
 
     /// Returns since when it takes no calls, and why, if it should take them.
@@ -282,60 +284,53 @@ impl Backend {
             Transport::Http(_) => None,
         }
     }
+}
 
-    /// Changes the state of an instance; nothing else does.
-    fn set_instance_state(&self, number: usize, state: RunState, load: Option<&Arc<Load>>) {
-        let ready = match (&state, load) {
-            (RunState::Ready(ready), Some(load)) => {
-                let (ready, load) = (ready.clone(), load.clone());
-                Some(Arc::new(ReadyInstance { number, ready, load }))
-            }
-            _ => None,
-        };
-        let _changing = self.changing_state.lock();
-        let whole = self.pool.set_state(number, state, ready);
-        self.resize_queue();
-        if !matches!(whole, RunState::Idle | RunState::Starting) {
-            self.settled.store(true, Ordering::Release);
-        }
-        self.state.send_replace(whole);
-        self.forget_tool_metrics();
-        if self.is_active() {
-            self.update_up_metrics();
-        }
+/// A backend in use, until dropped.
+pub struct BackendRef(Arc<Backend>);
+
+impl From<Arc<Backend>> for BackendRef {
+    fn from(backend: Arc<Backend>) -> Self {
+        backend.uses.try_begin(u32::MAX);
+        Self(backend)
     }
+}
 
-    /// Shows how much of the server can be called. During a rollover the active backend shows it.
-    fn update_up_metrics(&self) {
-        let Some(metrics) = &self.up else { return };
-        let is_active = self.is_active();
-        let shown = |count: usize| if is_active { count as i64 } else { 0 };
-        let is_up = matches!(*self.state.borrow(), RunState::Ready(_));
-        metrics.up.set(shown(usize::from(is_up)));
-        metrics.slots.set(shown(self.pool.slots()));
-        metrics.instances.set(shown(self.pool.ready_len()));
-        let down = if is_up || !is_active { None } else { self.pool.down() };
-        metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
+impl Deref for BackendRef {
+    type Target = Arc<Backend>;
+
+    fn deref(&self) -> &Arc<Backend> {
+        &self.0
     }
+}
 
-    /// Removes the metrics of tools that a ready server no longer has.
-    fn forget_tool_metrics(&self) {
-        if let RunState::Ready(ready) = &*self.state.borrow() {
-            self.metrics.tools.forget_unless(|name| ready.tools.get(name).is_some());
-        }
+impl Drop for BackendRef {
+    fn drop(&mut self) {
+        self.0.uses.end();
     }
+}
 
-    /// Gives the queue as many slots as the ready instances have. Without any, the number stays:
-    /// whoever gets a slot then is told that the server is down.
-    fn resize_queue(&self) {
-        let slots = self.pool.slots();
-        if slots > 0 {
-            self.queue.set_slots(slots, self.pool.slots_left_free());
+/// Limits retries to one call in ten: a server that fails every call must not get twice as many.
+#[derive(Debug)]
+pub struct RetryBudget(AtomicU32);
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self(AtomicU32::new(SAVED_MAX))
+    }
+}
+
+impl RetryBudget {
+    pub fn note_call(&self) {
+        // Full nearly always: then nothing is written.
+        if self.0.load(Ordering::Relaxed) < SAVED_MAX {
+            self.0.fetch_add(PER_CALL, Ordering::Relaxed);
         }
     }
 
-    /// Measures a call from now on, if its instance is adaptive.
-    pub fn measure<'a>(&'a self, permit: &InstancePermit, tool: &str) -> Measured<'a> {
-        Measured::begin(self, &permit.instance().load, tool)
+    /// Whether a call may be retried. Spends the budget if so.
+    pub fn spend(&self) -> bool {
+        let less = |saved: u32| saved.checked_sub(PER_RETRY);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }

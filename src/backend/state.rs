@@ -1,12 +1,15 @@
-//! The state of a backend or an instance, and the parts of a ready one.
+//! The state of a backend or an instance, its changes, and the parts of a ready one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Backend;
 use super::changes::mailbox::Lists;
 use super::connection::Connection;
+use super::instance::pool::{Load, ReadyInstance};
 use super::instance::tools::ToolSet;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
@@ -94,12 +97,26 @@ impl RunState {
         }
     }
 
+    /// Returns the state of a backend with instances in these states: the best of them; of those
+    /// that wait for a restart, the one that is restarted first.
+    pub(super) fn best<'a>(states: impl Iterator<Item = &'a Self>) -> Self {
+        let best = states.min_by_key(|state| {
+            let wait = match state {
+                Self::Backoff { until, .. } | Self::Quarantined { until, .. } => Some(*until),
+                _ => None,
+            };
+            // A closed connection is about to become another state.
+            (state.rank(), !state.is_open(), wait)
+        });
+        best.cloned().unwrap_or(Self::Stopped)
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Ready(ready) if !ready.connection.is_closed())
     }
 
     /// Orders states from the best to the worst.
-    pub(super) fn rank(&self) -> u8 {
+    fn rank(&self) -> u8 {
         match self {
             Self::Ready(_) => 0,
             Self::Starting => 1,
@@ -142,6 +159,64 @@ impl Ready {
             dialect: self.dialect.clone(),
             about: self.about.clone(),
             tools,
+        }
+    }
+}
+
+impl Backend {
+    /// Changes the state of an instance; nothing else does.
+    pub(super) fn set_instance_state(
+        &self,
+        number: usize,
+        state: RunState,
+        load: Option<&Arc<Load>>,
+    ) {
+        let ready = match (&state, load) {
+            (RunState::Ready(ready), Some(load)) => {
+                let (ready, load) = (ready.clone(), load.clone());
+                Some(Arc::new(ReadyInstance { number, ready, load }))
+            }
+            _ => None,
+        };
+        let _changing = self.changing_state.lock();
+        let whole = self.pool.set_state(number, state, ready);
+        self.resize_queue();
+        if !matches!(whole, RunState::Idle | RunState::Starting) {
+            self.settled.store(true, Ordering::Release);
+        }
+        self.state.send_replace(whole);
+        self.forget_tool_metrics();
+        if self.is_active() {
+            self.update_up_metrics();
+        }
+    }
+
+    /// Shows how much of the server can be called. During a rollover the active backend shows it.
+    pub(super) fn update_up_metrics(&self) {
+        let Some(metrics) = &self.up else { return };
+        let is_active = self.is_active();
+        let shown = |count: usize| if is_active { count as i64 } else { 0 };
+        let is_up = matches!(*self.state.borrow(), RunState::Ready(_));
+        metrics.up.set(shown(usize::from(is_up)));
+        metrics.slots.set(shown(self.pool.slots()));
+        metrics.instances.set(shown(self.pool.ready_len()));
+        let down = if is_up || !is_active { None } else { self.pool.down() };
+        metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
+    }
+
+    /// Removes the metrics of tools that a ready server no longer has.
+    fn forget_tool_metrics(&self) {
+        if let RunState::Ready(ready) = &*self.state.borrow() {
+            self.metrics.tools.forget_unless(|name| ready.tools.get(name).is_some());
+        }
+    }
+
+    /// Gives the queue as many slots as the ready instances have. Without any, the number stays:
+    /// whoever gets a slot then is told that the server is down.
+    pub(super) fn resize_queue(&self) {
+        let slots = self.pool.slots();
+        if slots > 0 {
+            self.queue.set_slots(slots, self.pool.slots_left_free());
         }
     }
 }

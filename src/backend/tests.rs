@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
+use super::instance::pool::Load;
 use super::testing::{backend, ready, set_state};
 use super::*;
 use crate::common::ids::TenantId;
@@ -63,4 +64,15 @@ async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before(
         () = after_a_while => panic!("nobody has told it"),
     };
     assert_eq!((told, came.elapsed()), (down(), 3 * SECOND));
+}
+
+#[test]
+fn one_call_in_ten_may_be_tried_again() {
+    let budget = RetryBudget::default();
+    let spent = (0..1000).filter(|_| {
+        budget.note_call();
+        budget.spend()
+    });
+    // Those that were saved up, and a tenth of the calls.
+    assert!((105..=112).contains(&spent.count()));
 }

@@ -2,8 +2,6 @@
 
 pub mod adaptive;
 pub(crate) mod handshake;
-pub(crate) mod load;
-pub(crate) mod measured;
 pub mod pins;
 pub mod pool;
 pub(crate) mod redaction;

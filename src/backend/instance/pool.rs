@@ -1,19 +1,23 @@
 //! The instances of one backend: the state of each, which of them are ready, and how busy they are.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
-pub use super::load::Load;
-use super::status::Instance;
+use super::adaptive::{Adaptive, ConcurrencyLimit, Started};
 pub use super::status::{Down, InstanceStatus, LastFailure};
-use crate::backend::{Ready, RunState};
+use crate::backend::{Backend, Ready, RunState};
+
+const ADAPT_EVERY: Duration = Duration::from_secs(1);
 
 pub struct Pool {
-    instances: Mutex<Vec<Instance>>,
+    instances: Mutex<Vec<InstanceStatus>>,
     /// A snapshot, replaced as a whole.
     ready: ArcSwap<Vec<Arc<ReadyInstance>>>,
     /// Counts the choices among several instances.
@@ -27,6 +31,126 @@ pub struct ReadyInstance {
     pub number: usize,
     pub ready: Arc<Ready>,
     pub load: Arc<Load>,
+}
+
+/// How busy one run of an instance is.
+pub struct Load {
+    in_flight: Uses,
+    limit: AtomicU32,
+    /// The limit for now, which is lower in a probe.
+    limit_now: AtomicU32,
+    begun: AtomicU64,
+    /// The pool's count of choices when it was last chosen; 0 if never.
+    last_chosen: AtomicU64,
+    /// Finds out the limit (`adaptive = true`).
+    adaptive: Option<Adaptive>,
+}
+
+impl Load {
+    /// With `is_adaptive`, `limit` is the upper bound of what is found out.
+    pub fn new(limit: u32, is_adaptive: bool) -> Arc<Self> {
+        Arc::new(Self {
+            in_flight: Uses::default(),
+            limit: AtomicU32::new(limit),
+            limit_now: AtomicU32::new(limit),
+            begun: AtomicU64::new(0),
+            last_chosen: AtomicU64::new(0),
+            adaptive: is_adaptive.then(|| Adaptive::new(limit)),
+        })
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.count()
+    }
+
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    fn limit_now(&self) -> u32 {
+        self.limit_now.load(Ordering::Relaxed)
+    }
+
+    fn set_limit(&self, limit: ConcurrencyLimit) {
+        self.limit.store(limit.usual, Ordering::Relaxed);
+        self.limit_now.store(limit.now, Ordering::Relaxed);
+    }
+
+    /// Returns the calls that it ever had.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has no call.
+    pub(crate) async fn drained(&self) {
+        self.in_flight.drained().await;
+    }
+
+    /// Begins a call, unless there are as many as there may be.
+    fn try_begin(&self) -> bool {
+        let has_begun = self.in_flight.try_begin(self.limit());
+        if has_begun {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+        }
+        has_begun
+    }
+}
+
+/// Counts the uses of a backend or of an instance: neither ends under a call, nor counts as idle.
+pub(crate) struct Uses {
+    count: AtomicU32,
+    created: Instant,
+    /// Nanoseconds from `created` to the end of the last use.
+    last_end: AtomicU64,
+    none_left: Notify,
+}
+
+impl Default for Uses {
+    fn default() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            created: Instant::now(),
+            last_end: AtomicU64::new(0),
+            none_left: Notify::new(),
+        }
+    }
+}
+
+impl Uses {
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Counts one more, unless there are `limit` already.
+    pub(crate) fn try_begin(&self, limit: u32) -> bool {
+        let below = |count| (count < limit).then_some(count + 1);
+        self.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below).is_ok()
+    }
+
+    pub(crate) fn end(&self) {
+        // Before the count: whoever sees it at zero sees this time, too.
+        self.last_end.store(self.created.elapsed().as_nanos() as u64, Ordering::SeqCst);
+        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.none_left.notify_waiters();
+        }
+    }
+
+    /// Returns when the last use ended, or `None` while there is one.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let last_end = || Duration::from_nanos(self.last_end.load(Ordering::SeqCst));
+        (self.count() == 0).then(|| self.created + last_end())
+    }
+
+    /// Waits until the last use has ended: the one wait of every drain.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let none_left = self.none_left.notified();
+            if self.count() == 0 {
+                return;
+            }
+            none_left.await;
+        }
+    }
 }
 
 /// The tasks that wait for an instance with room for a call.
@@ -50,7 +174,7 @@ impl InstancePermit {
 
 impl Drop for InstancePermit {
     fn drop(&mut self) {
-        self.instance.load.end();
+        self.instance.load.in_flight.end();
         // Sequentially consistent with whoever begins to wait: it sees the room, or is seen here.
         if self.waiters.count.load(Ordering::SeqCst) > 0 {
             self.waiters.wake.notify_waiters();
@@ -60,7 +184,7 @@ impl Drop for InstancePermit {
 
 impl Pool {
     pub fn new(size: usize, initial: &RunState) -> Self {
-        let instance = || Instance::new(initial.clone());
+        let instance = || InstanceStatus::new(initial.clone());
         Self {
             instances: Mutex::new((0..size).map(|_| instance()).collect()),
             ready: ArcSwap::default(),
@@ -81,14 +205,15 @@ impl Pool {
             let cost = |it: &&Arc<ReadyInstance>| {
                 let (load, in_flight) = (&it.load, it.load.in_flight());
                 let is_enough = in_flight >= load.limit_now();
-                (Some(it.number) == avoid, is_enough, in_flight, load.last_chosen())
+                let last_chosen = load.last_chosen.load(Ordering::Relaxed);
+                (Some(it.number) == avoid, is_enough, in_flight, last_chosen)
             };
             let instance = ready.iter().filter(has_room).min_by_key(cost)?;
             // Another call may have taken the last room.
             if instance.load.try_begin() {
                 if ready.len() > 1 {
                     let choice = self.choices.fetch_add(1, Ordering::Relaxed) + 1;
-                    instance.load.set_last_chosen(choice);
+                    instance.load.last_chosen.store(choice, Ordering::Relaxed);
                 }
                 let (instance, waiters) = (instance.clone(), self.waiters.clone());
                 return Some(InstancePermit { instance, waiters });
@@ -143,7 +268,7 @@ impl Pool {
         instances[number].set_state(state, ready);
         let ready = instances.iter().filter_map(|it| it.ready.clone()).collect();
         self.ready.store(Arc::new(ready));
-        let whole = best(instances.iter().map(|it| &it.state));
+        let whole = RunState::best(instances.iter().map(|it| &it.state));
         drop(instances);
         self.wake();
         whole
@@ -155,7 +280,7 @@ impl Pool {
     }
 
     /// Changes what the operator sees of an instance.
-    pub(crate) fn update(&self, number: usize, change: impl FnOnce(&mut Instance)) {
+    pub(crate) fn update(&self, number: usize, change: impl FnOnce(&mut InstanceStatus)) {
         change(&mut self.instances.lock()[number]);
     }
 
@@ -169,8 +294,8 @@ impl Pool {
         instances.iter().filter_map(|it| it.down.as_ref()).max_by_key(|it| it.since).cloned()
     }
 
-    pub fn views(&self) -> Vec<InstanceStatus> {
-        self.instances.lock().iter().map(Instance::view).collect()
+    pub fn instances(&self) -> Vec<InstanceStatus> {
+        self.instances.lock().clone()
     }
 }
 
@@ -190,18 +315,59 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Returns the state of a backend with instances in these states: the best of them; of those that
-/// wait for a restart, the one that is restarted first.
-fn best<'a>(states: impl Iterator<Item = &'a RunState>) -> RunState {
-    let best = states.min_by_key(|state| {
-        let wait = match state {
-            RunState::Backoff { until, .. } | RunState::Quarantined { until, .. } => Some(*until),
-            _ => None,
-        };
-        // A closed connection is about to become another state.
-        (state.rank(), !state.is_open(), wait)
-    });
-    best.cloned().unwrap_or(RunState::Stopped)
+/// A call that is measured until dropped, if its instance is adaptive.
+pub struct Measured<'a> {
+    backend: &'a Backend,
+    begun: Option<(Arc<Load>, Started)>,
+    is_answered: bool,
+}
+
+impl Measured<'_> {
+    /// Ends the measurement with an answer.
+    pub fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        if let Some((load, started)) = self.begun.take()
+            && let Some(adaptive) = &load.adaptive
+            && let Some(limit) = adaptive.end(started, Instant::now(), self.is_answered)
+        {
+            self.backend.set_limit(&load, limit);
+        }
+    }
+}
+
+impl Backend {
+    /// Measures a call from now on, if its instance is adaptive.
+    pub fn measure<'a>(&'a self, permit: &InstancePermit, tool: &str) -> Measured<'a> {
+        let load = &permit.instance.load;
+        let begin = |it: &Adaptive| (load.clone(), it.begin(tool, Instant::now()));
+        Measured { backend: self, begun: load.adaptive.as_ref().map(begin), is_answered: false }
+    }
+
+    /// Checks the limit now and then, for there are times when no call ends. Never ends.
+    pub(crate) async fn adapt(&self, load: &Load) {
+        let Some(adaptive) = &load.adaptive else { return pending().await };
+        loop {
+            sleep(ADAPT_EVERY).await;
+            if let Some(limit) = adaptive.check(Instant::now()) {
+                self.set_limit(load, limit);
+            }
+        }
+    }
+
+    fn set_limit(&self, load: &Load, limit: ConcurrencyLimit) {
+        let _changing = self.changing_state.lock();
+        load.set_limit(limit);
+        self.resize_queue();
+        self.pool.wake();
+        if self.is_active() {
+            self.update_up_metrics();
+        }
+    }
 }
 
 #[cfg(test)]

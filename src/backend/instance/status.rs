@@ -8,15 +8,17 @@ use super::pool::ReadyInstance;
 use crate::backend::RunState;
 use crate::backend::stdio::stderr::StderrTail;
 
+/// One instance, as the operator sees it.
 #[derive(Clone)]
-pub(crate) struct Instance {
-    pub(crate) state: RunState,
-    since: Timestamp,
-    pub(crate) down: Option<Down>,
-    pub(crate) starts: u64,
-    pub(crate) ready: Option<Arc<ReadyInstance>>,
-    pub(crate) last_failure: Option<LastFailure>,
-    pub(crate) stderr: StderrTail,
+pub struct InstanceStatus {
+    pub state: RunState,
+    pub since: Timestamp,
+    pub down: Option<Down>,
+    pub starts: u64,
+    pub(super) ready: Option<Arc<ReadyInstance>>,
+    pub last_failure: Option<LastFailure>,
+    /// Standard error of its process, or of the last one.
+    pub stderr: StderrTail,
 }
 
 /// An instance, or a whole backend, that takes no calls although it did, or was to.
@@ -37,20 +39,7 @@ pub struct LastFailure {
     pub stderr: Arc<[String]>,
 }
 
-/// One instance, as the operator sees it.
-pub struct InstanceStatus {
-    pub state: RunState,
-    pub since: Timestamp,
-    pub down: Option<Down>,
-    pub starts: u64,
-    /// Calls in flight, and their limit.
-    pub in_flight: Option<(u32, u32)>,
-    pub last_failure: Option<LastFailure>,
-    /// Standard error of its process, or of the last one.
-    pub stderr: StderrTail,
-}
-
-impl Instance {
+impl InstanceStatus {
     pub(crate) fn new(state: RunState) -> Self {
         Self {
             state,
@@ -85,16 +74,8 @@ impl Instance {
         self.down = Some(Down { since, reason: Some(reason) });
     }
 
-    pub(crate) fn view(&self) -> InstanceStatus {
-        let load = self.ready.as_ref().map(|it| &it.load);
-        InstanceStatus {
-            state: self.state.clone(),
-            since: self.since,
-            down: self.down.clone(),
-            starts: self.starts,
-            in_flight: load.map(|load| (load.in_flight(), load.limit())),
-            last_failure: self.last_failure.clone(),
-            stderr: self.stderr.clone(),
-        }
+    /// Returns the calls in flight, and their limit.
+    pub fn in_flight(&self) -> Option<(u32, u32)> {
+        self.ready.as_ref().map(|it| (it.load.in_flight(), it.load.limit()))
     }
 }

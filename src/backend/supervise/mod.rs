@@ -24,7 +24,6 @@ use self::restart_policy::{Failed, NextStart, RestartPolicy};
 use self::serving_run::{ServingRun, StopReason};
 use self::subscription_leader::keep_subscribed_to_one;
 use super::connection::CloseReason;
-use super::instance::measured::adapt;
 use super::instance::pool::{LastFailure, Load};
 use super::instance::run::{Launch, Run};
 use super::instance::start_error::StartError;
@@ -235,7 +234,7 @@ impl InstanceSupervisor {
                 StopReason::Disconnected(retired.map_or(String::new(), ToString::to_string))
             }
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
-            () = adapt(backend, load) => StopReason::Stopped,
+            () = backend.adapt(load) => StopReason::Stopped,
             () = self.apply_pauses(&run.ready) => StopReason::Stopped,
             () = self.stop.cancelled() => StopReason::Stopped,
         }

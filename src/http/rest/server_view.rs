@@ -252,11 +252,12 @@ impl InstanceView {
             stderr: failure.stderr.to_vec(),
         });
         let state = StateView { since: Some(instance.since), ..StateView::of(&instance.state) };
+        let in_flight = instance.in_flight();
         Self {
             state: state.with_down(instance.down.clone()),
             starts: instance.starts,
-            in_flight: instance.in_flight.map(|(now, _)| now),
-            limit: instance.in_flight.map(|(_, limit)| limit),
+            in_flight: in_flight.map(|(now, _)| now),
+            limit: in_flight.map(|(_, limit)| limit),
             stderr: instance.stderr.lines(),
             last_failure,
         }

@@ -82,7 +82,7 @@ async fn longest_wait_beside(slow_calls: u32) -> Duration {
     };
     tokio::select! {
         () = quick => {}
-        () = adapt(&server.backend, &server.load) => {}
+        () = server.backend.adapt(&server.load) => {}
     }
     assert!(server.was_probed.load(Ordering::Relaxed), "nothing was to be found out");
     assert_eq!(server.load.limit(), MAX, "it runs all at once");
@@ -118,6 +118,6 @@ async fn a_serial_server_is_found_out_also_where_every_caller_is_a_tenant_of_its
     };
     tokio::select! {
         found = timeout(HOUR, found_out) => found.expect("it is taken for a concurrent one"),
-        () = adapt(&server.backend, &server.load) => {}
+        () = server.backend.adapt(&server.load) => {}
     }
 }

@@ -1,4 +1,7 @@
-//! The choice of an instance for a call.
+//! The choice of an instance for a call, and the count of uses.
+
+use futures_util::FutureExt;
+use tokio::time::advance;
 
 use super::*;
 use crate::backend::instance::adaptive::ConcurrencyLimit;
@@ -29,7 +32,7 @@ async fn an_instance_that_has_just_failed_a_call_does_not_get_it_again_if_there_
         // However busy the other is.
         assert!(loads[other].try_begin());
         assert_eq!(number(pool.try_acquire(Some(avoid)).as_ref()), Some(other));
-        loads[other].end();
+        loads[other].in_flight.end();
     }
     assert!(loads[1].try_begin() && loads[1].try_begin());
     assert_eq!(number(pool.try_acquire(Some(0)).as_ref()), Some(0), "the other has no room");
@@ -45,3 +48,22 @@ async fn an_instance_that_should_have_no_more_for_now_comes_last() {
     // One for each; then all that the other takes; then what the first takes at most.
     assert_eq!(numbers, [0, 1, 1, 1, 1, 0, 0, 0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn it_is_idle_since_its_last_use_ended() {
+    let (uses, second) = (Uses::default(), Duration::from_secs(1));
+    let began = Instant::now();
+    assert_eq!(uses.idle_since(), Some(began));
+    assert!(uses.try_begin(2) && uses.try_begin(2) && !uses.try_begin(2));
+    for left in [1, 0] {
+        assert_eq!((uses.idle_since(), uses.drained().now_or_never()), (None, None));
+        advance(second).await;
+        uses.end();
+        assert_eq!(uses.count(), left);
+    }
+    assert_eq!(uses.idle_since(), Some(began + 2 * second));
+    assert_eq!(uses.drained().now_or_never(), Some(()));
+}
+
+#[path = "measured.rs"]
+mod measured;
