@@ -12,26 +12,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use crate::backend::changes::mailbox::Lists;
+use crate::backend::About;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::requests;
-use crate::protocol::mcp::results::{
-    DiscoverResult, Implementation, InitializeResult, ServerCapabilities, UnsupportedVersion,
-};
+use crate::protocol::mcp::results::{DiscoverResult, InitializeResult, UnsupportedVersion};
 use crate::protocol::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION};
 
 /// A server that is silent for this long may be one that ignores unknown requests.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A server's description of itself.
+/// The version that a server speaks, and its description of itself.
 #[derive(Debug)]
 pub struct Greeting {
     pub version: ProtocolVersion,
-    pub info: Implementation,
-    pub capabilities: ServerCapabilities,
-    /// Tells a model how to use it.
-    pub instructions: Option<String>,
+    pub about: About,
 }
 
 /// Why a server could not be talked to.
@@ -126,13 +121,12 @@ pub(crate) fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
         Answer::Result(result) => match serde_json::from_slice::<DiscoverResult>(result) {
             Ok(discovered) => match discovered.version() {
                 Ok(version) if version.era() == Era::Modern => {
-                    let info = discovered.server_info();
-                    return Ok(Probe::Modern(Greeting {
-                        version,
-                        info,
+                    let about = About {
+                        info: discovered.server_info(),
                         capabilities: discovered.capabilities,
                         instructions: discovered.instructions,
-                    }));
+                    };
+                    return Ok(Probe::Modern(Greeting { version, about }));
                 }
                 other => other,
             },
@@ -173,15 +167,15 @@ pub(crate) fn open_legacy(
     let version = ProtocolVersion::parse(&result.protocol_version)
         .filter(|version| version.era() == Era::Legacy)
         .ok_or(HandshakeError::Version(result.protocol_version))?;
-    connection.set_version(version);
-    connection.set_announced_lists(Lists::of(&result.capabilities));
-    connection.notify(requests::initialized());
-    Ok(Greeting {
-        version,
+    let about = About {
         info: result.server_info,
         capabilities: result.capabilities,
         instructions: result.instructions,
-    })
+    };
+    connection.set_version(version);
+    connection.set_announced_lists(about.lists());
+    connection.notify(requests::initialized());
+    Ok(Greeting { version, about })
 }
 
 impl HandshakeError {

@@ -16,7 +16,7 @@ use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
 use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
-use crate::backend::{About, Environment, Ready, http};
+use crate::backend::{Environment, Ready, http};
 use crate::common::ids::ServerId;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
@@ -263,18 +263,13 @@ async fn prepare(
     is_pinned: bool,
 ) -> Result<Ready, ListError> {
     let dialect = Arc::new(Dialect::new(greeting.version));
-    let tools = match greeting.capabilities.tools {
+    let tools = match greeting.about.capabilities.tools {
         Some(_) => {
             ToolSet::list(&connection, &dialect, deadline, id, environment, is_pinned).await?
         }
         None => Arc::default(),
     };
-    let about = About {
-        info: greeting.info,
-        capabilities: greeting.capabilities,
-        instructions: greeting.instructions,
-    };
-    Ok(Ready { connection, dialect, about: Arc::new(about), tools })
+    Ok(Ready { connection, dialect, about: Arc::new(greeting.about), tools })
 }
 
 #[cfg(test)]
