@@ -31,7 +31,7 @@ fn connect() -> Arc<Connection> {
         max_in_flight: 64,
         line_len_max: 1024 * 1024,
         grace: TIMEOUT,
-        ids: Arc::new(RequestIds::new()),
+        ids: Arc::new(RequestIds::default()),
         recipients: Recipients::new(ServerId::parse("bench").expect("a name"), None),
         exit: None,
         metrics: Metrics::new().server("bench"),

@@ -65,7 +65,7 @@ fn requests(criterion: &mut Criterion) {
             });
         });
     }
-    let (ids, owner) = (RequestIds::new(), CallIdentity::gateway(1));
+    let (ids, owner) = (RequestIds::default(), CallIdentity::gateway(1));
     group.bench_function("issue an id", |bencher| bencher.iter(|| ids.issue(black_box(&owner))));
     let id = ids.issue(&owner);
     group.bench_function("recognise an id", |bencher| {

@@ -20,7 +20,7 @@ fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a name")
 }
 
-async fn acquire(queue: &Queue, tenant: &TenantId, deadline: Instant) -> SlotPermit {
+async fn acquire(queue: &Arc<Queue>, tenant: &TenantId, deadline: Instant) -> SlotPermit {
     queue.enqueue(tenant, 1, 100).acquire(ESTIMATE, deadline).await.expect("a slot")
 }
 
@@ -85,7 +85,7 @@ fn contended(criterion: &mut Criterion) {
 }
 
 async fn take_turns(tenants: usize, calls: u64) -> Duration {
-    let queue = Arc::new(Queue::new(1));
+    let queue = Queue::new(1);
     let deadline = Instant::now() + TIMEOUT;
     let mut tasks = tokio::task::JoinSet::new();
     let begin = Instant::now();

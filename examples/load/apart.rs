@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// in each other's way.
 pub fn queue_and_usage_us() -> Result<f64> {
     let threads = std::thread::available_parallelism()?.get();
-    let (queue, meter) = (Arc::new(Queue::new(SLOTS)), Arc::new(Meter::default()));
+    let (queue, meter) = (Queue::new(SLOTS), Arc::new(Meter::default()));
     let used = || usage::cpu_time(std::process::id()).context("no processor time can be read");
     let before = used()?;
     let running: Vec<_> = (0..threads)
@@ -41,7 +41,7 @@ pub fn queue_and_usage_us() -> Result<f64> {
     Ok((used()? - before).as_secs_f64() * 1e6 / f64::from(CALLS) / threads as f64)
 }
 
-fn calls(queue: &Queue, meter: &Meter) -> Result<()> {
+fn calls(queue: &Arc<Queue>, meter: &Meter) -> Result<()> {
     let (tenant, server) = (TenantId::parse("load")?, ServerId::parse("std")?);
     let once = Counts { calls: 1, bytes_in: 100, bytes_out: 100, ..Counts::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

@@ -52,14 +52,13 @@ pub struct Environment {
 impl Environment {
     /// Creates one with nothing pinned.
     pub fn new(own_program: PathBuf, max_response: usize, metrics: Metrics) -> Self {
-        let ids: fn() -> Arc<dyn IdSource> = || Arc::new(RequestIds::new());
         let processors = available_parallelism().map_or(1, NonZero::get);
         let starts = Semaphore::new((processors / 2).clamp(*STARTS.start(), *STARTS.end()));
         Self {
             own_program,
             max_response,
             cancel_grace: CANCEL_GRACE,
-            ids,
+            ids: || Arc::new(RequestIds::default()),
             budget: Budget::default(),
             starts: Arc::new(starts),
             gates: Arc::default(),

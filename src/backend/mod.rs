@@ -62,7 +62,7 @@ pub struct Backend {
     environment: Environment,
     /// The secrets of the backend's tenant, if it has one.
     secrets: Arc<Secrets>,
-    queue: Queue,
+    queue: Arc<Queue>,
     pool: Pool,
     /// The best state of all instances.
     state: watch::Sender<RunState>,
@@ -227,7 +227,7 @@ impl Backend {
         &self.recipients.changes
     }
 
-    pub fn queue(&self) -> &Queue {
+    pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
 

@@ -37,6 +37,7 @@ pub enum RunState {
 }
 
 /// The parts of a ready server that a call needs.
+#[derive(Clone)]
 pub struct Ready {
     pub connection: Arc<Connection>,
     pub dialect: Arc<Dialect>,
@@ -128,11 +129,6 @@ impl RunState {
         }
     }
 
-    /// Whether it is the same state, whatever its fields.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-
     /// Returns the name that operators and callers see.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -154,12 +150,7 @@ impl Ready {
     }
 
     pub(super) fn with_tools(&self, tools: Arc<ToolSet>) -> Self {
-        Self {
-            connection: self.connection.clone(),
-            dialect: self.dialect.clone(),
-            about: self.about.clone(),
-            tools,
-        }
+        Self { tools, ..self.clone() }
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn options() -> ConnectionOptions {
         max_in_flight: 64,
         line_len_max: LINE_LEN_MAX,
         grace: GRACE,
-        ids: Arc::new(RequestIds::new()),
+        ids: Arc::new(RequestIds::default()),
         recipients: Recipients::new(ServerId::parse("test").unwrap(), None),
         exit: None,
         metrics: Metrics::new().server("test"),

@@ -19,7 +19,8 @@ pub struct Liveness {
     write_blocked: AtomicU64,
     /// The number of the last call of that write.
     write_number: AtomicU64,
-    overdue: Notify,
+    /// Notified when a call is overdue.
+    pub(crate) overdue: Notify,
 }
 
 impl Default for Liveness {
@@ -49,17 +50,6 @@ impl Liveness {
 
     pub(crate) fn note_write_done(&self) {
         self.write_blocked.store(0, Ordering::Relaxed);
-    }
-
-    /// Notes that a call is overdue.
-    pub(crate) fn note_overdue(&self) {
-        self.overdue.notify_one();
-    }
-
-    /// Waits until a call is overdue. An earlier overdue call ends the wait at once, if nobody
-    /// waited then.
-    pub(crate) async fn overdue(&self) {
-        self.overdue.notified().await;
     }
 
     /// Returns how long the server has been silent.

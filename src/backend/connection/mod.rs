@@ -281,7 +281,7 @@ impl Connection {
         loop {
             let (is_overdue, next) = self.in_flight.expire(Instant::now());
             if is_overdue {
-                self.liveness.note_overdue();
+                self.liveness.overdue.notify_one();
             }
             let wait = async {
                 match next {

@@ -37,11 +37,6 @@ pub struct RequestIds {
 }
 
 impl RequestIds {
-    /// Makes a source with a random key.
-    pub fn new() -> Self {
-        Self { issued: AtomicU64::new(0), keys: (rand::random(), rand::random()) }
-    }
-
     /// Applies a Feistel network: each round can be undone, whatever `mix` is.
     fn permute(&self, count: u64) -> u64 {
         let (mut left, mut right) = (count >> HALF_BITS & HALF_MASK, count & HALF_MASK);
@@ -67,8 +62,9 @@ impl RequestIds {
 }
 
 impl Default for RequestIds {
+    /// Makes a source with a random key.
     fn default() -> Self {
-        Self::new()
+        Self { issued: AtomicU64::new(0), keys: rand::random() }
     }
 }
 
@@ -90,7 +86,7 @@ mod tests {
 
     #[test]
     fn ids_never_repeat_and_fit_in_53_bits() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::default();
         let identity = CallIdentity::gateway(1);
         let seen: HashSet<u64> = (0..100_000).map(|_| ids.issue(&identity)).collect();
         assert_eq!(seen.len(), 100_000);
@@ -99,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_issued_ids_are_known() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::default();
         let identity = CallIdentity::gateway(1);
         let issued: Vec<u64> = (0..1000).map(|_| ids.issue(&identity)).collect();
         assert!(issued.iter().all(|id| ids.was_issued(*id)));
@@ -111,7 +107,7 @@ mod tests {
     #[test]
     fn two_connections_do_not_share_ids() {
         let identity = CallIdentity::gateway(1);
-        let (one, other) = (RequestIds::new(), RequestIds::new());
+        let (one, other) = (RequestIds::default(), RequestIds::default());
         assert_ne!(
             (0..4).map(|_| one.issue(&identity)).collect::<Vec<_>>(),
             (0..4).map(|_| other.issue(&identity)).collect::<Vec<_>>()
@@ -121,7 +117,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_permutation_can_be_undone(count in 0..1_u64 << 52) {
-            let ids = RequestIds::new();
+            let ids = RequestIds::default();
             prop_assert_eq!(ids.invert(ids.permute(count)), count);
         }
     }

@@ -81,9 +81,6 @@ impl Pins {
     }
 
     fn get_or_add(&self, server: &ServerId) -> Arc<Pinned> {
-        if let Some(pinned) = self.get(server) {
-            return pinned;
-        }
         let new = || Pinned {
             held: self.metrics.held_tools(server.as_str()),
             tools: Mutex::default(),

@@ -94,21 +94,8 @@ impl Run {
         let (endpoint, connection) =
             Endpoint::open(&server.transport, secrets, environment, options, stderr, deadline)
                 .await?;
-        let prepare = async {
-            let greeting = endpoint.greet(&connection, server, deadline).await?;
-            let (deadline, setting) = match endpoint {
-                Endpoint::Process(_) => (deadline, "start_timeout"),
-                Endpoint::Http(_) => (Instant::now() + server.timeout, "timeout"),
-            };
-            let connection = connection.clone();
-            let ready = prepare(id, connection, greeting, deadline, environment, server.pin).await;
-            ready.map_err(|error| match error {
-                ListError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
-                other => other.into(),
-            })
-        };
         let prepared = tokio::select! {
-            prepared = prepare => prepared,
+            prepared = prepare(id, server, environment, &connection, deadline) => prepared,
             () = stop.cancelled() => Err(StartError::stopped()),
         };
         match prepared {
@@ -205,24 +192,6 @@ impl Endpoint {
         }
     }
 
-    async fn greet(
-        &self,
-        connection: &Arc<Connection>,
-        server: &config::ServerConfig,
-        deadline: Instant,
-    ) -> Result<Greeting, StartError> {
-        let (greeting, setting) = match &server.transport {
-            config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
-            config::Transport::Http(upstream) => {
-                (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
-            }
-        };
-        greeting.map_err(|error| match error {
-            HandshakeError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
-            other => other.into(),
-        })
-    }
-
     /// Waits until the process has ended; says how.
     async fn exited(&self) -> ExitReason {
         match self {
@@ -254,22 +223,39 @@ impl Endpoint {
     }
 }
 
+/// Greets a server and lists its tools. The handshake of a process, and its tools, must be there by
+/// `deadline`.
 async fn prepare(
     id: &ServerId,
-    connection: Arc<Connection>,
-    greeting: Greeting,
-    deadline: Instant,
+    server: &config::ServerConfig,
     environment: &Environment,
-    is_pinned: bool,
-) -> Result<Ready, ListError> {
-    let dialect = Arc::new(Dialect::new(greeting.version));
-    let tools = match greeting.about.capabilities.tools {
-        Some(_) => {
-            ToolSet::list(&connection, &dialect, deadline, id, environment, is_pinned).await?
+    connection: &Arc<Connection>,
+    deadline: Instant,
+) -> Result<Ready, StartError> {
+    let (greeting, setting) = match &server.transport {
+        config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
+        config::Transport::Http(upstream) => {
+            (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
         }
-        None => Arc::default(),
     };
-    Ok(Ready { connection, dialect, about: Arc::new(greeting.about), tools })
+    let Greeting { version, about } = greeting.map_err(|error| match error {
+        HandshakeError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
+        other => other.into(),
+    })?;
+    let (deadline, setting) = match server.transport {
+        config::Transport::Stdio(_) => (deadline, "start_timeout"),
+        config::Transport::Http(_) => (Instant::now() + server.timeout, "timeout"),
+    };
+    let dialect = Arc::new(Dialect::new(version));
+    let tools = match about.capabilities.tools {
+        Some(_) => ToolSet::list(connection, &dialect, deadline, id, environment, server.pin).await,
+        None => Ok(Arc::default()),
+    };
+    let tools = tools.map_err(|error| match error {
+        ListError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
+        other => other.into(),
+    })?;
+    Ok(Ready { connection: connection.clone(), dialect, about: Arc::new(about), tools })
 }
 
 #[cfg(test)]

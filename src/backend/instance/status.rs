@@ -1,5 +1,6 @@
 //! One instance of a backend, whether it runs or not: its state, since when, and what went wrong.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -54,7 +55,7 @@ impl InstanceStatus {
 
     pub(crate) fn set_state(&mut self, state: RunState, ready: Option<Arc<ReadyInstance>>) {
         let now = Timestamp::now();
-        if !self.state.is_like(&state) {
+        if discriminant(&self.state) != discriminant(&state) {
             self.since = now;
         }
         match (&self.state, &state) {

@@ -240,26 +240,15 @@ impl ToolSet {
     ) -> Result<(Self, Option<String>), ListError> {
         let (server, len) = (server.clone(), page.len());
         let add_page = move || {
-            let cursor = self.add_page(&page, &server, checks_headers)?;
-            Ok((self, cursor))
+            self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(&page)));
+            let page: ToolsPage = serde_json::from_slice(&page)
+                .map_err(|error| ListError::Malformed(error.to_string()))?;
+            for definition in page.tools {
+                self.add(definition, &server, checks_headers)?;
+            }
+            Ok((self, page.next_cursor))
         };
         offload.run_if_long(len, add_page).await
-    }
-
-    /// Adds a page. Returns the cursor of the next one.
-    fn add_page(
-        &mut self,
-        page: &Bytes,
-        server: &ServerId,
-        checks_headers: bool,
-    ) -> Result<Option<String>, ListError> {
-        self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(page)));
-        let page: ToolsPage = serde_json::from_slice(page)
-            .map_err(|error| ListError::Malformed(error.to_string()))?;
-        for definition in page.tools {
-            self.add(definition, server, checks_headers)?;
-        }
-        Ok(page.next_cursor)
     }
 
     fn add(

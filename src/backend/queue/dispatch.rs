@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::fair_shares::Share;
 use super::round_robin::{Eligible, RoundRobin};
 use super::slots::SlotKind;
-use super::{Grant, QueueInner};
+use super::{Grant, Queue};
 
 /// The most that a call is charged for having passed the gate.
 const GATE_CHARGE_MAX: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ pub(super) struct Backlog {
     retry_timer: Option<AbortOnDropHandle<()>>,
 }
 
-impl QueueInner {
+impl Queue {
     /// Changes the waiting calls, then gives free slots to those that may have them.
     pub(super) fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut RoundRobin) -> T) -> T {
         let mut backlog = self.backlog.lock();
@@ -39,7 +39,8 @@ impl QueueInner {
         result
     }
 
-    pub(super) fn pause_until(self: &Arc<Self>, until: Instant) {
+    /// Gives out no slots until then. A pause is never shortened.
+    pub fn pause_until(self: &Arc<Self>, until: Instant) {
         let mut backlog = self.backlog.lock();
         backlog.paused_until = backlog.paused_until.max(Some(until));
         self.slots.pause();

@@ -10,9 +10,8 @@
 //! ```
 //!
 //! - `slots`: the slots of the backend, counted in one atomic. Their number follows the instances.
-//! - `round_robin`: the waiting calls, and which tenant is next.
+//! - `round_robin`: the waiting calls, which tenant is next, and whom to evict if too many wait.
 //! - `dispatch`: gives free slots to waiting calls.
-//! - `capacity`: bounds the waiting calls, and evicts some when there are too many.
 //! - `fair_shares`: the slots and the time that each tenant uses.
 //! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
 //!   so do calls during a pause.
@@ -24,7 +23,6 @@
 //! The time that a tenant uses is charged only while somebody waits: what nobody else wants is
 //! free.
 
-mod capacity;
 mod dispatch;
 mod fair_shares;
 mod rate_gate;
@@ -43,19 +41,15 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-pub use self::capacity::{WAITING_BYTES_MAX, WAITING_MAX};
 use self::dispatch::Backlog;
 use self::fair_shares::{FairShares, Share};
 pub use self::rate_gate::RateGate;
+pub use self::round_robin::{WAITING_BYTES_MAX, WAITING_MAX};
 pub use self::slots::reserved_of;
 use self::slots::{SlotKind, Slots};
 use crate::common::ids::TenantId;
 
 pub struct Queue {
-    inner: Arc<QueueInner>,
-}
-
-struct QueueInner {
     slots: Slots,
     /// Several queues may share one gate.
     gate: Option<Arc<RateGate>>,
@@ -70,7 +64,7 @@ struct QueueInner {
 
 /// One slot of the backend, until dropped.
 pub struct SlotPermit {
-    inner: Arc<QueueInner>,
+    queue: Arc<Queue>,
     share: Arc<Share>,
     grant: Grant,
 }
@@ -84,7 +78,7 @@ struct Grant {
     charged: Duration,
     /// The least time that the tenant is charged in the end.
     min_charge: Duration,
-    /// [`QueueInner::contended`] when the slot was given.
+    /// [`Queue::contended`] when the slot was given.
     contended: u64,
 }
 
@@ -98,47 +92,45 @@ pub enum QueueError {
 }
 
 impl Queue {
-    pub fn new(slots: usize) -> Self {
+    pub fn new(slots: usize) -> Arc<Self> {
         Self::with_gate(slots, None)
     }
 
     /// Makes a queue whose calls also have to pass a rate gate.
-    pub fn with_gate(slots: usize, gate: Option<Arc<RateGate>>) -> Self {
-        let inner = QueueInner {
+    pub fn with_gate(slots: usize, gate: Option<Arc<RateGate>>) -> Arc<Self> {
+        Arc::new(Self {
             slots: Slots::new(slots),
             gate,
             shares: FairShares::default(),
             backlog: Mutex::default(),
             contended: AtomicU64::new(0),
             runtime: OnceLock::new(),
-        };
-        Self { inner: Arc::new(inner) }
+        })
     }
 
     /// Changes the number of slots. Waiting calls get new slots at once; slots that are taken and
     /// too many disappear when they come back. `left_free` of the slots are not given out for now.
     /// Tenants that hold none may still use the whole reserve: they need not wait for others'
     /// calls.
-    pub fn set_slots(&self, slots: usize, left_free: usize) {
-        self.inner.update(|_| self.inner.slots.resize(slots, left_free));
-    }
-
-    /// Gives out no slots until then. A pause is never shortened.
-    pub fn pause_until(&self, until: Instant) {
-        self.inner.pause_until(until);
+    pub fn set_slots(self: &Arc<Self>, slots: usize, left_free: usize) {
+        self.update(|_| self.slots.resize(slots, left_free));
     }
 
     /// Makes the entry of a call with so many bytes. When slots are scarce, tenants get them in
     /// proportion to their weights.
-    pub fn enqueue(&self, tenant: &TenantId, weight: u32, bytes: usize) -> QueueEntry<'_> {
-        let inner = &self.inner;
-        QueueEntry { inner, share: inner.shares.of(tenant), weight: weight.max(1), bytes }
+    pub fn enqueue(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        weight: u32,
+        bytes: usize,
+    ) -> QueueEntry<'_> {
+        QueueEntry { queue: self, share: self.shares.of(tenant), weight: weight.max(1), bytes }
     }
 }
 
 /// A call that has no slot yet.
 pub struct QueueEntry<'a> {
-    inner: &'a Arc<QueueInner>,
+    queue: &'a Arc<Queue>,
     share: Arc<Share>,
     weight: u32,
     bytes: usize,
@@ -166,51 +158,51 @@ impl<'a> QueueEntry<'a> {
         estimate: Duration,
         deadline: Instant,
     ) -> Result<SlotPermit, QueueError> {
-        let was_idle = self.inner.shares.note_request(&self.share);
+        let was_idle = self.queue.shares.note_request(&self.share);
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);
         }
         let mut waiting = self.wait(Some(estimate), was_idle)?;
         loop {
             // The reserve is given up when only one tenant is left, which is no event of its own.
-            let recheck = self.inner.shares.recheck_at();
+            let recheck = self.queue.shares.recheck_at();
             match timeout_at(deadline.min(recheck), &mut waiting.grant).await {
                 Ok(Ok(grant)) => return Ok(waiting.permit(grant)),
                 Ok(Err(_)) => return Err(QueueError::Full),
                 Err(_) if deadline <= Instant::now() => return Err(QueueError::Expired),
-                Err(_) => self.inner.update(|_| {}),
+                Err(_) => self.queue.update(|_| {}),
             }
         }
     }
 
     /// Takes a slot without a lock, if nobody waits and the tenant may have one.
     fn try_acquire(&mut self) -> Option<SlotPermit> {
-        let inner = self.inner;
-        if inner.slots.has_waiting() {
+        let queue = self.queue;
+        if queue.slots.has_waiting() {
             return None;
         }
         // Counted first: of two calls of a tenant that holds none, only one may use the reserve.
         let held = loop {
             match self.share.add_slot() {
                 Some(held) => break held,
-                None => self.share = inner.shares.add(&self.share.tenant),
+                None => self.share = queue.shares.add(&self.share.tenant),
             }
         };
-        let others_active = || inner.shares.others_active(&self.share);
-        let Some(slot) = inner.slots.try_take(held, others_active) else {
+        let others_active = || queue.shares.others_active(&self.share);
+        let Some(slot) = queue.slots.try_take(held, others_active) else {
             self.share.remove_slot();
             return None;
         };
-        if inner.gate.as_ref().is_some_and(|gate| gate.try_pass().is_err()) {
+        if queue.gate.as_ref().is_some_and(|gate| gate.try_pass().is_err()) {
             // The call waits now. That also serves calls that came meanwhile and found no slot.
             self.share.remove_slot();
-            inner.slots.release(slot);
+            queue.slots.release(slot);
             return None;
         }
-        let contended = inner.contended.load(Ordering::Relaxed);
+        let contended = queue.contended.load(Ordering::Relaxed);
         let (weight, charged, min_charge) = (self.weight, Duration::ZERO, Duration::ZERO);
         let grant = Grant { slot, weight, charged, min_charge, contended };
-        Some(SlotPermit { inner: inner.clone(), share: self.share.clone(), grant })
+        Some(SlotPermit { queue: queue.clone(), share: self.share.clone(), grant })
     }
 
     /// Adds the call to the backlog. Without an estimate it does not want a slot yet.
@@ -219,12 +211,12 @@ impl<'a> QueueEntry<'a> {
         estimate: Option<Duration>,
         was_idle: bool,
     ) -> Result<WaitGuard<'a>, QueueError> {
-        let inner = self.inner;
-        inner.runtime.get_or_init(Handle::current);
+        let queue = self.queue;
+        queue.runtime.get_or_init(Handle::current);
         loop {
             let (sender, grant) = oneshot::channel();
             let share = &self.share;
-            let key = inner.update(|round_robin| {
+            let key = queue.update(|round_robin| {
                 if was_idle {
                     round_robin.reset_account(share);
                 }
@@ -233,21 +225,21 @@ impl<'a> QueueEntry<'a> {
                     round_robin.reposition(share.number);
                     return Err(QueueError::Full);
                 };
-                inner.slots.remove_waiting(evicted);
+                queue.slots.remove_waiting(evicted);
                 if estimate.is_some() {
                     // Before the tenant's slots are counted: a slot released after that finds the
                     // call waiting.
-                    inner.slots.add_waiting();
+                    queue.slots.add_waiting();
                 }
                 let key = round_robin.push(self, estimate, sender);
                 if key.is_none() && estimate.is_some() {
-                    inner.slots.remove_waiting(1);
+                    queue.slots.remove_waiting(1);
                 }
                 Ok(key)
             })?;
             match key {
-                Some(key) => return Ok(WaitGuard { inner, share: share.clone(), key, grant }),
-                None => self.share = inner.shares.add(&self.share.tenant),
+                Some(key) => return Ok(WaitGuard { queue, share: share.clone(), key, grant }),
+                None => self.share = queue.shares.add(&self.share.tenant),
             }
         }
     }
@@ -255,7 +247,7 @@ impl<'a> QueueEntry<'a> {
 
 /// A call in the backlog. Dropping it takes the call out.
 struct WaitGuard<'a> {
-    inner: &'a Arc<QueueInner>,
+    queue: &'a Arc<Queue>,
     share: Arc<Share>,
     key: u64,
     grant: oneshot::Receiver<Grant>,
@@ -263,7 +255,7 @@ struct WaitGuard<'a> {
 
 impl WaitGuard<'_> {
     fn permit(&self, grant: Grant) -> SlotPermit {
-        SlotPermit { inner: self.inner.clone(), share: self.share.clone(), grant }
+        SlotPermit { queue: self.queue.clone(), share: self.share.clone(), grant }
     }
 }
 
@@ -273,10 +265,10 @@ impl Drop for WaitGuard<'_> {
             // It has got its slot, or was evicted.
             return;
         }
-        let was_waiting = self.inner.update(|round_robin| {
+        let was_waiting = self.queue.update(|round_robin| {
             let wanted_slot = round_robin.remove(self.share.number, self.key);
             if wanted_slot == Some(true) {
-                self.inner.slots.remove_waiting(1);
+                self.queue.slots.remove_waiting(1);
             }
             wanted_slot.is_some()
         });
@@ -291,11 +283,11 @@ impl Drop for SlotPermit {
     fn drop(&mut self) {
         let Grant { slot, charged, contended, .. } = self.grant;
         self.share.remove_slot();
-        let has_waiting = self.inner.slots.release(slot);
+        let has_waiting = self.queue.slots.release(slot);
         let is_charged =
-            charged.is_zero() && contended == self.inner.contended.load(Ordering::Relaxed);
+            charged.is_zero() && contended == self.queue.contended.load(Ordering::Relaxed);
         if has_waiting || !is_charged {
-            self.inner.charge(&self.share, self.grant);
+            self.queue.charge(&self.share, self.grant);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The waiting calls, and which tenant is next. Plain data: no clock, no lock.
+//! The waiting calls: which tenant is next, and which call is evicted when there are too many. Plain
+//! data: no clock, no lock.
 //!
 //! Tenants are served by deficit round robin, measured in time of a slot. In each round a tenant
 //! may use one quantum per unit of its weight. A call is charged its estimate when it gets a slot,
@@ -9,6 +10,10 @@
 //! per unit of its weight; its round is the account divided by the quantum. The tenant in the
 //! earliest round is next, so one that has used more than its part waits until the others have
 //! caught up.
+//!
+//! The bounds on waiting calls are for all tenants together. The tenant with most is evicted in
+//! favour of tenants with less, so a quiet tenant is never refused because another one fills the
+//! queue.
 
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map};
 use std::sync::Arc;
@@ -19,6 +24,11 @@ use tokio::sync::oneshot;
 
 use super::fair_shares::Share;
 use super::{Grant, QueueEntry};
+
+/// Calls that may wait for one backend. With more, waiting would only make the answers later.
+pub const WAITING_MAX: usize = 4096;
+/// Bytes of arguments that may wait for one backend.
+pub const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The time that a tenant of weight 1 may use in one round. Short compared with most calls, so that
 /// rounds are fair.
@@ -54,13 +64,13 @@ pub(super) struct TenantQueue {
     /// The calls that want a slot, oldest first.
     pub(super) calls: VecDeque<QueuedCall>,
     /// The calls that wait for something else before they want a slot, oldest first.
-    pub(super) early: VecDeque<QueuedCall>,
-    pub(super) bytes: usize,
+    early: VecDeque<QueuedCall>,
+    bytes: usize,
 }
 
 pub(super) struct QueuedCall {
-    pub(super) key: u64,
-    pub(super) bytes: usize,
+    key: u64,
+    bytes: usize,
     estimate: Duration,
     sender: oneshot::Sender<Grant>,
 }
@@ -89,6 +99,51 @@ pub(super) enum Eligible {
 }
 
 impl RoundRobin {
+    /// Makes room for one more call of a tenant, with so many bytes, by evicting the newest calls
+    /// of the tenants that have most. Returns how many of the evicted calls wanted a slot. Evicts
+    /// none and returns `None` if that would not make enough room.
+    pub(super) fn ensure_capacity(&mut self, number: u32, bytes: usize) -> Option<u64> {
+        let (calls_then, bytes_then) = match self.tenants.get(&number) {
+            Some(queue) => (queue.len() + 1, queue.bytes + bytes),
+            None => (1, bytes),
+        };
+        let is_over = |this: &Self| this.bytes + bytes > WAITING_BYTES_MAX;
+        if is_over(self) {
+            let missing = self.bytes + bytes - WAITING_BYTES_MAX;
+            let queues = self.tenants.values();
+            let surplus: usize = queues.map(|queue| queue.bytes.saturating_sub(bytes_then)).sum();
+            if surplus < missing {
+                return None;
+            }
+        } else if self.calls >= WAITING_MAX {
+            let most = self.tenants.values().map(TenantQueue::len).max().unwrap_or(0);
+            if most <= calls_then {
+                return None;
+            }
+        }
+        let mut evicted = 0;
+        while is_over(self) {
+            evicted += u64::from(self.evict_one(|queue| queue.bytes));
+        }
+        if self.calls >= WAITING_MAX {
+            evicted += u64::from(self.evict_one(TenantQueue::len));
+        }
+        Some(evicted)
+    }
+
+    /// Evicts the newest call of the tenant that has most; returns whether it wanted a slot.
+    fn evict_one(&mut self, measure: impl Fn(&TenantQueue) -> usize) -> bool {
+        let most = self.tenants.iter_mut().max_by_key(|(number, queue)| (measure(queue), **number));
+        let Some((&number, queue)) = most else { return false };
+        let newest = |calls: &VecDeque<QueuedCall>| calls.back().map(|call| call.key);
+        let wanted_slot = newest(&queue.calls) > newest(&queue.early);
+        let calls = if wanted_slot { &mut queue.calls } else { &mut queue.early };
+        if let Some(call) = calls.pop_back() {
+            self.note_removed(number, call.bytes);
+        }
+        wanted_slot
+    }
+
     /// Adds a call to its tenant's queue; without an estimate it does not want a slot yet. Returns
     /// the key to remove the call with, or `None` if the share is retired.
     pub(super) fn push(
@@ -225,7 +280,7 @@ impl RoundRobin {
     }
 
     /// Updates the counts after one of a tenant's calls was removed.
-    pub(super) fn note_removed(&mut self, number: u32, bytes: usize) {
+    fn note_removed(&mut self, number: u32, bytes: usize) {
         self.calls -= 1;
         self.bytes -= bytes;
         self.reposition(number);
@@ -264,7 +319,7 @@ impl TenantQueue {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.calls.len() + self.early.len()
     }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn failing(ready: &Ready, grace: Duration, usual: Duration) -> 
     loop {
         let is_overdue = tokio::select! {
             _ = check.tick() => false,
-            () = liveness.overdue() => true,
+            () = liveness.overdue.notified() => true,
         };
         if is_blocked(ready, usual) {
             return format!("it has not read its input for {} s", BLOCKED_MAX.as_secs());

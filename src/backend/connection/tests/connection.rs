@@ -21,7 +21,7 @@ fn in_secs(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)
 }
 
-async fn acquire(queue: &Queue, deadline: Instant) -> Result<SlotPermit, QueueError> {
+async fn acquire(queue: &Arc<Queue>, deadline: Instant) -> Result<SlotPermit, QueueError> {
     queue.enqueue(&TenantId::gateway(), 1, 0).acquire(Duration::ZERO, deadline).await
 }
 

@@ -52,29 +52,26 @@ impl Adaptive {
         Self { state: Mutex::new(LimitSearch::new(max)) }
     }
 
-    pub fn limit(&self) -> ConcurrencyLimit {
-        self.state.lock().limit()
-    }
-
     pub fn begin(&self, tool: &str, now: Instant) -> Started {
         Started { at: now, sampled: self.state.lock().begin(tool) }
     }
 
     /// Ends a call, answered or given up. Returns the limit if it has changed.
     pub fn end(&self, started: Started, now: Instant, answered: bool) -> Option<ConcurrencyLimit> {
-        let mut state = self.state.lock();
-        let before = state.limit();
         let took = now.saturating_duration_since(started.at);
-        state.end(started.sampled, took, answered, now);
-        Some(state.limit()).filter(|&limit| limit != before)
+        self.update(|state| state.end(started.sampled, took, answered, now))
     }
 
     /// Returns the limit if it has changed. Called every second, for there are times when no call
     /// ends.
     pub fn check(&self, now: Instant) -> Option<ConcurrencyLimit> {
+        self.update(|state| state.check(now))
+    }
+
+    fn update(&self, change: impl FnOnce(&mut LimitSearch)) -> Option<ConcurrencyLimit> {
         let mut state = self.state.lock();
         let before = state.limit();
-        state.check(now);
+        change(&mut state);
         Some(state.limit()).filter(|&limit| limit != before)
     }
 }

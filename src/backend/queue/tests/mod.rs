@@ -19,12 +19,12 @@ fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).unwrap()
 }
 
-async fn acquire(queue: &Queue, name: &str) -> Result<SlotPermit, QueueError> {
+async fn acquire(queue: &Arc<Queue>, name: &str) -> Result<SlotPermit, QueueError> {
     acquire_within(queue, name, SECOND).await
 }
 
 async fn acquire_within(
-    queue: &Queue,
+    queue: &Arc<Queue>,
     name: &str,
     time: Duration,
 ) -> Result<SlotPermit, QueueError> {
@@ -59,25 +59,24 @@ async fn until(is_true: impl Fn() -> bool) {
     panic!("it never came true");
 }
 
-fn waiting_calls(queue: &Queue) -> usize {
-    queue.inner.backlog.lock().round_robin.calls
+fn waiting_calls(queue: &Arc<Queue>) -> usize {
+    queue.backlog.lock().round_robin.calls
 }
 
-fn waiting_calls_of(queue: &Queue, name: &str) -> usize {
-    let number = queue.inner.shares.of(&tenant(name)).number;
-    queue.inner.backlog.lock().round_robin.tenants.get(&number).map_or(0, |queue| queue.calls.len())
+fn waiting_calls_of(queue: &Arc<Queue>, name: &str) -> usize {
+    let number = queue.shares.of(&tenant(name)).number;
+    queue.backlog.lock().round_robin.tenants.get(&number).map_or(0, |queue| queue.calls.len())
 }
 
 /// Asserts that nobody waits or holds a slot, and that nothing else is left behind.
-fn assert_at_rest(queue: &Queue, slots: i64) {
-    let inner = &queue.inner;
-    let (open, reserved, waiting) = inner.slots.counts();
+fn assert_at_rest(queue: &Arc<Queue>, slots: i64) {
+    let (open, reserved, waiting) = queue.slots.counts();
     assert_eq!((open + reserved, waiting), (slots, 0));
-    assert_eq!(open, i64::from(inner.slots.limit()));
-    for share in inner.shares.all() {
+    assert_eq!(open, i64::from(queue.slots.limit()));
+    for share in queue.shares.all() {
         assert!(share.is_unused(), "{share:?}");
     }
-    let backlog = inner.backlog.lock();
+    let backlog = queue.backlog.lock();
     let round_robin = &backlog.round_robin;
     assert!(round_robin.tenants.is_empty() && backlog.contended_since.is_none());
     assert!(round_robin.is_empty());

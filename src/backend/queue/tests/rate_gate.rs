@@ -10,7 +10,7 @@ use crate::common::policy::Rate;
 
 fn queue_with(slots: usize, rate: &str) -> Arc<Queue> {
     let gate = RateGate::new(rate.parse().unwrap());
-    Arc::new(Queue::with_gate(slots, Some(Arc::new(gate))))
+    Queue::with_gate(slots, Some(Arc::new(gate)))
 }
 
 /// A tenant that always has more calls than it gets.
@@ -93,7 +93,7 @@ async fn tenants_take_turns_at_the_gate_whatever_their_calls_take() {
 #[tokio::test(start_paused = true)]
 async fn queues_that_share_a_gate_keep_its_rate_together_and_take_turns() {
     let gate = Arc::new(RateGate::new("20/s".parse().unwrap()));
-    let queues = [(); 3].map(|()| Arc::new(Queue::with_gate(64, Some(gate.clone()))));
+    let queues = [(); 3].map(|()| Queue::with_gate(64, Some(gate.clone())));
     let [a, b, c] = &queues;
     let time = 100 * SECOND;
     let begun =
@@ -119,7 +119,7 @@ async fn a_gate_that_was_idle_lets_a_call_through_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_all_and_then_releases_all() {
-    let queue = Arc::new(Queue::new(8));
+    let queue = Queue::new(8);
     let running = acquire(&queue, "a").await.unwrap();
     let began = Instant::now();
     queue.pause_until(began + 10 * SECOND);
@@ -152,12 +152,12 @@ async fn a_pause_during_which_nobody_came_ends_in_time() {
     let began = Instant::now();
     assert!(acquire(&queue, "a").await.is_ok());
     assert_eq!(began.elapsed(), Duration::ZERO);
-    assert!(!queue.inner.slots.has_waiting());
+    assert!(!queue.slots.has_waiting());
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_gate_end_at_their_deadline_or_when_they_are_dropped() {
-    let queue = Arc::new(Queue::new(2));
+    let queue = Queue::new(2);
     queue.pause_until(Instant::now() + 3600 * SECOND);
     let began = Instant::now();
     assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
@@ -218,7 +218,7 @@ async fn nothing_is_lost_at_a_gate_between_many_threads() {
     let queue = queue_with(stress::SLOTS, "100000/s");
     drop(acquire(&queue, "t0").await.unwrap());
     drop(acquire(&queue, "t1").await.unwrap());
-    let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
+    let (watch, limit) = (Arc::new(Watch::default()), queue.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
         callers.spawn(caller(queue.clone(), watch.clone(), n, limit));

@@ -6,7 +6,7 @@ use super::*;
 
 /// Makes a queue that another tenant has just used, and of which `hog` holds all it can get.
 async fn hogged(slots: usize) -> (Arc<Queue>, Vec<SlotPermit>) {
-    let queue = Arc::new(Queue::new(slots));
+    let queue = Queue::new(slots);
     drop(acquire(&queue, "quiet").await.unwrap());
     let mut held = vec![];
     while let Ok(permit) = acquire_within(&queue, "hog", MS).await {
@@ -155,7 +155,7 @@ async fn only_tenants_that_use_nothing_are_forgotten() {
             sleep(11 * SECOND).await;
         }
     }
-    let shares = queue.inner.shares.all();
+    let shares = queue.shares.all();
     assert!(shares.len() < 1500, "{} are remembered", shares.len());
     assert!(acquire_within(&queue, "hog", MS).await.is_err(), "its slots were forgotten");
     drop(held);

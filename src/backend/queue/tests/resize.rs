@@ -46,7 +46,7 @@ struct Model {
 
 impl Model {
     async fn new(size: usize) -> Self {
-        let queue = Arc::new(Queue::new(SIZE_MAX));
+        let queue = Queue::new(SIZE_MAX);
         // From here on it is shared.
         for name in NAMES {
             drop(acquire(&queue, name).await.unwrap());
@@ -103,7 +103,7 @@ impl Model {
             assert!(held <= before.max(limit), "{held} held, and {limit} are allowed");
         }
         let free = self.size.saturating_sub(self.held.len());
-        let (_, free_reserved, _) = self.queue.inner.slots.counts();
+        let (_, free_reserved, _) = self.queue.slots.counts();
         for (tenant, _) in &self.waiting {
             let held = self.held_by(*tenant);
             assert!(
@@ -146,7 +146,7 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn without_slots_calls_wait_for_the_first_one_until_their_deadline() {
-    let queue = Arc::new(Queue::new(0));
+    let queue = Queue::new(0);
     let began = Instant::now();
     assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
     assert_eq!(began.elapsed(), SECOND);
@@ -165,7 +165,7 @@ async fn without_slots_calls_wait_for_the_first_one_until_their_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn new_slots_go_to_waiting_tenants_by_turns() {
-    let queue = Arc::new(Queue::new(1));
+    let queue = Queue::new(1);
     let _permit = acquire(&queue, "a").await.unwrap();
     let mut flood = vec![];
     for _ in 0..8 {
@@ -197,10 +197,10 @@ async fn the_limit_of_a_tenant_follows_the_number_of_slots() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_while_slots_come_and_go() {
-    let queue = Arc::new(Queue::new(stress::SLOTS));
+    let queue = Queue::new(stress::SLOTS);
     drop(acquire(&queue, "t0").await.unwrap());
     drop(acquire(&queue, "t1").await.unwrap());
-    let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
+    let (watch, limit) = (Arc::new(Watch::default()), queue.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
         callers.spawn(caller(queue.clone(), watch.clone(), n, limit));

@@ -22,7 +22,7 @@ trait AnyQueue: Send + Sync + 'static {
     type Permit: Send;
 
     fn acquire(
-        &self,
+        self: &Arc<Self>,
         tenant: &TenantId,
         weight: u32,
     ) -> impl Future<Output = Result<Self::Permit, QueueError>> + Send;
@@ -31,7 +31,11 @@ trait AnyQueue: Send + Sync + 'static {
 impl AnyQueue for Queue {
     type Permit = SlotPermit;
 
-    async fn acquire(&self, tenant: &TenantId, weight: u32) -> Result<SlotPermit, QueueError> {
+    async fn acquire(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        weight: u32,
+    ) -> Result<SlotPermit, QueueError> {
         self.enqueue(tenant, weight, 0).acquire(ESTIMATE, Instant::now() + WAIT_MAX).await
     }
 }
@@ -45,7 +49,11 @@ struct Fifo {
 impl AnyQueue for Fifo {
     type Permit = OwnedSemaphorePermit;
 
-    async fn acquire(&self, _: &TenantId, _: u32) -> Result<OwnedSemaphorePermit, QueueError> {
+    async fn acquire(
+        self: &Arc<Self>,
+        _: &TenantId,
+        _: u32,
+    ) -> Result<OwnedSemaphorePermit, QueueError> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(QueueError::Full);
@@ -57,7 +65,7 @@ impl AnyQueue for Fifo {
 }
 
 fn fair() -> Arc<Queue> {
-    Arc::new(Queue::new(SLOTS))
+    Queue::new(SLOTS)
 }
 
 fn fifo() -> Arc<Fifo> {

@@ -51,11 +51,11 @@ pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_between_many_threads() {
-    let queue = Arc::new(Queue::new(SLOTS));
+    let queue = Queue::new(SLOTS);
     // From here on it is shared.
     drop(acquire(&queue, "t0").await.unwrap());
     drop(acquire(&queue, "t1").await.unwrap());
-    let (watch, limit) = (Arc::new(Watch::default()), queue.inner.slots.limit());
+    let (watch, limit) = (Arc::new(Watch::default()), queue.slots.limit());
     let mut callers = JoinSet::new();
     for n in 0..60 {
         callers.spawn(caller(queue.clone(), watch.clone(), n, limit));
@@ -68,7 +68,7 @@ async fn nothing_is_lost_between_many_threads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tenants_that_come_and_go_by_the_thousand_hold_what_they_hold() {
-    let queue = Arc::new(Queue::new(64));
+    let queue = Queue::new(64);
     let mut callers = JoinSet::new();
     for n in 0..16 {
         let queue = queue.clone();

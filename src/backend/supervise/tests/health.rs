@@ -22,7 +22,7 @@ use crate::protocol::mcp::requests::{CallMeta, Dialect};
 struct Watched {
     ready: Arc<Ready>,
     /// Calls have slots of it: only those can be overdue.
-    queue: Queue,
+    queue: Arc<Queue>,
     peer: Peer,
     verdict: JoinHandle<String>,
     began: Instant,

@@ -36,7 +36,7 @@ fn a_probe_in_which_all_calls_hang_is_given_up() {
     assert_eq!(adaptive.check(now + 500 * MS), None);
     assert_eq!(adaptive.check(now + 1500 * MS), Some(FULL));
     assert_eq!(adaptive.end(hangs, now + 60_000 * MS, false), None);
-    assert_eq!(adaptive.limit(), FULL);
+    assert_eq!(adaptive.state.lock().limit(), FULL);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn calls_that_hang_do_not_keep_a_probe_going_by_those_beside_them() {
         now += 10 * MS;
         adaptive.end(beside, now, true);
     }
-    assert_eq!(adaptive.limit(), FULL);
+    assert_eq!(adaptive.state.lock().limit(), FULL);
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Simulation {
     }
 
     fn limit(&self) -> u32 {
-        self.adaptive.as_ref().map_or(MAX, |adaptive| adaptive.limit().now)
+        self.adaptive.as_ref().map_or(MAX, |adaptive| adaptive.state.lock().limit().now)
     }
 
     fn instant(&self) -> Instant {
