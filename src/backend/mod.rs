@@ -51,10 +51,10 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// A call earns a tenth of a retry.
-const PER_CALL: u32 = 1;
-const PER_RETRY: u32 = 10;
+const EARNED_PER_CALL: u32 = 1;
+const COST_OF_RETRY: u32 = 10;
 /// The most that is saved up; a server starts with it.
-const SAVED_MAX: u32 = 10 * PER_RETRY;
+const BUDGET_MAX: u32 = 10 * COST_OF_RETRY;
 
 pub struct Backend {
     id: ServerId,
@@ -316,21 +316,21 @@ pub struct RetryBudget(AtomicU32);
 
 impl Default for RetryBudget {
     fn default() -> Self {
-        Self(AtomicU32::new(SAVED_MAX))
+        Self(AtomicU32::new(BUDGET_MAX))
     }
 }
 
 impl RetryBudget {
     pub fn note_call(&self) {
         // Full nearly always: then nothing is written.
-        if self.0.load(Ordering::Relaxed) < SAVED_MAX {
-            self.0.fetch_add(PER_CALL, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) < BUDGET_MAX {
+            self.0.fetch_add(EARNED_PER_CALL, Ordering::Relaxed);
         }
     }
 
     /// Whether a call may be retried. Spends the budget if so.
     pub fn spend(&self) -> bool {
-        let less = |saved: u32| saved.checked_sub(PER_RETRY);
+        let less = |saved: u32| saved.checked_sub(COST_OF_RETRY);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }

@@ -177,16 +177,3 @@ pub(crate) fn open_legacy(
     connection.notify(requests::initialized());
     Ok(Greeting { version, about })
 }
-
-impl HandshakeError {
-    /// Whether another attempt would fail, too.
-    pub(crate) fn is_permanent(&self) -> bool {
-        match self {
-            Self::Failed(RequestError::Http { status, .. }) => {
-                matches!(status, 401 | 403 | 404 | 405 | 410)
-            }
-            Self::Failed(_) => false,
-            Self::Refused { .. } | Self::Version(_) | Self::Malformed(_) => true,
-        }
-    }
-}

@@ -33,126 +33,6 @@ pub struct ReadyInstance {
     pub load: Arc<Load>,
 }
 
-/// How busy one run of an instance is.
-pub struct Load {
-    in_flight: Uses,
-    limit: AtomicU32,
-    /// The limit for now, which is lower in a probe.
-    limit_now: AtomicU32,
-    begun: AtomicU64,
-    /// The pool's count of choices when it was last chosen; 0 if never.
-    last_chosen: AtomicU64,
-    /// Finds out the limit (`adaptive = true`).
-    adaptive: Option<Adaptive>,
-}
-
-impl Load {
-    /// With `is_adaptive`, `limit` is the upper bound of what is found out.
-    pub fn new(limit: u32, is_adaptive: bool) -> Arc<Self> {
-        Arc::new(Self {
-            in_flight: Uses::default(),
-            limit: AtomicU32::new(limit),
-            limit_now: AtomicU32::new(limit),
-            begun: AtomicU64::new(0),
-            last_chosen: AtomicU64::new(0),
-            adaptive: is_adaptive.then(|| Adaptive::new(limit)),
-        })
-    }
-
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.count()
-    }
-
-    pub fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    fn limit_now(&self) -> u32 {
-        self.limit_now.load(Ordering::Relaxed)
-    }
-
-    fn set_limit(&self, limit: ConcurrencyLimit) {
-        self.limit.store(limit.usual, Ordering::Relaxed);
-        self.limit_now.store(limit.now, Ordering::Relaxed);
-    }
-
-    /// Returns the calls that it ever had.
-    pub fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    /// Waits until it has no call.
-    pub(crate) async fn drained(&self) {
-        self.in_flight.drained().await;
-    }
-
-    /// Begins a call, unless there are as many as there may be.
-    fn try_begin(&self) -> bool {
-        let has_begun = self.in_flight.try_begin(self.limit());
-        if has_begun {
-            self.begun.fetch_add(1, Ordering::Relaxed);
-        }
-        has_begun
-    }
-}
-
-/// Counts the uses of a backend or of an instance: neither ends under a call, nor counts as idle.
-pub(crate) struct Uses {
-    count: AtomicU32,
-    created: Instant,
-    /// Nanoseconds from `created` to the end of the last use.
-    last_end: AtomicU64,
-    none_left: Notify,
-}
-
-impl Default for Uses {
-    fn default() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            created: Instant::now(),
-            last_end: AtomicU64::new(0),
-            none_left: Notify::new(),
-        }
-    }
-}
-
-impl Uses {
-    pub(crate) fn count(&self) -> u32 {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    /// Counts one more, unless there are `limit` already.
-    pub(crate) fn try_begin(&self, limit: u32) -> bool {
-        let below = |count| (count < limit).then_some(count + 1);
-        self.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below).is_ok()
-    }
-
-    pub(crate) fn end(&self) {
-        // Before the count: whoever sees it at zero sees this time, too.
-        self.last_end.store(self.created.elapsed().as_nanos() as u64, Ordering::SeqCst);
-        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.none_left.notify_waiters();
-        }
-    }
-
-    /// Returns when the last use ended, or `None` while there is one.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let last_end = || Duration::from_nanos(self.last_end.load(Ordering::SeqCst));
-        (self.count() == 0).then(|| self.created + last_end())
-    }
-
-    /// Waits until the last use has ended: the one wait of every drain.
-    pub(crate) async fn drained(&self) {
-        loop {
-            let none_left = self.none_left.notified();
-            if self.count() == 0 {
-                return;
-            }
-            none_left.await;
-        }
-    }
-}
-
 /// The tasks that wait for an instance with room for a call.
 #[derive(Default)]
 struct Waiters {
@@ -312,6 +192,126 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How busy one run of an instance is.
+pub struct Load {
+    in_flight: Uses,
+    limit: AtomicU32,
+    /// The limit for now, which is lower in a probe.
+    limit_now: AtomicU32,
+    begun: AtomicU64,
+    /// The pool's count of choices when it was last chosen; 0 if never.
+    last_chosen: AtomicU64,
+    /// Finds out the limit (`adaptive = true`).
+    adaptive: Option<Adaptive>,
+}
+
+impl Load {
+    /// With `is_adaptive`, `limit` is the upper bound of what is found out.
+    pub fn new(limit: u32, is_adaptive: bool) -> Arc<Self> {
+        Arc::new(Self {
+            in_flight: Uses::default(),
+            limit: AtomicU32::new(limit),
+            limit_now: AtomicU32::new(limit),
+            begun: AtomicU64::new(0),
+            last_chosen: AtomicU64::new(0),
+            adaptive: is_adaptive.then(|| Adaptive::new(limit)),
+        })
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.count()
+    }
+
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    fn limit_now(&self) -> u32 {
+        self.limit_now.load(Ordering::Relaxed)
+    }
+
+    fn set_limit(&self, limit: ConcurrencyLimit) {
+        self.limit.store(limit.usual, Ordering::Relaxed);
+        self.limit_now.store(limit.now, Ordering::Relaxed);
+    }
+
+    /// Returns the calls that it ever had.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has no call.
+    pub(crate) async fn drained(&self) {
+        self.in_flight.drained().await;
+    }
+
+    /// Begins a call, unless there are as many as there may be.
+    fn try_begin(&self) -> bool {
+        let has_begun = self.in_flight.try_begin(self.limit());
+        if has_begun {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+        }
+        has_begun
+    }
+}
+
+/// Counts the uses of a backend or of an instance: neither ends under a call, nor counts as idle.
+pub(crate) struct Uses {
+    count: AtomicU32,
+    created: Instant,
+    /// Nanoseconds from `created` to the end of the last use.
+    last_end: AtomicU64,
+    none_left: Notify,
+}
+
+impl Default for Uses {
+    fn default() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            created: Instant::now(),
+            last_end: AtomicU64::new(0),
+            none_left: Notify::new(),
+        }
+    }
+}
+
+impl Uses {
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Counts one more, unless there are `limit` already.
+    pub(crate) fn try_begin(&self, limit: u32) -> bool {
+        let below = |count| (count < limit).then_some(count + 1);
+        self.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below).is_ok()
+    }
+
+    pub(crate) fn end(&self) {
+        // Before the count: whoever sees it at zero sees this time, too.
+        self.last_end.store(self.created.elapsed().as_nanos() as u64, Ordering::SeqCst);
+        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.none_left.notify_waiters();
+        }
+    }
+
+    /// Returns when the last use ended, or `None` while there is one.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let last_end = || Duration::from_nanos(self.last_end.load(Ordering::SeqCst));
+        (self.count() == 0).then(|| self.created + last_end())
+    }
+
+    /// Waits until the last use has ended: the one wait of every drain.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let none_left = self.none_left.notified();
+            if self.count() == 0 {
+                return;
+            }
+            none_left.await;
+        }
     }
 }
 

@@ -76,15 +76,19 @@ impl From<http::SetupError> for StartError {
 
 impl From<HandshakeError> for StartError {
     fn from(error: HandshakeError) -> Self {
-        let (is_permanent, text) = (error.is_permanent(), error.to_string());
+        let text = error.to_string();
         match error {
             // The server's address is not for callers.
             HandshakeError::Failed(RequestError::Unreached { reason, detail }) => {
                 Self::new(&reason, &detail)
             }
-            HandshakeError::Failed(_) => Self::new(&text, &text).permanent(is_permanent),
+            HandshakeError::Failed(RequestError::Http { status, .. }) => {
+                let is_permanent = matches!(status, 401 | 403 | 404 | 405 | 410);
+                Self::new(&text, &text).permanent(is_permanent)
+            }
+            HandshakeError::Failed(_) => Self::new(&text, &text),
             // A server's own words are not for callers: they are often about its credentials.
-            _ => Self::new("its handshake failed", &text).permanent(is_permanent),
+            _ => Self::new("its handshake failed", &text).permanent(true),
         }
     }
 }
