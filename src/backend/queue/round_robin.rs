@@ -1,5 +1,5 @@
-//! The waiting calls: which tenant is next, and whom to evict if too many wait. Plain data: no clock,
-//! no lock.
+//! The waiting calls: which tenant is next, and whom to evict if too many wait. Plain data: no
+//! clock, no lock.
 //!
 //! Tenants are served by deficit round robin, measured in time of a slot. In each round a tenant
 //! may use one quantum per unit of its weight. A call is charged its estimate when it gets a slot,
