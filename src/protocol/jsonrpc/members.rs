@@ -41,7 +41,7 @@ impl<'a> Members<'a> {
         let text = json.trim_ascii_start();
         if !text.is_empty() && !text.starts_with('{') {
             serde_json::from_str::<&RawValue>(json).map_err(not_json)?;
-            return Err(MembersError::NotAnObject(super::raw::type_name(text)));
+            return Err(MembersError::NotAnObject(super::framing::type_name(text)));
         }
         let mut parser = serde_json::Deserializer::from_str(json);
         let list = parser.deserialize_map(ListVisitor).map_err(not_json)?;
