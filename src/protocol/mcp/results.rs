@@ -41,9 +41,8 @@ impl ResultHead {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
-            #[serde(default)]
             is_error: Option<bool>,
-            #[serde(borrow, default)]
+            #[serde(borrow)]
             result_type: Option<Cow<'a, str>>,
         }
         // Without this check serde would also accept an array, member by member.
@@ -66,37 +65,29 @@ impl ResultHead {
 
 /// The name and version that a server gives.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
 pub struct Implementation {
-    #[serde(default)]
     pub name: String,
-    #[serde(default)]
     pub version: String,
 }
 
 /// The capabilities of a server that the gateway uses.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct ServerCapabilities {
-    #[serde(default)]
     pub tools: Option<ListCapability>,
-    #[serde(default)]
     pub prompts: Option<ListCapability>,
-    #[serde(default)]
     pub resources: Option<ListCapability>,
-    #[serde(default)]
     pub completions: Option<IgnoredAny>,
-    #[serde(default)]
     pub logging: Option<IgnoredAny>,
 }
 
 /// The capability to have tools, prompts or resources.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct ListCapability {
     /// Whether the server reports changes of the list.
-    #[serde(default)]
     pub list_changed: bool,
     /// Resources: whether the server reports changes of single resources.
-    #[serde(default)]
     pub subscribe: bool,
 }
 
@@ -108,7 +99,6 @@ pub struct DiscoverResult {
     #[serde(default)]
     pub capabilities: ServerCapabilities,
     /// Instructions for a model.
-    #[serde(default)]
     pub instructions: Option<String>,
     #[serde(default, rename = "_meta")]
     meta: ResultMeta,
@@ -158,7 +148,6 @@ pub struct InitializeResult {
     #[serde(default)]
     pub server_info: Implementation,
     /// Instructions for a model.
-    #[serde(default)]
     pub instructions: Option<String>,
 }
 
@@ -167,7 +156,6 @@ pub struct InitializeResult {
 #[serde(rename_all = "camelCase")]
 pub struct ToolsPage {
     pub tools: Vec<Box<RawValue>>,
-    #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
@@ -188,9 +176,8 @@ impl Caching {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
-            #[serde(default)]
             ttl_ms: Option<f64>,
-            #[serde(borrow, default)]
+            #[serde(borrow)]
             cache_scope: Option<Cow<'a, str>>,
         }
         let Ok(head) = serde_json::from_str::<Head<'_>>(result) else { return Self::default() };
@@ -222,12 +209,10 @@ pub fn is_repeatable(definition: &RawValue) -> bool {
     struct Head {
         annotations: Annotations,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
     struct Annotations {
-        #[serde(default)]
         read_only_hint: bool,
-        #[serde(default)]
         idempotent_hint: bool,
     }
     serde_json::from_str::<Head>(definition.get())
