@@ -5,20 +5,17 @@
 //!
 //! - [`envelope`]: decodes one line into one [`Message`]
 //! - [`framing`]: one message is one line: written, split off a stream, safe from JSON of outside
-//! - [`members`]: the members of one object, with raw values
-//! - [`mod@rewrite`]: writes an object, or a copy with some members changed
+//! - [`members`]: reads the members of one object, with raw values, and writes them with changes
 //! - [`id_scan`]: finds the id of an answer that is too long to keep
 
 pub mod envelope;
 pub mod framing;
 pub mod id_scan;
 pub mod members;
-pub mod rewrite;
 
 pub use envelope::{Malformed, Message, decode};
 pub use framing::{Frame, Line, LineSplitter, RawObject};
-pub use members::Members;
-pub use rewrite::{MemberChange, ObjectWriter, with_first_member};
+pub use members::{MemberChange, Members, ObjectWriter, with_first_member};
 
 /// The longest id of a request that is echoed. A longer one is an attack on our memory.
 pub const ID_LEN_MAX: usize = 1024;

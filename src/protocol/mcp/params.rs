@@ -10,8 +10,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{LogLevel, meta};
-use crate::protocol::jsonrpc::members::{Members, MembersError};
-use crate::protocol::jsonrpc::rewrite::write_name;
+use crate::protocol::jsonrpc::members::{Members, MembersError, write_name};
 
 /// Members of `params` that methods define.
 const KNOWN: &[&str] = &[

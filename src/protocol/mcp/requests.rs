@@ -1,6 +1,7 @@
 //! The requests and notifications that the gateway sends to a server, in the protocol version that
 //! the server speaks.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use serde_json::json;
@@ -132,13 +133,7 @@ impl Dialect {
         others: &str,
         meta: &CallMeta,
     ) -> Frame {
-        let written;
-        let meta = if meta.is_plain() {
-            &self.plain_meta
-        } else {
-            written = self.write_meta(id, meta);
-            &written
-        };
+        let meta = &self.write_meta(id, meta);
         let params = ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), others, meta, "}"];
         Frame::request(id, method::TOOLS_CALL, &params)
     }
@@ -176,9 +171,9 @@ impl Dialect {
         self.request(id, method, &format!(",\"uri\":{}", json!(uri)), &CallMeta::default())
     }
 
-    fn write_meta(&self, id: u64, meta: &CallMeta) -> String {
+    fn write_meta(&self, id: u64, meta: &CallMeta) -> Cow<'_, str> {
         if meta.is_plain() {
-            return self.plain_meta.clone();
+            return Cow::Borrowed(&self.plain_meta);
         }
         let mut members = String::new();
         if self.version.era() == Era::Modern {
@@ -192,8 +187,8 @@ impl Dialect {
         }
         members.push_str(&meta.others);
         match members.trim_start_matches(',') {
-            "" => String::new(),
-            members => format!(",\"_meta\":{{{members}}}"),
+            "" => Cow::Borrowed(""),
+            members => Cow::Owned(format!(",\"_meta\":{{{members}}}")),
         }
     }
 }
@@ -207,19 +202,11 @@ pub fn discover(id: u64) -> Frame {
 /// Writes `initialize`, which offers the newest legacy version. `capabilities` is a JSON object. It
 /// is empty on a shared connection: a request of the server could not reach the right caller.
 pub fn initialize(id: u64, capabilities: &str) -> Frame {
-    let version = ProtocolVersion::LATEST_LEGACY;
-    let client =
-        json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}).to_string();
-    let params = [
-        "{\"protocolVersion\":\"",
-        version.as_str(),
-        "\",\"capabilities\":",
-        capabilities,
-        ",\"clientInfo\":",
-        &client,
-        "}",
-    ];
-    Frame::request(id, method::INITIALIZE, &params)
+    let (version, client) = (ProtocolVersion::LATEST_LEGACY, client_info());
+    let params = format!(
+        r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"clientInfo":{client}}}"#
+    );
+    Frame::request(id, method::INITIALIZE, &[&params])
 }
 
 /// Writes `notifications/initialized`, which ends the legacy handshake.
@@ -234,14 +221,17 @@ pub fn cancelled(id: u64, reason: &str) -> Frame {
 
 /// Writes the members of `_meta` that every modern request has.
 fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
-    let (name, program_version) = (IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION);
-    let client = format!(r#"{{"name":"{name}","version":"{program_version}"}}"#);
+    let client = client_info();
     format!(
         r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,
     )
+}
+
+fn client_info() -> String {
+    format!(r#"{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}}"#)
 }
 
 #[cfg(test)]
