@@ -3,7 +3,6 @@
 
 pub(crate) mod health;
 mod instance_rollover;
-pub(crate) mod recycle;
 pub mod restart_policy;
 pub mod rollover;
 mod serving_run;
