@@ -44,11 +44,6 @@ impl ProtocolVersion {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// Returns the newest supported version of a peer's list.
-    pub fn newest_of<'a>(offered: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        offered.into_iter().filter_map(Self::parse).max()
-    }
-
     pub fn era(self) -> Era {
         if self >= Self::V2026_07_28 { Era::Modern } else { Era::Legacy }
     }
@@ -146,8 +141,7 @@ impl Dialect {
 
     /// Requests one page of `tools/list`.
     pub fn tools_list(&self, id: u64, cursor: Option<&str>) -> Frame {
-        let cursor = cursor.map(|cursor| format!(",\"cursor\":{}", json!(cursor)));
-        let cursor = cursor.unwrap_or_default();
+        let cursor = cursor.map_or_else(String::new, |it| format!(",\"cursor\":{}", json!(it)));
         self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
     }
 
@@ -299,14 +293,5 @@ mod tests {
         assert_eq!(ProtocolVersion::LATEST.era(), Era::Modern);
         assert_eq!(ProtocolVersion::LATEST_LEGACY.era(), Era::Legacy);
         assert_eq!(ProtocolVersion::parse("2030-01-01"), None);
-    }
-
-    #[test]
-    fn the_newest_common_version_wins() {
-        assert_eq!(
-            ProtocolVersion::newest_of(["2025-03-26", "2030-01-01", "2025-11-25"]),
-            Some(ProtocolVersion::V2025_11_25)
-        );
-        assert_eq!(ProtocolVersion::newest_of(["1900-01-01"]), None);
     }
 }

@@ -135,7 +135,8 @@ impl UnsupportedVersion {
 }
 
 fn pick_version(offered: &[String]) -> Result<ProtocolVersion, String> {
-    ProtocolVersion::newest_of(offered.iter().map(String::as_str)).ok_or_else(|| offered.join(", "))
+    let supported = offered.iter().filter_map(|version| ProtocolVersion::parse(version));
+    supported.max().ok_or_else(|| offered.join(", "))
 }
 
 /// The answer to `initialize`.
@@ -271,5 +272,15 @@ mod tests {
         let data: UnsupportedVersion =
             serde_json::from_str(r#"{"supported":["2030-01-01"]}"#).unwrap();
         assert_eq!(data.version(), Err("2030-01-01".to_owned()));
+    }
+
+    #[test]
+    fn the_newest_common_version_wins() {
+        let pick = |offered: &[&str]| {
+            pick_version(&offered.iter().map(|it| (*it).into()).collect::<Vec<_>>())
+        };
+        let offered = ["2025-03-26", "2030-01-01", "2025-11-25"];
+        assert_eq!(pick(&offered), Ok(ProtocolVersion::V2025_11_25));
+        assert_eq!(pick(&["1900-01-01", "1901-01-01"]), Err("1900-01-01, 1901-01-01".to_owned()));
     }
 }
