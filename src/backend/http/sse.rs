@@ -165,10 +165,8 @@ impl SseDecoder {
             // An empty id resets the last one.
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
-        match event.data {
-            Some(data) if !data.is_empty() && !event.is_other => items.push(Item::Message(data)),
-            _ => {}
-        }
+        let data = event.data.filter(|data| !data.is_empty() && !event.is_other);
+        items.extend(data.map(Item::Message));
     }
 }
 
