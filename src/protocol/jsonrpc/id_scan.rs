@@ -126,8 +126,8 @@ impl IdScanner {
         }
     }
 
-    /// Reads a byte of a string and returns the bytes to read next. Skips values with memchr, because
-    /// long strings are most of a large result.
+    /// Reads a byte of a string and returns the bytes to read next. Skips values with memchr,
+    /// because long strings are most of a large result.
     fn string_byte<'a>(&mut self, byte: u8, tail: &'a [u8]) -> &'a [u8] {
         match byte {
             _ if self.escaped => {
