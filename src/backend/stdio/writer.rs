@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,7 +33,8 @@ pub(crate) async fn run(
             // other callers queue their frames first, so that one write serves many.
             if connection.in_flight_len() > 1 {
                 tokio::task::yield_now().await;
-                take_waiting(&mut frames, &mut frames_taken);
+                let space = BATCH_FRAMES_MAX - frames_taken.len();
+                frames.recv_many(&mut frames_taken, space).now_or_never();
             }
             while !frames_taken.is_empty() {
                 let mut batch: Vec<Outgoing> =
@@ -59,14 +61,6 @@ pub(crate) async fn run(
             connection.close(&CloseReason::Lost(reason));
         }
         _ = connection.closed() => {}
-    }
-}
-
-fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>) {
-    while taken.len() < BATCH_FRAMES_MAX
-        && let Ok(frame) = frames.try_recv()
-    {
-        taken.push(frame);
     }
 }
 
