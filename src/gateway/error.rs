@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::protocol::jsonrpc::envelope::ErrorObject;
-use crate::protocol::jsonrpc::raw::RawError;
+use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
 use crate::tenants::limits::RateStatus;

@@ -10,6 +10,7 @@ use crate::backend::Environment;
 use crate::common::ids::ServerId;
 use crate::config::{self, Sharing};
 
+#[derive(Clone)]
 pub(super) struct ProcessGroup {
     pub(super) id: ServerId,
     pub(super) config: config::ServerConfig,
@@ -45,17 +46,8 @@ impl ProcessGroup {
 
     /// Returns the same server with another configuration, and with slots of its own.
     pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
-        Self {
-            id: self.id.clone(),
-            slots: slots(&config),
-            config,
-            environment: self.environment.clone(),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-            retired: CancellationToken::new(),
-            unblocked: self.unblocked.clone(),
-            running: self.running.clone(),
-        }
+        let (retired, slots) = (CancellationToken::new(), slots(&config));
+        Self { config, retired, slots, ..self.clone() }
     }
 
     pub(super) fn is_gone(&self) -> bool {

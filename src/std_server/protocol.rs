@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::tools::{self, Called, Outcome, Work};
-use crate::protocol::jsonrpc::raw::type_name;
+use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::{

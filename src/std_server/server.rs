@@ -10,8 +10,8 @@ use super::LINE_LEN_MAX;
 use super::protocol::{self, RpcAnswer};
 use super::queue::CallQueue;
 use super::running::{EndedCall, Running};
+use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::id_scan::LineKind;
-use crate::protocol::jsonrpc::raw::type_name;
 use crate::protocol::jsonrpc::{
     Frame, INTERNAL_ERROR, INVALID_REQUEST, Line, LineSplitter, Malformed, Members, Message,
     PARSE_ERROR, decode,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, Response, Url};
 
 use crate::common::error_chain::error_chain;
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
@@ -109,7 +109,8 @@ impl Client {
                 request = request.body(body.clone());
             }
             let response = request.send().await.map_err(SendError::of)?;
-            if !is_redirect(response.status()) {
+            // Not 303, which says that the answer, and not the server, is elsewhere.
+            if !matches!(response.status().as_u16(), 301 | 302 | 307 | 308) {
                 return Ok(response);
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
@@ -153,11 +154,6 @@ impl SendError {
         let causes = error_chain(&error.without_url());
         if is_unsent { Self::Unreachable(causes) } else { Self::Broken(causes) }
     }
-}
-
-/// Excludes 303, which says that the answer, and not the server, is elsewhere.
-fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 307 | 308)
 }
 
 /// Returns `host:port`, as in `redirect_hosts`.

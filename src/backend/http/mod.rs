@@ -6,17 +6,15 @@
 //!
 //! - [`client`]: sends requests, with the operator's headers
 //! - [`headers`]: the headers of the protocol
-//! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads the response,
-//!   [`sse`] decodes events
+//! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads the response, or a
+//!   legacy server's notifications; [`sse`] decodes events
 //! - [`refusal_probe`]: finds out whether a server that refuses one request refuses everything
-//! - [`notification_stream`]: notifications of a legacy server
 //! - [`mod@handshake`]: the handshake
 
 mod call;
 mod client;
 mod handshake;
 mod headers;
-mod notification_stream;
 mod refusal;
 mod refusal_probe;
 pub(super) mod sse;
@@ -153,7 +151,7 @@ impl Driver {
                 () = endpoint.post_message(info, frame) => {}
                 _ = connection.closed() => return,
             }
-            self.messages.spawn(notification_stream::listen(endpoint));
+            self.messages.spawn(stream::listen(endpoint));
         } else {
             self.messages.spawn(async move { endpoint.post_message(info, frame).await });
         }

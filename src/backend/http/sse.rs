@@ -19,7 +19,7 @@ pub enum Item {
     TooLarge,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SseDecoder {
     data_len_max: usize,
     /// The beginning of a line whose end has not arrived.
@@ -28,7 +28,7 @@ pub struct SseDecoder {
     skips_line: bool,
     /// Set after a CR that ended a line: an LF that follows belongs to it.
     after_cr: bool,
-    is_first_line: bool,
+    is_past_first_line: bool,
     event: PartialEvent,
     /// The id of the last complete event that had one.
     last_id: Option<String>,
@@ -47,16 +47,7 @@ struct PartialEvent {
 impl SseDecoder {
     /// Starts at the beginning of a stream; `data_len_max` limits the data of one event.
     pub fn new(data_len_max: usize) -> Self {
-        Self {
-            data_len_max,
-            line: vec![],
-            skips_line: false,
-            after_cr: false,
-            is_first_line: true,
-            event: PartialEvent::default(),
-            last_id: None,
-            retry: None,
-        }
+        Self { data_len_max, ..Self::default() }
     }
 
     /// Decodes the next bytes and adds every completed event to `items`.
@@ -108,7 +99,7 @@ impl SseDecoder {
 
     fn end_line(&mut self, items: &mut Vec<Item>) {
         let mut line = std::mem::take(&mut self.line);
-        let is_first = std::mem::replace(&mut self.is_first_line, false);
+        let is_first = !std::mem::replace(&mut self.is_past_first_line, true);
         if std::mem::take(&mut self.skips_line) {
             return;
         }
@@ -174,10 +165,8 @@ impl SseDecoder {
             // An empty id resets the last one.
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
-        match event.data {
-            Some(data) if !data.is_empty() && !event.is_other => items.push(Item::Message(data)),
-            _ => {}
-        }
+        let data = event.data.filter(|data| !data.is_empty() && !event.is_other);
+        items.extend(data.map(Item::Message));
     }
 }
 

@@ -1,10 +1,12 @@
-//! Reads the body of a response: one message, or a stream of events.
+//! Reads the body of a response: one message, or a stream of events. Also listens to the stream of
+//! a legacy server's notifications.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
-use tokio::time::{Instant, timeout};
+use reqwest::{Response, StatusCode};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::HttpEndpoint;
 use super::sse::{Item, SseDecoder};
@@ -17,6 +19,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The most memory that is reserved because of a `Content-Length` alone.
 const RESERVED_LEN_MAX: usize = 1024 * 1024;
+
+/// The pause before the stream is opened again. It doubles after each stream that ended early.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// A stream that lasted this long resets the pause.
+const USEFUL_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BodyKind {
@@ -118,4 +126,44 @@ pub(super) async fn deliver(
 pub(super) async fn drain(mut response: Response) {
     let _ =
         timeout(DRAIN_TIMEOUT, async { while let Ok(Some(_)) = response.chunk().await {} }).await;
+}
+
+/// Listens to the notifications of a legacy server that belong to no request, until the server says
+/// that it has no such stream.
+pub(super) async fn listen(endpoint: Arc<HttpEndpoint>) {
+    let mut decoder = SseDecoder::new(endpoint.message_len_max);
+    let mut pause = RETRY_PAUSE;
+    let mut is_first = true;
+    loop {
+        let began = Instant::now();
+        match endpoint.get(decoder.last_id()).await {
+            Ok(mut response) if response.status().is_success() => {
+                if kind_of(&response) != BodyKind::Events {
+                    return;
+                }
+                if !is_first {
+                    // The server may have dropped notifications meanwhile, whatever it replays now.
+                    endpoint.connection.note_missed_changes();
+                }
+                read_events(&endpoint, &mut response, &mut decoder, ExpectedAnswers::None).await;
+                decoder.restart();
+            }
+            // Most often 405: no such stream. If the session has ended, the next call finds out.
+            Ok(response) if is_final(response.status()) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the stream of notifications could not be opened")
+            }
+        }
+        is_first = false;
+        pause = if began.elapsed() >= USEFUL_AFTER { RETRY_PAUSE } else { pause };
+        sleep(pause.max(decoder.retry().unwrap_or_default())).await;
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+    }
+}
+
+/// Returns whether retrying is of no use. A busy server may accept later, and so may one that
+/// allows one stream and has not noticed yet that the previous one was cut (409).
+fn is_final(status: StatusCode) -> bool {
+    status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 425 | 429)
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,7 +33,8 @@ pub(crate) async fn run(
             // other callers queue their frames first, so that one write serves many.
             if connection.in_flight_len() > 1 {
                 tokio::task::yield_now().await;
-                take_waiting(&mut frames, &mut frames_taken);
+                let space = BATCH_FRAMES_MAX - frames_taken.len();
+                frames.recv_many(&mut frames_taken, space).now_or_never();
             }
             while !frames_taken.is_empty() {
                 let mut batch: Vec<Outgoing> =
@@ -41,13 +43,13 @@ pub(crate) async fn run(
                 let now = Instant::now();
                 let number = connection.in_flight.claim(&mut batch, Outgoing::claimed, now);
                 connection.liveness.note_write_begun(now, number);
-                let written = write_batch(&mut input, &mut buffer, &batch, &connection.liveness);
-                if let Err(unwritten) = written.await {
-                    if unwritten.nothing_written {
-                        connection.in_flight.unclaim(batch.iter().filter_map(Outgoing::claimed));
-                    }
-                    return Err(unwritten.error);
+                let bytes = join(&batch, &mut buffer);
+                let mut unwritten = &bytes[..];
+                let written = write(&mut input, &mut unwritten, &connection.liveness).await;
+                if written.is_err() && unwritten.len() == bytes.len() {
+                    connection.in_flight.unclaim(batch.iter().filter_map(Outgoing::claimed));
                 }
+                written?;
                 connection.liveness.note_write_done();
             }
         }
@@ -62,14 +64,6 @@ pub(crate) async fn run(
     }
 }
 
-fn take_waiting(frames: &mut mpsc::Receiver<Outgoing>, taken: &mut Vec<Outgoing>) {
-    while taken.len() < BATCH_FRAMES_MAX
-        && let Ok(frame) = frames.try_recv()
-    {
-        taken.push(frame);
-    }
-}
-
 /// Returns how many frames are written together. The rest can still be cancelled while this batch
 /// waits for space in the pipe.
 fn batch_len(frames: &[Outgoing]) -> usize {
@@ -81,46 +75,31 @@ fn batch_len(frames: &[Outgoing]) -> usize {
     small.count().max(1)
 }
 
-/// A batch that was not written in full.
-struct Unwritten {
-    error: std::io::Error,
-    nothing_written: bool,
-}
-
-async fn write_batch(
-    input: &mut (impl AsyncWrite + Unpin),
-    buffer: &mut Vec<u8>,
-    batch: &[Outgoing],
-    liveness: &Liveness,
-) -> Result<(), Unwritten> {
-    match batch {
-        [] => Ok(()),
-        [single] => write(input, &single.bytes(), liveness).await,
-        several => {
-            buffer.clear();
-            several.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
-            write(input, buffer, liveness).await
-        }
+/// Returns the bytes of a batch; copies them into `buffer` only if there are several frames.
+fn join<'a>(batch: &'a [Outgoing], buffer: &'a mut Vec<u8>) -> Cow<'a, [u8]> {
+    if let [single] = batch {
+        return single.bytes();
     }
+    buffer.clear();
+    batch.iter().for_each(|outgoing| buffer.extend_from_slice(&outgoing.bytes()));
+    Cow::Borrowed(buffer)
 }
 
+/// Writes all bytes. `unwritten` begins after those that were taken, also when a write fails.
 async fn write(
     input: &mut (impl AsyncWrite + Unpin),
-    bytes: &[u8],
+    unwritten: &mut &[u8],
     liveness: &Liveness,
-) -> Result<(), Unwritten> {
-    let mut taken = 0;
-    while taken < bytes.len() {
-        let unwritten = |error| Unwritten { error, nothing_written: taken == 0 };
-        taken += match input.write(&bytes[taken..]).await.map_err(unwritten)? {
-            0 => return Err(unwritten(ErrorKind::WriteZero.into())),
-            len => len,
-        };
-        if taken < bytes.len() {
+) -> std::io::Result<()> {
+    while !unwritten.is_empty() {
+        if input.write_buf(unwritten).await? == 0 {
+            return Err(ErrorKind::WriteZero.into());
+        }
+        if !unwritten.is_empty() {
             liveness.note_write_progress();
         }
     }
-    input.flush().await.map_err(|error| Unwritten { error, nothing_written: false })
+    input.flush().await
 }
 
 impl Outgoing {

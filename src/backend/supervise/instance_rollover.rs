@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::CHECK_EVERY;
 use super::health::failing;
-use super::recycle::due;
 use super::restart_policy::NextStart;
 use super::{InstanceSupervisor, ServingRun, StopReason};
 use crate::backend::connection::CloseReason;
@@ -42,7 +41,7 @@ impl InstanceSupervisor {
             sleep_until(until).await;
         }
         self.may_drain_another().await;
-        let why = due(&self.backend.config.recycle, serving).await;
+        let why = serving.due(&self.backend.config.recycle).await;
         if let Some(client) = &self.backend.recipients.client {
             while !client.end_if_no_request() {
                 sleep(CHECK_EVERY).await;

@@ -3,11 +3,9 @@
 
 pub(crate) mod health;
 mod instance_rollover;
-pub(crate) mod recycle;
 pub mod restart_policy;
 pub mod rollover;
 mod serving_run;
-pub(crate) mod subscription_leader;
 mod tool_refresh;
 
 use std::future::pending;
@@ -22,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use self::health::failing;
 use self::restart_policy::{Failed, NextStart, RestartPolicy};
 use self::serving_run::{ServingRun, StopReason};
-use self::subscription_leader::keep_subscribed_to_one;
+use super::changes::subscriptions::keep_subscribed_to_one;
 use super::connection::CloseReason;
 use super::instance::pool::{LastFailure, Load};
 use super::instance::run::{Launch, Run};

@@ -52,7 +52,7 @@ use super::{AppState, body};
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::protocol::jsonrpc::ID_LEN_MAX;
-use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
+use crate::protocol::jsonrpc::framing::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
 use crate::protocol::mcp::{Era, ProtocolVersion, meta, method};

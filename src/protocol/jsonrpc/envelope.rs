@@ -130,7 +130,6 @@ fn is_legal_id(id: &RawValue) -> bool {
 pub struct ErrorObject {
     pub code: i64,
     pub message: String,
-    #[serde(default)]
     pub data: Option<Box<RawValue>>,
 }
 

@@ -4,10 +4,8 @@
 //! servers write the id last. The scanner reads the top level of one JSON object in constant
 //! memory, and answers [`LineKind::Unknown`] in doubt.
 
-/// Longer than any key that is looked for.
-const KEY_LEN_MAX: usize = 8;
-/// More digits than the largest id that the gateway issues.
-const ID_LEN_MAX: usize = 20;
+/// As many digits as the largest id has; longer than any key that is looked for.
+const PREFIX_LEN_MAX: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineKind {
@@ -25,9 +23,9 @@ pub struct IdScanner {
     escaped: bool,
     /// Set at the top level, between `{` or `,` and `:`.
     in_key: bool,
-    key: Prefix<KEY_LEN_MAX>,
+    key: Prefix,
     /// The value after a top-level `"id":`, while it is read.
-    id: Option<Prefix<ID_LEN_MAX>>,
+    id: Option<Prefix>,
     ids_seen: usize,
     id_value: Option<u64>,
     has_method: bool,
@@ -35,7 +33,7 @@ pub struct IdScanner {
 
 /// The first bytes of a text.
 #[derive(Debug, Default)]
-struct Prefix<const N: usize> {
+struct Prefix {
     bytes: Vec<u8>,
     cut: bool,
 }
@@ -45,12 +43,10 @@ impl IdScanner {
         let mut rest = bytes;
         while let Some((&byte, tail)) = rest.split_first() {
             rest = tail;
-            if !self.in_string {
-                self.structure(byte);
-            } else if self.in_key {
-                self.key_byte(byte);
+            if self.in_string {
+                rest = self.string_byte(byte, tail);
             } else {
-                rest = self.skip_string(byte, tail);
+                self.structure(byte);
             }
         }
     }
@@ -130,24 +126,18 @@ impl IdScanner {
         }
     }
 
-    fn key_byte(&mut self, byte: u8) {
+    /// Reads a byte of a string and returns the bytes to read next. Skips values with memchr,
+    /// because long strings are most of a large result.
+    fn string_byte<'a>(&mut self, byte: u8, tail: &'a [u8]) -> &'a [u8] {
         match byte {
             _ if self.escaped => {
                 self.escaped = false;
+                // No key that is looked for has an escape.
                 self.key.cut = true;
             }
             b'\\' => self.escaped = true,
             b'"' => self.in_string = false,
-            _ => self.key.push(byte),
-        }
-    }
-
-    /// Skips strings with memchr, because long strings are most of a large result.
-    fn skip_string<'a>(&mut self, byte: u8, tail: &'a [u8]) -> &'a [u8] {
-        match byte {
-            _ if self.escaped => self.escaped = false,
-            b'\\' => self.escaped = true,
-            b'"' => self.in_string = false,
+            _ if self.in_key => self.key.push(byte),
             _ => {
                 let next = memchr::memchr2(b'"', b'\\', tail).unwrap_or(tail.len());
                 return &tail[next..];
@@ -157,9 +147,9 @@ impl IdScanner {
     }
 }
 
-impl<const N: usize> Prefix<N> {
+impl Prefix {
     fn push(&mut self, byte: u8) {
-        if self.bytes.len() < N {
+        if self.bytes.len() < PREFIX_LEN_MAX {
             self.bytes.push(byte);
         } else {
             self.cut = true;

@@ -4,27 +4,18 @@
 //! envelope around them is parsed.
 //!
 //! - [`envelope`]: decodes one line into one [`Message`]
-//! - [`frame`]: encodes one message as one line
-//! - [`members`]: the members of one object, with raw values
-//! - [`mod@rewrite`]: writes an object, or a copy with some members changed
-//! - [`raw`]: makes JSON from outside safe to insert into a frame
-//! - [`lines`]: splits a byte stream into lines
+//! - [`framing`]: one message is one line: written, split off a stream, safe from JSON of outside
+//! - [`members`]: reads the members of one object, with raw values, and writes them with changes
 //! - [`id_scan`]: finds the id of an answer that is too long to keep
 
 pub mod envelope;
-pub mod frame;
+pub mod framing;
 pub mod id_scan;
-pub mod lines;
 pub mod members;
-pub mod raw;
-pub mod rewrite;
 
 pub use envelope::{Malformed, Message, decode};
-pub use frame::Frame;
-pub use lines::{Line, LineSplitter};
-pub use members::Members;
-pub use raw::RawObject;
-pub use rewrite::{MemberChange, ObjectWriter, with_first_member};
+pub use framing::{Frame, Line, LineSplitter, RawObject};
+pub use members::{MemberChange, Members, ObjectWriter, with_first_member};
 
 /// The longest id of a request that is echoed. A longer one is an attack on our memory.
 pub const ID_LEN_MAX: usize = 1024;

@@ -3,12 +3,10 @@
 //!
 //! MCP has two eras. A *legacy* server (2024-11-05 to 2025-11-25) needs an `initialize` handshake.
 //! A *modern* server (2026-07-28) is stateless and needs version and capabilities with every
-//! request. The handshake finds a server's era ([`version`]), which decides how requests to it are
-//! written ([`requests`]).
+//! request. The handshake finds a server's era, which decides how requests to it are written.
 //!
-//! - [`version`]: versions and eras
 //! - [`params`]: the parameters of a client's request, rebuilt from what was checked
-//! - [`requests`]: requests that the gateway sends to a server
+//! - [`requests`]: versions, eras, and the requests that the gateway sends to a server
 //! - [`results`]: the parts of answers that the gateway reads; [`pages`]: limits for paged lists
 //! - [`headers`]: the headers in which a modern client repeats its body
 //! - [`names`]: names on the endpoint that combines all servers
@@ -22,10 +20,9 @@ pub mod params;
 pub mod requests;
 pub mod results;
 pub mod trace;
-pub mod version;
 
 pub use log_level::LogLevel;
-pub use version::{Era, ProtocolVersion};
+pub use requests::{Era, ProtocolVersion};
 
 /// Name and version that the gateway and the bundled server give in handshakes.
 pub const IMPLEMENTATION_NAME: &str = "trunkline";

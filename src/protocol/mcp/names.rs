@@ -52,8 +52,7 @@ pub fn join(server: &str, name: &str) -> String {
 
 /// Splits an exposed name into the server and the rest.
 pub fn split(exposed: &str) -> Option<(&str, &str)> {
-    let (server, _) = exposed.split_once(SEPARATOR).filter(|(server, _)| !server.is_empty())?;
-    Some((server, &exposed[server.len() + SEPARATOR.len()..]))
+    exposed.split_once(SEPARATOR).filter(|(server, _)| !server.is_empty())
 }
 
 /// Returns the exposed URI of a resource. The original URI follows unchanged.

@@ -10,8 +10,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{LogLevel, meta};
-use crate::protocol::jsonrpc::members::{Members, MembersError};
-use crate::protocol::jsonrpc::rewrite::write_name;
+use crate::protocol::jsonrpc::members::{Members, MembersError, write_name};
 
 /// Members of `params` that methods define.
 const KNOWN: &[&str] = &[
@@ -101,28 +100,26 @@ impl<'a> Params<'a> {
     }
 
     pub fn progress_token(&self) -> Result<Option<&'a RawValue>, ParamsError> {
-        match self.meta(meta::PROGRESS_TOKEN) {
-            Some(token)
-                if token.get().len() > TOKEN_LEN_MAX
-                    || !matches!(token.get().as_bytes()[0], b'"' | b'-' | b'0'..=b'9') =>
-            {
-                let at = Cow::from("params._meta.progressToken");
-                Err(ParamsError::WrongType { at, expected: "a short string or a number" })
-            }
-            token => Ok(token),
+        let token = self.meta(meta::PROGRESS_TOKEN);
+        let is_valid = |token: &RawValue| {
+            let is_scalar = matches!(token.get().as_bytes()[0], b'"' | b'-' | b'0'..=b'9');
+            is_scalar && token.get().len() <= TOKEN_LEN_MAX
+        };
+        if token.is_none_or(is_valid) {
+            return Ok(token);
         }
+        let at = Cow::from("params._meta.progressToken");
+        Err(ParamsError::WrongType { at, expected: "a short string or a number" })
     }
 
     /// Returns the lowest level of log messages that a modern client wants with this request.
     pub fn log_level(&self) -> Result<Option<LogLevel>, ParamsError> {
         let Some(level) = self.meta(meta::LOG_LEVEL) else { return Ok(None) };
-        match text_of(level).and_then(|level| LogLevel::parse(&level)) {
-            Some(level) => Ok(Some(level)),
-            None => Err(ParamsError::WrongType {
-                at: format!("params._meta[\"{}\"]", meta::LOG_LEVEL).into(),
-                expected: "a log level, such as \"info\"",
-            }),
-        }
+        let level = text_of(level).and_then(|level| LogLevel::parse(&level));
+        level.map(Some).ok_or_else(|| ParamsError::WrongType {
+            at: format!("params._meta[\"{}\"]", meta::LOG_LEVEL).into(),
+            expected: "a log level, such as \"info\"",
+        })
     }
 
     /// Writes all members but `_meta` and `except`: `,"name":value` each.

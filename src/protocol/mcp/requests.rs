@@ -1,13 +1,78 @@
-//! The requests and notifications that the gateway sends to a server.
+//! The requests and notifications that the gateway sends to a server, in the protocol version that
+//! the server speaks.
 
-use std::fmt::Write;
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 
 use serde_json::json;
 
-use super::{
-    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, ProtocolVersion, meta, method,
-};
+use super::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, meta, method};
 use crate::protocol::jsonrpc::{Frame, RawObject};
+
+/// A supported protocol version, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProtocolVersion {
+    V2024_11_05,
+    V2025_03_26,
+    V2025_06_18,
+    V2025_11_25,
+    V2026_07_28,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    /// `initialize` first, then a session.
+    Legacy,
+    /// Stateless: every request names its version.
+    Modern,
+}
+
+impl ProtocolVersion {
+    /// All versions, newest first.
+    pub const ALL: [Self; 5] = [
+        Self::V2026_07_28,
+        Self::V2025_11_25,
+        Self::V2025_06_18,
+        Self::V2025_03_26,
+        Self::V2024_11_05,
+    ];
+    /// The newest version with a handshake.
+    pub const LATEST_LEGACY: Self = Self::V2025_11_25;
+    pub const LATEST: Self = Self::V2026_07_28;
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.as_str() == text)
+    }
+
+    pub fn era(self) -> Era {
+        if self >= Self::V2026_07_28 { Era::Modern } else { Era::Legacy }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V2024_11_05 => "2024-11-05",
+            Self::V2025_03_26 => "2025-03-26",
+            Self::V2025_06_18 => "2025-06-18",
+            Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
+        }
+    }
+}
+
+impl fmt::Display for ProtocolVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        })
+    }
+}
 
 /// Writes requests to one server in the version that the handshake found.
 #[derive(Debug)]
@@ -63,13 +128,7 @@ impl Dialect {
         others: &str,
         meta: &CallMeta,
     ) -> Frame {
-        let written;
-        let meta = if meta.is_plain() {
-            &self.plain_meta
-        } else {
-            written = self.write_meta(id, meta);
-            &written
-        };
+        let meta = &self.write_meta(id, meta);
         let params = ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), others, meta, "}"];
         Frame::request(id, method::TOOLS_CALL, &params)
     }
@@ -82,8 +141,7 @@ impl Dialect {
 
     /// Requests one page of `tools/list`.
     pub fn tools_list(&self, id: u64, cursor: Option<&str>) -> Frame {
-        let cursor = cursor.map(|cursor| format!(",\"cursor\":{}", json!(cursor)));
-        let cursor = cursor.unwrap_or_default();
+        let cursor = cursor.map_or_else(String::new, |it| format!(",\"cursor\":{}", json!(it)));
         self.request(id, method::TOOLS_LIST, &cursor, &CallMeta::default())
     }
 
@@ -107,9 +165,9 @@ impl Dialect {
         self.request(id, method, &format!(",\"uri\":{}", json!(uri)), &CallMeta::default())
     }
 
-    fn write_meta(&self, id: u64, meta: &CallMeta) -> String {
+    fn write_meta(&self, id: u64, meta: &CallMeta) -> Cow<'_, str> {
         if meta.is_plain() {
-            return self.plain_meta.clone();
+            return Cow::Borrowed(&self.plain_meta);
         }
         let mut members = String::new();
         if self.version.era() == Era::Modern {
@@ -123,8 +181,8 @@ impl Dialect {
         }
         members.push_str(&meta.others);
         match members.trim_start_matches(',') {
-            "" => String::new(),
-            members => format!(",\"_meta\":{{{members}}}"),
+            "" => Cow::Borrowed(""),
+            members => Cow::Owned(format!(",\"_meta\":{{{members}}}")),
         }
     }
 }
@@ -138,19 +196,11 @@ pub fn discover(id: u64) -> Frame {
 /// Writes `initialize`, which offers the newest legacy version. `capabilities` is a JSON object. It
 /// is empty on a shared connection: a request of the server could not reach the right caller.
 pub fn initialize(id: u64, capabilities: &str) -> Frame {
-    let version = ProtocolVersion::LATEST_LEGACY;
-    let client =
-        json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}).to_string();
-    let params = [
-        "{\"protocolVersion\":\"",
-        version.as_str(),
-        "\",\"capabilities\":",
-        capabilities,
-        ",\"clientInfo\":",
-        &client,
-        "}",
-    ];
-    Frame::request(id, method::INITIALIZE, &params)
+    let (version, client) = (ProtocolVersion::LATEST_LEGACY, client_info());
+    let params = format!(
+        r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"clientInfo":{client}}}"#
+    );
+    Frame::request(id, method::INITIALIZE, &[&params])
 }
 
 /// Writes `notifications/initialized`, which ends the legacy handshake.
@@ -165,14 +215,17 @@ pub fn cancelled(id: u64, reason: &str) -> Frame {
 
 /// Writes the members of `_meta` that every modern request has.
 fn modern_meta(version: ProtocolVersion, capabilities: &str) -> String {
-    let (name, program_version) = (IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION);
-    let client = format!(r#"{{"name":"{name}","version":"{program_version}"}}"#);
+    let client = client_info();
     format!(
         r#""{}":"{version}","{}":{client},"{}":{capabilities}"#,
         meta::PROTOCOL_VERSION,
         meta::CLIENT_INFO,
         meta::CLIENT_CAPABILITIES,
     )
+}
+
+fn client_info() -> String {
+    format!(r#"{{"name":"{IMPLEMENTATION_NAME}","version":"{IMPLEMENTATION_VERSION}"}}"#)
 }
 
 #[cfg(test)]
@@ -231,5 +284,14 @@ mod tests {
             assert_eq!(meta[meta::PROTOCOL_VERSION], "2026-07-28");
             assert_eq!(meta[meta::CLIENT_CAPABILITIES], json!({}));
         }
+    }
+    #[test]
+    fn names_round_trip_and_eras_split_at_2026() {
+        for version in ProtocolVersion::ALL {
+            assert_eq!(ProtocolVersion::parse(version.as_str()), Some(version));
+        }
+        assert_eq!(ProtocolVersion::LATEST.era(), Era::Modern);
+        assert_eq!(ProtocolVersion::LATEST_LEGACY.era(), Era::Legacy);
+        assert_eq!(ProtocolVersion::parse("2030-01-01"), None);
     }
 }

@@ -41,9 +41,8 @@ impl ResultHead {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
-            #[serde(default)]
             is_error: Option<bool>,
-            #[serde(borrow, default)]
+            #[serde(borrow)]
             result_type: Option<Cow<'a, str>>,
         }
         // Without this check serde would also accept an array, member by member.
@@ -66,37 +65,29 @@ impl ResultHead {
 
 /// The name and version that a server gives.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
 pub struct Implementation {
-    #[serde(default)]
     pub name: String,
-    #[serde(default)]
     pub version: String,
 }
 
 /// The capabilities of a server that the gateway uses.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct ServerCapabilities {
-    #[serde(default)]
     pub tools: Option<ListCapability>,
-    #[serde(default)]
     pub prompts: Option<ListCapability>,
-    #[serde(default)]
     pub resources: Option<ListCapability>,
-    #[serde(default)]
     pub completions: Option<IgnoredAny>,
-    #[serde(default)]
     pub logging: Option<IgnoredAny>,
 }
 
 /// The capability to have tools, prompts or resources.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct ListCapability {
     /// Whether the server reports changes of the list.
-    #[serde(default)]
     pub list_changed: bool,
     /// Resources: whether the server reports changes of single resources.
-    #[serde(default)]
     pub subscribe: bool,
 }
 
@@ -108,7 +99,6 @@ pub struct DiscoverResult {
     #[serde(default)]
     pub capabilities: ServerCapabilities,
     /// Instructions for a model.
-    #[serde(default)]
     pub instructions: Option<String>,
     #[serde(default, rename = "_meta")]
     meta: ResultMeta,
@@ -145,7 +135,8 @@ impl UnsupportedVersion {
 }
 
 fn pick_version(offered: &[String]) -> Result<ProtocolVersion, String> {
-    ProtocolVersion::newest_of(offered.iter().map(String::as_str)).ok_or_else(|| offered.join(", "))
+    let supported = offered.iter().filter_map(|version| ProtocolVersion::parse(version));
+    supported.max().ok_or_else(|| offered.join(", "))
 }
 
 /// The answer to `initialize`.
@@ -158,7 +149,6 @@ pub struct InitializeResult {
     #[serde(default)]
     pub server_info: Implementation,
     /// Instructions for a model.
-    #[serde(default)]
     pub instructions: Option<String>,
 }
 
@@ -167,7 +157,6 @@ pub struct InitializeResult {
 #[serde(rename_all = "camelCase")]
 pub struct ToolsPage {
     pub tools: Vec<Box<RawValue>>,
-    #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
@@ -188,9 +177,8 @@ impl Caching {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
-            #[serde(default)]
             ttl_ms: Option<f64>,
-            #[serde(borrow, default)]
+            #[serde(borrow)]
             cache_scope: Option<Cow<'a, str>>,
         }
         let Ok(head) = serde_json::from_str::<Head<'_>>(result) else { return Self::default() };
@@ -222,12 +210,10 @@ pub fn is_repeatable(definition: &RawValue) -> bool {
     struct Head {
         annotations: Annotations,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
     struct Annotations {
-        #[serde(default)]
         read_only_hint: bool,
-        #[serde(default)]
         idempotent_hint: bool,
     }
     serde_json::from_str::<Head>(definition.get())
@@ -286,5 +272,15 @@ mod tests {
         let data: UnsupportedVersion =
             serde_json::from_str(r#"{"supported":["2030-01-01"]}"#).unwrap();
         assert_eq!(data.version(), Err("2030-01-01".to_owned()));
+    }
+
+    #[test]
+    fn the_newest_common_version_wins() {
+        let pick = |offered: &[&str]| {
+            pick_version(&offered.iter().map(|it| (*it).into()).collect::<Vec<_>>())
+        };
+        let offered = ["2025-03-26", "2030-01-01", "2025-11-25"];
+        assert_eq!(pick(&offered), Ok(ProtocolVersion::V2025_11_25));
+        assert_eq!(pick(&["1900-01-01", "1901-01-01"]), Err("1900-01-01, 1901-01-01".to_owned()));
     }
 }

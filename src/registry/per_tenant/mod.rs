@@ -13,17 +13,16 @@
 //! `max_tenants`.
 
 mod process;
-mod table;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use self::process::TenantProcess;
-use self::table::TenantTable;
 use super::process_group::ProcessGroup;
-use super::rollover::{Replaceable, drain_time, is_exclusive};
+use super::rollover::{Replaceable, Rollover, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
 use crate::backend::Backend;
 use crate::backend::changes::recipients::Recipients;
@@ -63,14 +62,14 @@ impl PerTenant {
         }
         let table = self.table.lock();
         self.group.retired.cancel();
-        table.iter().for_each(|(_, rollover)| rollover.tell_listeners());
+        table.0.values().for_each(Rollover::tell_listeners);
     }
 
     /// Starts no more processes, and drains those that there are.
     pub(super) fn drain(&self, within: Duration) {
         let table = self.table.lock();
         self.group.retired.cancel();
-        for (_, rollover) in table.iter() {
+        for rollover in table.0.values() {
             let ours = rollover.all().filter(|it| it.generation <= self.generation);
             ours.for_each(|process| process.drain(within));
             rollover.tell_listeners();
@@ -88,7 +87,7 @@ impl PerTenant {
         } else {
             self.vault.sealed_set(tenant, &self.group.id)
         };
-        if let Some(rollover) = table.get(tenant)
+        if let Some(rollover) = table.0.get(tenant)
             && let Some(newest) = rollover.newest()
             && newest.generation == self.generation
             && newest.serves(sealed.as_ref())
@@ -165,7 +164,7 @@ impl PerTenant {
 
     /// Returns the backend that replaces the tenant's when it is ready.
     pub(super) fn replacement(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
-        Some(self.table.lock().get(tenant)?.waiting()?.backend.clone())
+        Some(self.table.lock().0.get(tenant)?.waiting()?.backend.clone())
     }
 
     /// Returns the tenant's backend, if it is running.
@@ -175,7 +174,7 @@ impl PerTenant {
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {
         let table = self.table.lock();
-        let owned = table.iter().filter_map(|(tenant, rollover)| {
+        let owned = table.0.iter().filter_map(|(tenant, rollover)| {
             let backend = rollover.current()?.backend.clone();
             let replacement = rollover.waiting().map(|process| process.backend.clone());
             Some(OwnedBackend { tenant: tenant.clone(), session: None, backend, replacement })
@@ -190,5 +189,53 @@ impl PerTenant {
         let changes = rollover.changes(&self.group.id);
         let backend = rollover.current().map(|process| process.backend.clone());
         ChangeSource { changes, backend }
+    }
+}
+
+/// The processes of all tenants of one server.
+#[derive(Default)]
+struct TenantTable(HashMap<TenantId, Rollover<TenantProcess>>);
+
+impl TenantTable {
+    fn rollover(&mut self, tenant: &TenantId) -> &mut Rollover<TenantProcess> {
+        if !self.0.contains_key(tenant) {
+            self.0.retain(|_, rollover| rollover.prune());
+        }
+        self.0.entry(tenant.clone()).or_default()
+    }
+
+    /// Returns the process that takes a tenant's calls, or did last.
+    fn current(&self, tenant: &TenantId) -> Option<&TenantProcess> {
+        self.0.get(tenant)?.current()
+    }
+
+    /// Whether the tenant may have a process. If others have `max` already, the longest-idle ones
+    /// are evicted.
+    fn evict_for(&self, tenant: &TenantId, max: usize) -> bool {
+        let others = self.0.iter().filter(|(other, _)| *other != tenant);
+        let others = others.filter_map(|(_, rollover)| Some((rollover.current()?, rollover)));
+        let staying: Vec<_> = others.filter(|(current, _)| !current.is_draining()).collect();
+        let too_many = (staying.len() + 1).saturating_sub(max);
+        let idle_since = |current: &TenantProcess| current.backend.idle_since();
+        let idle = staying.iter().filter_map(|(current, it)| Some((idle_since(current)?, it)));
+        let mut idle: Vec<_> = idle.collect();
+        if idle.len() < too_many {
+            return false;
+        }
+        idle.sort_by_key(|(since, _)| *since);
+        for (_, rollover) in idle.into_iter().take(too_many) {
+            rollover.active.iter().chain(&rollover.next).for_each(TenantProcess::retire);
+        }
+        true
+    }
+
+    /// Removes a process that is gone.
+    fn forget(&mut self, tenant: &TenantId, process: &TenantProcess) {
+        if let Some(rollover) = self.0.get_mut(tenant) {
+            rollover.forget(process);
+            if !rollover.prune() {
+                self.0.remove(tenant);
+            }
+        }
     }
 }

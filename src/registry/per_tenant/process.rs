@@ -7,8 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::PerTenant;
-use super::table::TenantTable;
+use super::{PerTenant, TenantTable};
 use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::config;

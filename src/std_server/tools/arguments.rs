@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use serde_json::value::RawValue;
 
+use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::members::{Members, MembersError};
-use crate::protocol::jsonrpc::raw::type_name;
 use crate::protocol::mcp::params::text_of;
 
 #[derive(Debug)]

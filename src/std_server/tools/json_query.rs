@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 
 use super::arguments::Misfit;
 use super::{Called, Outcome, ToolSpec};
+use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::members::Text;
-use crate::protocol::jsonrpc::raw::type_name;
 
 /// Each step reads the rest of the document once, so the number of steps bounds the work.
 const STEPS_MAX: usize = 128;

@@ -47,20 +47,16 @@ impl ListenRequest {
         let event = tokio::select! {
             // An answer may follow the acknowledgement at once: handle them in order.
             biased;
-            // A server that never acknowledges may report changes all the same.
-            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event.ok(),
+            event = timeout(SUBSCRIBE_TIMEOUT, events.recv()) => event,
             answer = &mut answer => return Err(ListenError::of(answer)),
         };
-        let acknowledged = match event {
+        let resources = match event {
+            Ok(Some(CallNotification::Acknowledged(params))) => acknowledged_resources(&params),
             // The channel was closed by the answer.
-            Some(None) => return Err(ListenError::of(answer.await)),
-            Some(event) => event,
-            None => None,
+            Ok(None) => return Err(ListenError::of(answer.await)),
+            // A server that never acknowledges may report changes all the same.
+            Ok(Some(_)) | Err(_) => None,
         };
-        let resources = acknowledged.and_then(|event| match event {
-            CallNotification::Acknowledged(params) => acknowledged_resources(&params),
-            _ => None,
-        });
         Ok((Self { answer }, resources))
     }
 

@@ -1,4 +1,5 @@
-//! Keeps one instance of a server subscribed to the watched resources and to its lists.
+//! Keeps one instance of a server, the subscription leader, subscribed to the watched resources and
+//! to its lists, for all instances.
 //!
 //! A legacy server reports changes of lists unasked, and has one subscription per resource. A
 //! modern server reports to those who listen. The filter of a listen request cannot be changed: a
@@ -10,6 +11,8 @@ mod retry;
 mod tenant_rotation;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -22,8 +25,8 @@ use self::listen_request::{ListenError, ListenRequest};
 use self::retry::{Backoff, FailedResources};
 use self::tenant_rotation::TenantRotation;
 use super::Changes;
-use crate::backend::Ready;
 use crate::backend::connection::{Answer, RequestError};
+use crate::backend::{Backend, Ready, RunState};
 use crate::common::ids::TenantId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
@@ -37,8 +40,42 @@ const UNSUBSCRIBES_MAX: usize = 4;
 /// come together, and each request names all resources.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 
+/// Keeps subscriptions with the leader. During a rollover only the active backend has them. Never
+/// ends.
+pub(crate) async fn keep_subscribed_to_one(backend: &Backend) {
+    backend.activated().await;
+    tokio::select! {
+        () = follow_leader(backend) => {}
+        () = backend.draining() => {}
+    }
+    pending().await
+}
+
+async fn follow_leader(backend: &Backend) {
+    let mut state = backend.state.subscribe();
+    loop {
+        let open = state.wait_for(RunState::is_open).await.ok();
+        let leader = open.and_then(|state| match &*state {
+            RunState::Ready(ready) => Some(ready.without_tools()),
+            _ => None,
+        });
+        let Some(ready) = leader else { return pending().await };
+        backend.changes().lists_may_have_changed(ready.about.lists());
+        backend.changes().resources_may_have_changed();
+        let is_leader = |state: &RunState| match state {
+            RunState::Ready(now) => Arc::ptr_eq(&now.connection, &ready.connection),
+            _ => false,
+        };
+        tokio::select! {
+            () = keep_subscribed(backend.changes(), &ready) => {}
+            _ = ready.connection.closed() => {}
+            _ = state.wait_for(|state| !is_leader(state)) => {}
+        }
+    }
+}
+
 /// Runs as long as the instance does.
-pub(crate) async fn keep_subscribed(changes: &Changes, ready: &Ready) {
+async fn keep_subscribed(changes: &Changes, ready: &Ready) {
     changes.reset_answers();
     let can_subscribe = ready.about.capabilities.resources.as_ref().is_some_and(|it| it.subscribe);
     let resources = async {
@@ -247,7 +284,7 @@ fn one_more(
 async fn listen_to_lists(changes: &Changes, ready: &Ready) {
     let filter = list_filter(ready);
     if ready.dialect.version().era() == Era::Legacy || filter == json!({}) {
-        return std::future::pending().await;
+        return pending().await;
     }
     let mut backoff = Backoff::default();
     loop {
@@ -255,7 +292,7 @@ async fn listen_to_lists(changes: &Changes, ready: &Ready) {
         match ListenRequest::open(ready, &filter).await {
             Ok((listening, _)) => ListenRequest::ended(&mut Some(listening)).await,
             // The server will report nothing, so there is nothing to keep up.
-            Err(ListenError::Refused(_)) => return std::future::pending().await,
+            Err(ListenError::Refused(_)) => return pending().await,
             Err(ListenError::Failed) => {}
         }
         // Changes until the next request are missed, so the lists count as changed.

@@ -72,7 +72,7 @@ impl Confinement {
         if let Some(reach) = reach {
             landlock::enforce(reach)?;
         }
-        seccomp::enforce(&self.filters)
+        Ok(seccomp::enforce(&self.filters)?)
     }
 }
 

@@ -10,7 +10,6 @@
 
 mod confinement;
 mod directory;
-mod kernel;
 mod landlock;
 mod plan;
 mod seccomp;
@@ -24,9 +23,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::confinement::{Confinement, close_inherited, make_undumpable};
 pub use self::directory::PrivateDirectory;
-pub use self::kernel::Kernel;
 pub use self::landlock::Reach;
-pub use self::plan::{Plan, PlanError, plan};
+pub use self::plan::{Kernel, Plan, PlanError, plan};
 pub use self::seccomp::RefusedCalls;
 pub use self::user::User;
 

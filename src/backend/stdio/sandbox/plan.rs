@@ -1,11 +1,49 @@
-//! Turns a server's settings into the restrictions that will be in force.
+//! Turns a server's settings into the restrictions that will be in force on this kernel.
 
-use std::fmt;
 use std::io;
 
-use super::kernel::{LANDLOCK_TCP, LANDLOCK_TRUNCATE};
-use super::{Kernel, Profile, Reach, ResourceLimit, User};
+use landlock::{LandlockStatus, RestrictSelf};
+use seccompiler::TargetArch;
+
+use super::{Profile, Reach, ResourceLimit, User};
 use crate::config;
+
+/// The first Landlock ABI (Linux 6.2) that prevents truncating files outside `write`.
+const LANDLOCK_TRUNCATE: u32 = 3;
+/// The first Landlock ABI (Linux 6.7) that restricts TCP connections.
+const LANDLOCK_TCP: u32 = 4;
+
+/// The restrictions that a kernel supports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The version, such as `6.12.5-amd64`.
+    pub release: String,
+    /// The ABI version of Landlock, if Landlock is available and turned on.
+    pub landlock: Option<u32>,
+    /// Whether system calls can be filtered on this processor.
+    pub seccomp: bool,
+}
+
+impl Kernel {
+    pub fn current() -> Self {
+        let system = rustix::system::uname();
+        Self {
+            release: system.release().to_string_lossy().into_owned(),
+            landlock: landlock_abi(),
+            seccomp: rustix::thread::secure_computing_mode().is_ok()
+                && TargetArch::try_from(std::env::consts::ARCH).is_ok(),
+        }
+    }
+}
+
+fn landlock_abi() -> Option<u32> {
+    // An empty request restricts nothing: it only reports the status.
+    let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
+    match status.landlock {
+        LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as u32),
+        LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => None,
+    }
+}
 
 /// The restrictions that a server will run under.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,21 +52,9 @@ pub struct Plan {
     pub profile: Profile,
     /// The restrictions in a few words each, for operators.
     pub in_force: Vec<String>,
-    /// Configured restrictions that this kernel lacks. Not empty only with `sandbox.optional`.
-    pub missing: Vec<Missing>,
-}
-
-/// A restriction that this kernel lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    what: &'static str,
-    why: String,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.why)
-    }
+    /// Configured restrictions that this kernel lacks, each with the reason. Not empty only with
+    /// `sandbox.optional`.
+    pub missing: Vec<String>,
 }
 
 /// Says why a server cannot be confined here. Retrying is of no use until the settings or the
@@ -42,9 +68,9 @@ pub enum PlanError {
     #[error(
         "this kernel cannot confine it as configured: {}; to start it all the same, without that, \
          set `sandbox.optional = true`",
-        join(.0)
+        .0.join("; ")
     )]
-    Unsupported(Vec<Missing>),
+    Unsupported(Vec<String>),
 }
 
 /// Decides how to confine a server on `kernel`.
@@ -141,13 +167,9 @@ impl Plan {
         }
     }
 
-    fn miss(&mut self, what: &'static str, why: String) {
-        self.missing.push(Missing { what, why });
+    fn miss(&mut self, what: &str, why: String) {
+        self.missing.push(format!("{what}: {why}"));
     }
-}
-
-fn join(missing: &[Missing]) -> String {
-    missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -176,7 +198,7 @@ mod tests {
             "no_new_privs, no core dumps, private directory, files 1024, landlock (abi 5), \
              connect 443, seccomp"
         );
-        assert_eq!(plan.missing, []);
+        assert!(plan.missing.is_empty());
         assert_eq!(plan.profile.limits, [(ResourceLimit::Files, 1024)].into());
         assert_eq!(plan.profile.reach.unwrap().connect, Some(vec![443]));
         let all = RefusedCalls { needless: true, other_ways_to_connect: true };

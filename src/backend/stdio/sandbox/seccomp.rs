@@ -8,8 +8,6 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::ConfineError;
-
 /// System calls that no MCP server needs, much like those that containers refuse: other file
 /// systems and namespaces, other processes' memory, the kernel itself, its clock and its keys.
 const REFUSED: &[i64] = &[
@@ -91,7 +89,7 @@ pub struct RefusedCalls {
 }
 
 /// Compiles the filters that [`enforce`] applies.
-pub(super) fn prepare(refuse: RefusedCalls) -> Result<Vec<BpfProgram>, ConfineError> {
+pub(super) fn prepare(refuse: RefusedCalls) -> Result<Vec<BpfProgram>, seccompiler::Error> {
     let mut programs = vec![];
     let mut rules = BTreeMap::new();
     if refuse.needless {
@@ -188,14 +186,8 @@ fn condition(
 }
 
 /// Applies the filters to this thread and everything that it starts.
-pub(super) fn enforce(programs: &[BpfProgram]) -> Result<(), ConfineError> {
-    programs.iter().try_for_each(|program| apply_filter(program).map_err(ConfineError::from))
-}
-
-impl From<BackendError> for ConfineError {
-    fn from(error: BackendError) -> Self {
-        Self::Seccomp(error.into())
-    }
+pub(super) fn enforce(programs: &[BpfProgram]) -> Result<(), seccompiler::Error> {
+    programs.iter().try_for_each(|program| apply_filter(program))
 }
 
 #[cfg(test)]

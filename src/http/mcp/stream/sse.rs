@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use tokio::time::sleep;
 
-use crate::protocol::jsonrpc::raw::blank_line_breaks;
+use crate::protocol::jsonrpc::framing::blank_line_breaks;
 
 /// A comment is sent after this much silence, so that proxies do not take the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

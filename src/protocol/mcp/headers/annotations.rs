@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::params::HeaderParam;
 use super::shown;
-use crate::protocol::jsonrpc::raw::DEPTH_MAX;
+use crate::protocol::jsonrpc::framing::DEPTH_MAX;
 
 const ANNOTATION: &str = "x-mcp-header";
 /// HTTP servers accept about a hundred headers in all.
