@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::lease_request::{LeaseGrant, LeaseRequest, headroom};
 use super::leased_permits::{LeasedPermits, PermitCounts};
+use super::link::{LeaseGrant, LeaseRequest, headroom};
 use super::{NO_LINK, SharedLimits};
 
 /// After so many renewals without a call, headroom is returned.

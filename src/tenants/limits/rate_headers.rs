@@ -1,21 +1,12 @@
 //! A tenant's rates in HTTP: the fields `RateLimit-Policy` and `RateLimit` of "RateLimit header
 //! fields for HTTP" (draft-ietf-httpapi-ratelimit-headers).
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::bucket::Bucket;
-use super::quota::{Quota, Remaining};
-
-/// The remaining calls of each rate that covers a call, the narrowest first.
-#[derive(Clone, Debug, Default)]
-pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
+use super::RateStatus;
+use super::quota::Quota;
 
 impl RateStatus {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the value of `RateLimit-Policy`: the burst (`q`), and the seconds in which it is
     /// earned (`w`).
     pub fn policy(&self) -> String {
