@@ -4,8 +4,7 @@
 //! forwarded to it.
 //!
 //! - `address`: the address that this replica advertises
-//! - `peer_request`: a request to another replica; `proof` authenticates it, and `used_proofs`
-//!   prevents replays
+//! - `peer_request`: a request to another replica; `proof` authenticates it, once
 //! - `notice_quota`: bounds the notices in flight
 //! - `members`: membership, through the store
 //! - `ended_sessions`: sessions that ended, through the store
@@ -18,7 +17,6 @@ mod peer_request;
 mod proof;
 #[cfg(test)]
 pub(crate) mod testing;
-mod used_proofs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,7 +37,7 @@ use crate::store::{Store, StoreError};
 use self::ended_sessions::{UNWRITTEN_MAX, UnwrittenEnd};
 use self::notice_quota::NoticeQuota;
 use self::peer_request::RefusalLog;
-use self::used_proofs::UsedProofs;
+use self::proof::UsedProofs;
 
 pub use self::address::AddressError;
 pub use self::ended_sessions::EndedSessions;
