@@ -22,9 +22,12 @@ pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// The kinds of data that have a revision.
 #[derive(Clone, Copy)]
-pub(super) enum Subject {
+pub enum Subject {
+    /// Tenants, keys and pins.
     Policy,
+    /// Tenants' secrets.
     Secrets,
+    /// Ended sessions.
     Sessions,
 }
 
@@ -48,22 +51,7 @@ pub struct StoreChanges {
 }
 
 impl Store {
-    /// Watches tenants, keys and pins.
-    pub fn changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Policy)
-    }
-
-    /// Watches tenants' secrets.
-    pub fn secret_changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Secrets)
-    }
-
-    /// Watches ended sessions.
-    pub fn session_changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Sessions)
-    }
-
-    fn changes_of(&self, subject: Subject) -> StoreChanges {
+    pub fn changes(&self, subject: Subject) -> StoreChanges {
         StoreChanges { store: self.clone(), subject, seen: None, listener: None }
     }
 

@@ -256,8 +256,7 @@ fn record(
 
 fn owner(tenant: Option<String>) -> Result<KeyOwner> {
     let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
-    let id = TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    Ok(KeyOwner::Tenant(id))
+    Ok(KeyOwner::Tenant(TenantId::parse(&tenant)?))
 }
 
 impl fmt::Display for KeyOwner {

@@ -32,22 +32,21 @@ use std::time::Duration;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
-use self::changes::Subject;
 use self::open::DatabaseKind;
 use crate::common::keys::Hasher;
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub(crate) use self::changes::RETRY_EVERY;
-pub use self::changes::StoreChanges;
+pub use self::changes::{StoreChanges, Subject};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
 pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
-pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
+pub use self::secrets::{Label, Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
-pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
+pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageQuery, UsageTotal};
 
 /// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -104,16 +103,13 @@ impl Store {
     /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
     /// notified.
     async fn change(&self) -> Result<Tx> {
-        let mut transaction = self.write().await?;
-        changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
-        Ok(transaction)
+        Ok(self.change_of(Subject::Policy).await?.0)
     }
 
-    /// Begins a change of secrets. Returns its revision as well.
-    async fn change_secrets(&self) -> Result<(Tx, i64)> {
+    /// Begins a change of one kind of data. Returns its revision as well.
+    async fn change_of(&self, subject: Subject) -> Result<(Tx, i64)> {
         let mut transaction = self.write().await?;
-        let revision =
-            changes::bump_revision(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        let revision = changes::bump_revision(self.0.kind, &mut transaction, subject).await?;
         Ok((transaction, revision))
     }
 }

@@ -18,12 +18,12 @@ use super::known::{Known, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
-use super::usage::Meter;
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
+use crate::common::usage::Meter;
 use crate::config::Config;
-use crate::store::{Follower, KeyState, Store, StoreError};
+use crate::store::{Follower, KeyState, Store, StoreError, Subject};
 use crate::tenants::limits::SharedLimits;
 
 /// After an outage this long, keys are no longer accepted: some may have been revoked meanwhile.
@@ -128,8 +128,9 @@ impl Directory {
     }
 
     async fn follow_keys(&self) {
+        let changes = self.store.changes(Subject::Policy);
         let meanwhile = "known keys keep working, others are refused";
-        let mut follower = Follower::new(self.store.changes(), "tenants and keys", meanwhile);
+        let mut follower = Follower::new(changes, "tenants and keys", meanwhile);
         loop {
             follower.changed(self.reload.notified()).await;
             while follower.retry(self.load().await).await.is_none() {}
