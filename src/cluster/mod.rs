@@ -34,7 +34,7 @@ use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{UNWRITTEN_MAX, UnwrittenEnd};
+use self::ended_sessions::{EndedSessionWriter, UNWRITTEN_MAX, UnwrittenEnd};
 use self::notice_quota::NoticeQuota;
 use self::peer_request::RefusalLog;
 use self::proof::UsedProofs;
@@ -132,8 +132,8 @@ impl Cluster {
             use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
         members::heartbeat(&store, &cluster).await?;
-        let membership = Membership::new(cluster.clone(), store, ended);
-        Ok((cluster, membership))
+        let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
+        Ok((cluster.clone(), Membership { cluster, store, ended_sessions }))
     }
 
     pub fn me(&self) -> &Peer {

@@ -133,7 +133,18 @@ impl Store {
             if active(&mut change, owner).await? >= owner.active_keys_max() {
                 return Err(StoreError::TooManyKeys(owner.clone()));
             }
-            write(&mut change, &record).await?;
+            sqlx::query(
+                "INSERT INTO keys (id, tenant, hash, name, created, expires) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
+            )
+            .bind(record.id.as_str())
+            .bind(owner.tenant())
+            .bind(record.hash.to_hex())
+            .bind(name)
+            .bind(record.created)
+            .bind(expires)
+            .execute(&mut *change)
+            .await?;
             let detail = json!({"tenant": owner.tenant(), "name": name, "expires": expires});
             audit::note(&mut change, actor, "key.create", target(&record.id), detail).await?;
             Ok(change.commit().await?)
@@ -199,22 +210,6 @@ async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
     .fetch_one(&mut **change)
     .await?;
     Ok(usize::try_from(active).unwrap_or(usize::MAX))
-}
-
-async fn write(change: &mut Tx, record: &KeyRecord) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO keys (id, tenant, hash, name, created, expires) \
-         VALUES ($1, $2, $3, $4, $5, $6)",
-    )
-    .bind(record.id.as_str())
-    .bind(record.owner.tenant())
-    .bind(record.hash.to_hex())
-    .bind(record.name.as_deref())
-    .bind(record.created)
-    .bind(record.expires)
-    .execute(&mut **change)
-    .await?;
-    Ok(())
 }
 
 /// Revokes all keys of a tenant. Returns how many.

@@ -4,10 +4,10 @@
 //! One statement serves both databases: `$1` parameters, TEXT and BIGINT. `open` has the
 //! differences.
 //!
-//! - `open`: connections; `migrations`: the list of migrations
+//! - `open`: connections and migrations
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
-//! - `changes`: notices what others have changed; `follow` keeps copies in memory up to date
+//! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `error`: errors
 //!
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
@@ -16,9 +16,7 @@ mod audit;
 mod changes;
 mod ended_sessions;
 mod error;
-mod follow;
 mod keys;
-mod migrations;
 mod open;
 mod pins;
 mod replicas;
@@ -38,10 +36,9 @@ use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub(crate) use self::changes::RETRY_EVERY;
-pub use self::changes::{StoreChanges, Subject};
+pub use self::changes::{Follower, Outage, StoreChanges, Subject};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
-pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{Label, Rotated, SealedSecret, SecretRecord};

@@ -1,11 +1,12 @@
 //! One connection to Valkey, and what is sent over it.
 
+use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, Script, cmd};
-use tokio::time::{error::Elapsed, timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::super::bucket::Bucket;
@@ -39,8 +40,8 @@ pub(super) struct Link {
     answer_timeout: Duration,
 }
 
-/// A request for a lease; `lease.lua` is the other side. Contains totals, never differences, so that
-/// the last request is the whole truth.
+/// A request for a lease; `lease.lua` is the other side. Contains totals, never differences, so
+/// that the last request is the whole truth.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct LeaseRequest {
     /// Increases with each request.
@@ -85,7 +86,7 @@ impl Link {
             HEARTBEAT.load_async(&mut connection).await?;
             Ok(Self { number, connection, answer_timeout })
         };
-        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
+        within(CONNECT_TIMEOUT, connect).await
     }
 
     /// Takes one call from each bucket, or from none, and reports calls that Valkey has missed.
@@ -108,7 +109,7 @@ impl Link {
                 .arg(nanos(earned));
         }
         let mut connection = self.connection.clone();
-        let answer = self.with_timeout(call.invoke_async(&mut connection)).await;
+        let answer = within(self.answer_timeout, call.invoke_async(&mut connection)).await;
         if answer.is_err() {
             for (bucket, reported) in buckets.iter().zip(reported) {
                 reported.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
@@ -139,7 +140,8 @@ impl Link {
             .arg(request.spare)
             .arg(GONE_SECS)
             .arg(RECALL_CHANNEL);
-        let answer = self.with_timeout(call.invoke_async(&mut self.connection.clone())).await;
+        let answer =
+            within(self.answer_timeout, call.invoke_async(&mut self.connection.clone())).await;
         let (permits, has_headroom) = answer?;
         Ok(LeaseGrant { permits, has_headroom })
     }
@@ -148,20 +150,13 @@ impl Link {
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
         call.arg(replica.to_string()).arg(GONE_SECS);
-        self.with_timeout(call.invoke_async(&mut self.connection.clone())).await
+        within(self.answer_timeout, call.invoke_async(&mut self.connection.clone())).await
     }
 
     pub async fn leave(&self, replica: Uuid) -> Result<(), RedisError> {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
-        self.with_timeout(leave.query_async(&mut self.connection.clone())).await
-    }
-
-    async fn with_timeout<T>(
-        &self,
-        answer: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
+        within(self.answer_timeout, leave.query_async(&mut self.connection.clone())).await
     }
 }
 
@@ -205,8 +200,13 @@ fn nanos(time: Duration) -> String {
     time.as_nanos().to_string()
 }
 
-pub(super) fn timed_out(_: Elapsed) -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+/// Fails if there is no answer in time.
+pub(super) async fn within<T>(
+    time: Duration,
+    answer: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let timed_out = || io::Error::from(io::ErrorKind::TimedOut);
+    timeout(time, answer).await.unwrap_or_else(|_| Err(timed_out().into()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::link::{CONNECT_TIMEOUT, Link, RECALL_CHANNEL, timed_out};
+use super::link::{CONNECT_TIMEOUT, Link, RECALL_CHANNEL, within};
 use super::{NO_LINK, SharedLimits};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ impl SharedLimits {
             said.subscribe(RECALL_CHANNEL).await?;
             Ok(said)
         };
-        timeout(CONNECT_TIMEOUT, subscribe).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
+        within(CONNECT_TIMEOUT, subscribe).await
     }
 
     async fn follow(&self, said: PubSub) {
