@@ -12,7 +12,6 @@ pub mod known;
 pub mod limits;
 pub mod oauth;
 pub mod secrets;
-mod snapshot;
 mod unknown_keys;
 pub mod usage_writer;
 
@@ -22,10 +21,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub use self::directory::{Directory, Holder, KeyError};
+pub use self::directory::{Directory, Holder, Key, KeyError};
 pub use self::known::{KeyView, Known, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
-pub use self::snapshot::Key;
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;

@@ -36,13 +36,9 @@ impl RateStatus {
 
 /// Returns a quota's item in `RateLimit-Policy`, and the length of its name.
 pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
-    let mut text = quoted(name);
-    let name_len = text.len();
-    text.push_str(";q=");
-    push_number(&mut text, quota.burst.get().into());
-    text.push_str(";w=");
-    push_number(&mut text, whole_seconds(quota.capacity()).max(1));
-    (text, name_len)
+    let (name, burst) = (quoted(name), quota.burst);
+    let seconds = whole_seconds(quota.capacity()).max(1);
+    (format!("{name};q={burst};w={seconds}"), name.len())
 }
 
 /// Quotes a name for a header: printable ASCII as it is, other bytes percent-encoded.

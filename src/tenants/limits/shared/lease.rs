@@ -154,10 +154,6 @@ impl LimitLease {
         link != NO_LINK && link == self.shared.link_number.load(Ordering::SeqCst)
     }
 
-    pub(super) fn is_in_use(&self) -> bool {
-        self.permits.counts() != PermitCounts { in_use: 0, leased: 0 }
-    }
-
     /// Returns permits that are not needed at once, from now on.
     pub(super) fn return_surplus_at_once(&self) {
         self.returns_surplus.store(true, Ordering::SeqCst);
