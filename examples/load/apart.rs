@@ -9,8 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use tokio::time::Instant;
 use trunkline::backend::queue::Queue;
 use trunkline::common::ids::{ServerId, TenantId};
-use trunkline::store::Counts;
-use trunkline::tenants::usage::Meter;
+use trunkline::common::usage::{Counts, Meter};
 
 use crate::usage;
 

@@ -12,7 +12,7 @@ use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Definition, canonical, within_bounds};
-use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError};
+use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError, Subject};
 use crate::telemetry::metrics::Metrics;
 
 /// Limits the writes for a server that keeps changing its tools.
@@ -34,7 +34,7 @@ pub(crate) async fn open(config: &Config, store: &Store, metrics: &Metrics) -> A
 /// Keeps both sides up to date. Runs for ever.
 pub(crate) async fn follow(pins: Arc<Pins>, store: Store) {
     let meanwhile = "the last known approvals stay in force";
-    let mut follower = Follower::new(store.changes(), "approved tools", meanwhile);
+    let mut follower = Follower::new(store.changes(Subject::Policy), "approved tools", meanwhile);
     loop {
         follower.changed(pins.listed()).await;
         if !pins.servers().is_empty() {

@@ -104,11 +104,11 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
 async fn remove(args: SecretArgs) -> anyhow::Result<()> {
     let SecretArgs { tenant, server, name, config } = args;
     let Loaded { config, .. } = load_config(config, None)?;
-    let removed = with_store(&config, async |store| {
-        Ok(store.remove_secret(&actor(), &tenant, &server, &name).await?)
-    });
+    let label = Label { tenant: &tenant, server: &server, name: &name };
+    let removed =
+        with_store(&config, async |store| Ok(store.remove_secret(&actor(), label).await?));
     removed.await?;
-    eprintln!("removed {}", Label { tenant: &tenant, server: &server, name: &name });
+    eprintln!("removed {label}");
     Ok(())
 }
 

@@ -29,18 +29,15 @@ pub(super) async fn own(
     advertised: Option<SocketAddr>,
     bound: SocketAddr,
 ) -> Result<SocketAddr, AddressError> {
-    match advertised {
-        Some(address) => Ok(address),
-        None if !bound.ip().is_unspecified() => Ok(bound),
-        None => {
-            let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let found = lookup_host((name.as_str(), bound.port())).await;
-            let found = found.map(|found| first(found, bound));
-            match found {
-                Ok(found) => found.ok_or(AddressError::OnlyLocal(name)),
-                Err(cause) => Err(AddressError::Unknown { name, cause }),
-            }
-        }
+    let bound_to_one = (!bound.ip().is_unspecified()).then_some(bound);
+    if let Some(address) = advertised.or(bound_to_one) {
+        return Ok(address);
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let found = lookup_host((name.as_str(), bound.port())).await;
+    match found.map(|found| first(found, bound)) {
+        Ok(found) => found.ok_or(AddressError::OnlyLocal(name)),
+        Err(cause) => Err(AddressError::Unknown { name, cause }),
     }
 }
 

@@ -11,7 +11,9 @@ use tokio::time::sleep;
 
 use super::Cluster;
 use crate::common::ids::SessionId;
-use crate::store::{EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError};
+use crate::store::{
+    EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError, Subject,
+};
 
 /// Ended sessions that may wait for the store.
 pub(super) const UNWRITTEN_MAX: usize = 4096;
@@ -110,7 +112,7 @@ pub struct EndedSessions {
 impl EndedSessions {
     pub fn new(store: Store) -> Self {
         let meanwhile = "sessions that end on other replicas may still be accepted here";
-        let follower = Follower::new(store.session_changes(), "ended sessions", meanwhile);
+        let follower = Follower::new(store.changes(Subject::Sessions), "ended sessions", meanwhile);
         Self { follower, store, cursor: EndedCursor::default() }
     }
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::ended_sessions::{EndedSessionWriter, UnwrittenEnd};
+use super::ended_sessions::EndedSessionWriter;
 use super::{Cluster, Peer};
 use crate::store::{Outage, Store, StoreError};
 
@@ -18,21 +17,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// The tasks that keep a replica in the cluster.
 pub struct Membership {
-    cluster: Arc<Cluster>,
-    store: Store,
-    ended_sessions: EndedSessionWriter,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) store: Store,
+    pub(super) ended_sessions: EndedSessionWriter,
 }
 
 impl Membership {
-    pub(super) fn new(
-        cluster: Arc<Cluster>,
-        store: Store,
-        ended: mpsc::Receiver<UnwrittenEnd>,
-    ) -> Self {
-        let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
-        Self { cluster, store, ended_sessions }
-    }
-
     /// Runs until `stop`, then leaves the cluster.
     pub async fn run(mut self, stop: CancellationToken) {
         let Self { cluster, store, ended_sessions } = &mut self;

@@ -4,8 +4,7 @@
 //! forwarded to it.
 //!
 //! - `address`: the address that this replica advertises
-//! - `peer_request`: a request to another replica; `proof` authenticates it, and `used_proofs`
-//!   prevents replays
+//! - `peer_request`: a request to another replica; `proof` authenticates it, once
 //! - `notice_quota`: bounds the notices in flight
 //! - `members`: membership, through the store
 //! - `ended_sessions`: sessions that ended, through the store
@@ -18,7 +17,6 @@ mod peer_request;
 mod proof;
 #[cfg(test)]
 pub(crate) mod testing;
-mod used_proofs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,10 +34,10 @@ use crate::common::seal::Sealer;
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{UNWRITTEN_MAX, UnwrittenEnd};
+use self::ended_sessions::{EndedSessionWriter, UNWRITTEN_MAX, UnwrittenEnd};
 use self::notice_quota::NoticeQuota;
 use self::peer_request::RefusalLog;
-use self::used_proofs::UsedProofs;
+use self::proof::UsedProofs;
 
 pub use self::address::AddressError;
 pub use self::ended_sessions::EndedSessions;
@@ -134,8 +132,8 @@ impl Cluster {
             use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
         members::heartbeat(&store, &cluster).await?;
-        let membership = Membership::new(cluster.clone(), store, ended);
-        Ok((cluster, membership))
+        let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
+        Ok((cluster.clone(), Membership { cluster, store, ended_sessions }))
     }
 
     pub fn me(&self) -> &Peer {

@@ -6,12 +6,16 @@
 //! them. Nor can they answer: an answer carries a seal that only a replica that opened the proof
 //! can make.
 
+use std::collections::HashSet;
+use std::mem;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use super::{Cluster, Peer, PeerRequest};
 use crate::common::seal::Purpose;
@@ -20,6 +24,8 @@ use crate::common::seal::Purpose;
 const VALID_FOR: Duration = Duration::from_secs(30);
 /// How long a proof must be remembered: its clock may be ahead.
 pub(super) const ACCEPTED_FOR: Duration = Duration::from_secs(2 * VALID_FOR.as_secs());
+/// More than come in one span of remembered proofs. Proofs beyond it are refused.
+const PROOFS_MAX: usize = 1 << 20;
 /// The caller's credentials.
 static SECRET_HEADERS: [HeaderName; 3] = [
     AUTHORIZATION,
@@ -43,11 +49,7 @@ struct Proof {
 
 /// A proof that is valid, except that the body is not compared yet. Has no `Debug`: it contains
 /// credentials.
-pub struct OpenedProof {
-    body: [u8; 32],
-    number: u64,
-    headers: Vec<(String, String)>,
-}
+pub struct OpenedProof(Proof);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofError {
@@ -99,7 +101,7 @@ impl Cluster {
     pub fn sign(&self, opened: &OpenedProof) -> String {
         self.sealer.seal(
             Purpose::ReplicaAnswer,
-            &opened.number.to_le_bytes(),
+            &opened.0.number.to_le_bytes(),
             self.me.id.as_bytes(),
         )
     }
@@ -131,13 +133,13 @@ impl Cluster {
         if !self.used_proofs.insert(proof.number) {
             return Err(ProofError::Invalid);
         }
-        Ok(OpenedProof { body: proof.body, number: proof.number, headers: proof.headers })
+        Ok(OpenedProof(proof))
     }
 }
 
 impl OpenedProof {
     pub fn matches_body(&self, body: &[u8]) -> bool {
-        Sha256::digest(body).as_slice() == self.body
+        Sha256::digest(body).as_slice() == self.0.body
     }
 
     /// Replaces the credentials among the headers by those in the proof.
@@ -145,12 +147,42 @@ impl OpenedProof {
         for name in &SECRET_HEADERS {
             headers.remove(name);
         }
-        for (name, value) in self.headers {
+        for (name, value) in self.0.headers {
             let name = name.parse::<HeaderName>().ok();
             if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
                 headers.append(name, value);
             }
         }
+    }
+}
+
+/// Accepted proofs of the last full span and of the current one, so that none is accepted twice.
+pub(super) struct UsedProofs {
+    span: Duration,
+    spans: Mutex<Spans>,
+}
+
+struct Spans {
+    began: Instant,
+    now: HashSet<u64>,
+    before: HashSet<u64>,
+}
+
+impl UsedProofs {
+    /// Each proof is remembered for at least `span`, and at most twice that.
+    pub(super) fn new(span: Duration) -> Self {
+        let spans = Spans { began: Instant::now(), now: HashSet::new(), before: HashSet::new() };
+        Self { span, spans: Mutex::new(spans) }
+    }
+
+    /// Remembers a proof by its random number. Returns whether it is new and fits.
+    pub(super) fn insert(&self, number: u64) -> bool {
+        let mut spans = self.spans.lock();
+        if spans.began.elapsed() >= self.span {
+            spans.began = Instant::now();
+            spans.before = mem::take(&mut spans.now);
+        }
+        !spans.before.contains(&number) && spans.now.len() < PROOFS_MAX && spans.now.insert(number)
     }
 }
 

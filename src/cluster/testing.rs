@@ -8,8 +8,7 @@ use tokio::sync::mpsc;
 
 use super::notice_quota::NoticeQuota;
 use super::peer_request::RefusalLog;
-use super::proof::ACCEPTED_FOR;
-use super::used_proofs::UsedProofs;
+use super::proof::{ACCEPTED_FOR, UsedProofs};
 use super::{Cluster, Peer};
 use crate::common::seal::Sealer;
 use crate::config::Secret;

@@ -1,6 +1,5 @@
 //! Ids, parsed once at the edge and trusted afterwards.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -105,22 +104,24 @@ fn is_plain_name(text: &str, len_max: usize) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
+/// Shows a type as a text, in debug output too.
 macro_rules! formatted {
     ($type:ident, $id:ident => $text:expr) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let $id = self;
-                fmt::Display::fmt(&$text, f)
+                std::fmt::Display::fmt(&$text, f)
             }
         }
 
-        impl fmt::Debug for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
             }
         }
     };
 }
+pub(super) use formatted;
 
 formatted!(CallId, id => id.0.simple());
 formatted!(SessionId, id => id.0.simple());

@@ -8,3 +8,4 @@ pub mod policy;
 pub mod seal;
 pub mod secret;
 pub mod time_slice;
+pub mod usage;

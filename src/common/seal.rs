@@ -30,17 +30,18 @@ pub struct Sealer {
     ciphers: Vec<XChaCha20Poly1305>,
 }
 
-/// A text sealed for one purpose cannot be opened for another.
+/// A text sealed for one purpose cannot be opened for another. The numbers are part of sealed texts
+/// that outlive the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    Session,
+    Session = 1,
     /// State that a server wants back with the client's next request.
-    RequestState,
-    TenantSecret,
+    RequestState = 2,
+    TenantSecret = 3,
     /// The proof that a request comes from a replica.
-    Replica,
+    Replica = 4,
     /// The proof that an answer comes from a replica.
-    ReplicaAnswer,
+    ReplicaAnswer = 5,
 }
 
 impl Sealer {
@@ -109,14 +110,7 @@ impl fmt::Debug for Sealer {
 
 /// The purpose is always one byte, so that no two pairs are alike.
 fn bound(purpose: Purpose, context: &[u8]) -> Vec<u8> {
-    let purpose = match purpose {
-        Purpose::Session => 1,
-        Purpose::RequestState => 2,
-        Purpose::TenantSecret => 3,
-        Purpose::Replica => 4,
-        Purpose::ReplicaAnswer => 5,
-    };
-    [&[purpose], context].concat()
+    [&[purpose as u8], context].concat()
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::{CallError, Reply};
 use crate::backend::Backend;
 use crate::backend::instance::tools::Tool;
+use crate::common::usage::Counts;
 use crate::protocol::mcp::results::ResultKind;
-use crate::store::Counts;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 

@@ -1,12 +1,20 @@
 //! Notices changes, whoever makes them. Each kind of data has a revision that every change
 //! increases, and readers compare it with the last one they saw. PostgreSQL notifies them; with
 //! SQLite, and from time to time in any case, they poll.
+//!
+//! [`Follower`] keeps what a component holds in memory up to date:
+//!
+//! ```text
+//! loop {
+//!     follower.changed(wake).await;
+//!     while follower.retry(read().await).await.is_none() {}
+//! }
+//! ```
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-
 use tokio::time::{sleep, timeout};
 
 use super::open::DatabaseKind;
@@ -20,11 +28,17 @@ const POSTGRES_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause between attempts while the database is away.
 pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
 
+/// Everything is read again at least this often, even if no change is announced.
+const CONFIRM_EVERY: Duration = Duration::from_secs(60);
+
 /// The kinds of data that have a revision.
 #[derive(Clone, Copy)]
-pub(super) enum Subject {
+pub enum Subject {
+    /// Tenants, keys and pins.
     Policy,
+    /// Tenants' secrets.
     Secrets,
+    /// Ended sessions.
     Sessions,
 }
 
@@ -48,22 +62,7 @@ pub struct StoreChanges {
 }
 
 impl Store {
-    /// Watches tenants, keys and pins.
-    pub fn changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Policy)
-    }
-
-    /// Watches tenants' secrets.
-    pub fn secret_changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Secrets)
-    }
-
-    /// Watches ended sessions.
-    pub fn session_changes(&self) -> StoreChanges {
-        self.changes_of(Subject::Sessions)
-    }
-
-    fn changes_of(&self, subject: Subject) -> StoreChanges {
+    pub fn changes(&self, subject: Subject) -> StoreChanges {
         StoreChanges { store: self.clone(), subject, seen: None, listener: None }
     }
 
@@ -126,6 +125,65 @@ impl StoreChanges {
             DatabaseKind::Sqlite => SQLITE_INTERVAL,
             DatabaseKind::Postgres => RETRY_EVERY,
         }
+    }
+}
+
+/// Waits for changes of the store, and retries reads while it is away.
+pub struct Follower {
+    changes: StoreChanges,
+    outage: Outage,
+}
+
+/// Logs the first failure of an outage of the store, and its end.
+pub struct Outage {
+    what: &'static str,
+    meanwhile: &'static str,
+    is_away: bool,
+}
+
+impl Follower {
+    /// `what` is read from the store; while it cannot be, `meanwhile` holds. Both are for the log.
+    pub fn new(changes: StoreChanges, what: &'static str, meanwhile: &'static str) -> Self {
+        Self { changes, outage: Outage::new(what, meanwhile) }
+    }
+
+    /// Waits for a change of the store, for `wake`, or until it is time to confirm. Does not wait
+    /// the first time. May be dropped and called again.
+    pub async fn changed(&mut self, wake: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.changes.next() => {}
+            () = wake => {}
+            () = sleep(CONFIRM_EVERY) => {}
+        }
+    }
+
+    /// Returns what was read; or `None` after a pause, if the store could not be read.
+    pub async fn retry<T>(&mut self, outcome: Result<T>) -> Option<T> {
+        let value = self.outage.note(outcome);
+        if value.is_none() {
+            sleep(RETRY_EVERY).await;
+        }
+        value
+    }
+}
+
+impl Outage {
+    pub fn new(what: &'static str, meanwhile: &'static str) -> Self {
+        Self { what, meanwhile, is_away: false }
+    }
+
+    /// Returns the value, if the store gave one.
+    pub fn note<T>(&mut self, outcome: Result<T>) -> Option<T> {
+        let was_away = std::mem::replace(&mut self.is_away, outcome.is_err());
+        let Self { what, meanwhile, .. } = self;
+        match &outcome {
+            Err(error) if !was_away => {
+                tracing::warn!(%error, "the store is away for {what}: {meanwhile}");
+            }
+            Ok(_) if was_away => tracing::info!("the store is back for {what}"),
+            _ => {}
+        }
+        outcome.ok()
     }
 }
 

@@ -2,13 +2,12 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::changes::{Subject, bump_revision};
-use super::{Result, Store, StoreError, now, placeholders, with_timeout};
+use super::tenants::skip_corrupt;
+use super::{Result, Store, StoreError, Subject, now, placeholders, with_timeout};
 use crate::common::ids::SessionId;
 
 const ROWS_PER_READ: i64 = 5_000;
 const ROWS_PER_STATEMENT: usize = 200;
-const DELETED_PER_STATEMENT: i64 = 1_000;
 
 /// Id, expiry and revision.
 type Row = (String, i64, i64);
@@ -33,8 +32,7 @@ impl Store {
     /// Writes ended sessions, each with the expiry of its token. All replicas are notified.
     pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<()> {
         with_timeout(async {
-            let mut write = self.write().await?;
-            let revision = bump_revision(self.0.kind, &mut write, Subject::Sessions).await?;
+            let (mut write, revision) = self.change_of(Subject::Sessions).await?;
             for rows in ended.chunks(ROWS_PER_STATEMENT) {
                 let text = format!(
                     "INSERT INTO ended_sessions (id, expires, revision) VALUES {} \
@@ -60,7 +58,7 @@ impl Store {
             let rows = self.ended_rows(read).await?;
             let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
             *read = EndedCursor { revision: *revision, id: last.clone() };
-            let ended: Vec<_> = rows.iter().filter_map(ended).collect();
+            let ended: Vec<_> = rows.iter().map(ended).filter_map(skip_corrupt).collect();
             if !ended.is_empty() {
                 return Ok(ended);
             }
@@ -81,23 +79,13 @@ impl Store {
 
     /// Deletes those whose tokens have expired.
     pub async fn delete_ended_sessions(&self) -> Result<()> {
-        loop {
-            let some = sqlx::query(
-                "DELETE FROM ended_sessions WHERE id IN \
-                 (SELECT id FROM ended_sessions WHERE expires < $1 LIMIT $2)",
-            );
-            let some = some.bind(now()).bind(DELETED_PER_STATEMENT).execute(self.pool());
-            if with_timeout(some).await?.rows_affected() < DELETED_PER_STATEMENT.unsigned_abs() {
-                return Ok(());
-            }
-        }
+        let expired = "DELETE FROM ended_sessions WHERE id IN \
+             (SELECT id FROM ended_sessions WHERE expires < $1 LIMIT $2)";
+        self.delete_before(expired, now()).await.map(drop)
     }
 }
 
-fn ended((id, expires, _): &Row) -> Option<EndedSession> {
-    let session = SessionId::parse(id);
-    if session.is_none() {
-        tracing::warn!(%id, "a row of `ended_sessions` has an invalid id, and is skipped");
-    }
-    Some(EndedSession { id: session?, expires: *expires })
+fn ended((id, expires, _): &Row) -> Result<EndedSession> {
+    let invalid = || StoreError::Corrupt(format!("`{id}` is not the id of an ended session"));
+    Ok(EndedSession { id: SessionId::parse(id).ok_or_else(invalid)?, expires: *expires })
 }

@@ -3,7 +3,7 @@
 use sqlx::migrate::MigrateError;
 
 use super::KeyOwner;
-use crate::common::ids::ServerId;
+use crate::common::ids::{InvalidId, ServerId};
 use crate::pins::Hash;
 
 /// No message contains a password or a key.
@@ -48,6 +48,13 @@ impl From<sqlx::Error> for StoreError {
             }
             _ => Self::Corrupt(error.to_string()),
         }
+    }
+}
+
+/// For ids in the database. Those of requests are parsed before.
+impl From<InvalidId> for StoreError {
+    fn from(error: InvalidId) -> Self {
+        Self::Corrupt(error.to_string())
     }
 }
 

@@ -133,7 +133,18 @@ impl Store {
             if active(&mut change, owner).await? >= owner.active_keys_max() {
                 return Err(StoreError::TooManyKeys(owner.clone()));
             }
-            write(&mut change, &record).await?;
+            sqlx::query(
+                "INSERT INTO keys (id, tenant, hash, name, created, expires) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
+            )
+            .bind(record.id.as_str())
+            .bind(owner.tenant())
+            .bind(record.hash.to_hex())
+            .bind(name)
+            .bind(record.created)
+            .bind(expires)
+            .execute(&mut *change)
+            .await?;
             let detail = json!({"tenant": owner.tenant(), "name": name, "expires": expires});
             audit::note(&mut change, actor, "key.create", target(&record.id), detail).await?;
             Ok(change.commit().await?)
@@ -201,22 +212,6 @@ async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
     Ok(usize::try_from(active).unwrap_or(usize::MAX))
 }
 
-async fn write(change: &mut Tx, record: &KeyRecord) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO keys (id, tenant, hash, name, created, expires) \
-         VALUES ($1, $2, $3, $4, $5, $6)",
-    )
-    .bind(record.id.as_str())
-    .bind(record.owner.tenant())
-    .bind(record.hash.to_hex())
-    .bind(record.name.as_deref())
-    .bind(record.created)
-    .bind(record.expires)
-    .execute(&mut **change)
-    .await?;
-    Ok(())
-}
-
 /// Revokes all keys of a tenant. Returns how many.
 pub(super) async fn revoke_all(change: &mut Tx, tenant: &TenantId) -> Result<u64> {
     let revoked = sqlx::query("UPDATE keys SET revoked = $2 WHERE tenant = $1 AND revoked IS NULL")
@@ -256,8 +251,7 @@ fn record(
 
 fn owner(tenant: Option<String>) -> Result<KeyOwner> {
     let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
-    let id = TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    Ok(KeyOwner::Tenant(id))
+    Ok(KeyOwner::Tenant(TenantId::parse(&tenant)?))
 }
 
 impl fmt::Display for KeyOwner {

@@ -4,10 +4,10 @@
 //! One statement serves both databases: `$1` parameters, TEXT and BIGINT. `open` has the
 //! differences.
 //!
-//! - `open`: connections; `migrations`: the list of migrations
+//! - `open`: connections and migrations
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
-//! - `changes`: notices what others have changed; `follow` keeps copies in memory up to date
+//! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `error`: errors
 //!
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
@@ -16,9 +16,7 @@ mod audit;
 mod changes;
 mod ended_sessions;
 mod error;
-mod follow;
 mod keys;
-mod migrations;
 mod open;
 mod pins;
 mod replicas;
@@ -32,22 +30,20 @@ use std::time::Duration;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
-use self::changes::Subject;
 use self::open::DatabaseKind;
 use crate::common::keys::Hasher;
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub(crate) use self::changes::RETRY_EVERY;
-pub use self::changes::StoreChanges;
+pub use self::changes::{Follower, Outage, StoreChanges, Subject};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
-pub use self::follow::{Follower, Outage};
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
-pub use self::secrets::{Rotated, SealedSecret, SecretRecord};
+pub use self::secrets::{Label, Rotated, SealedSecret, SecretRecord};
 pub use self::tenants::Contents;
-pub use self::usage::{Counts, USAGE_ROWS_MAX, UsageQuery, UsageRow, UsageTotal};
+pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageQuery, UsageTotal};
 
 /// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -104,16 +100,13 @@ impl Store {
     /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
     /// notified.
     async fn change(&self) -> Result<Tx> {
-        let mut transaction = self.write().await?;
-        changes::bump_revision(self.0.kind, &mut transaction, Subject::Policy).await?;
-        Ok(transaction)
+        Ok(self.change_of(Subject::Policy).await?.0)
     }
 
-    /// Begins a change of secrets. Returns its revision as well.
-    async fn change_secrets(&self) -> Result<(Tx, i64)> {
+    /// Begins a change of one kind of data. Returns its revision as well.
+    async fn change_of(&self, subject: Subject) -> Result<(Tx, i64)> {
         let mut transaction = self.write().await?;
-        let revision =
-            changes::bump_revision(self.0.kind, &mut transaction, Subject::Secrets).await?;
+        let revision = changes::bump_revision(self.0.kind, &mut transaction, subject).await?;
         Ok((transaction, revision))
     }
 }

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use rand::distr::{Alphanumeric, SampleString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::migrate::MigrateError;
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-use sqlx::{AnyPool, ConnectOptions, Connection, Executor};
+use sqlx::{AnyPool, ConnectOptions, Connection, Executor, SqlStr};
 use tokio::time::{sleep, timeout};
 
-use super::migrations::migrator;
 use super::{Result, StoreError, with_timeout};
 use crate::common::keys::SECRET_LEN;
 use crate::config::Secret;
@@ -43,6 +42,21 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// transaction block the others.
 const POSTGRES_SETTINGS: &str =
     "SET statement_timeout = '3s'; SET idle_in_transaction_session_timeout = '5s'";
+
+/// Every file in `migrations/`: version, description as sqlx reads it from the file name, SQL.
+///
+/// `sqlx::migrate!` would find the files by itself, but its crate compiles sqlx, SQLite and tokio
+/// once more for the compiler. A test compares this list with the folder instead.
+const MIGRATIONS: [(i64, &str, &str); 4] = [
+    (
+        1,
+        "tenants keys usage audit",
+        include_str!("../../migrations/0001_tenants_keys_usage_audit.sql"),
+    ),
+    (2, "secrets", include_str!("../../migrations/0002_secrets.sql")),
+    (3, "pins", include_str!("../../migrations/0003_pins.sql")),
+    (4, "replicas", include_str!("../../migrations/0004_replicas.sql")),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DatabaseKind {
@@ -187,6 +201,17 @@ async fn migrate_postgres(options: &PgConnectOptions) -> Result<()> {
     with_timeout(connection.close()).await
 }
 
+fn migrator() -> Migrator {
+    let migrations = MIGRATIONS.map(|(version, description, sql)| {
+        let sql = SqlStr::from_static(sql);
+        Migration::new(version, description.into(), MigrationType::Simple, sql, false)
+    });
+    let mut migrator = Migrator::with_migrations(migrations.into());
+    // A newer version of the gateway may have used this database before.
+    migrator.set_ignore_missing(true);
+    migrator
+}
+
 fn pool(connections_max: u32) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
 }
@@ -255,5 +280,16 @@ mod tests {
         for url in ["sqlite:", "sqlite://", "sqlite::memory:", "sqlite://x.db?mode=ro"] {
             assert!(file(url).is_err(), "{url} was accepted");
         }
+    }
+
+    #[tokio::test]
+    async fn every_file_in_the_folder_is_listed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        let found = Migrator::new(folder).await.unwrap();
+        let fields = |migrator: &Migrator| -> Vec<_> {
+            let all = migrator.iter().cloned();
+            all.map(|it| (it.version, it.description, it.checksum, it.no_tx)).collect()
+        };
+        assert_eq!(fields(&migrator()), fields(&found));
     }
 }

@@ -1,15 +1,31 @@
 //! Tenants' secrets, sealed. The store cannot open them.
 
+use std::fmt;
+
 use serde_json::json;
 use sqlx::AnyConnection;
 
-use super::changes::{Subject, bump_revision};
+use super::changes::bump_revision;
 use super::open::DatabaseKind;
 use super::tenants::skip_corrupt;
-use super::{Actor, Result, Store, StoreError, Tx, audit, now, with_timeout};
+use super::{Actor, Result, Store, StoreError, Subject, Tx, audit, now, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
 
 const ROWS_PER_ROTATION: i64 = 100;
+
+/// Names a secret.
+#[derive(Clone, Copy, Debug)]
+pub struct Label<'a> {
+    pub tenant: &'a TenantId,
+    pub server: &'a ServerId,
+    pub name: &'a str,
+}
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "secret `{}` of tenant `{}` for server `{}`", self.name, self.tenant, self.server)
+    }
+}
 
 /// Has no `Debug`: sealed values must not be logged either.
 #[derive(Clone, PartialEq, Eq)]
@@ -73,56 +89,41 @@ impl Store {
         .bind(server.map(ServerId::as_str));
         let rows: Vec<(String, String, i64)> = with_timeout(rows.fetch_all(self.pool())).await?;
         let record = |(server, name, updated): (String, String, i64)| {
-            Ok(SecretRecord { server: server_id(&server)?, name, updated })
+            Ok(SecretRecord { server: ServerId::parse(&server)?, name, updated })
         };
         Ok(rows.into_iter().map(record).filter_map(skip_corrupt).collect())
     }
 
     /// Sets a secret to a sealed value. Returns when. The caller checks that the tenant exists and
     /// that the server has such a secret.
-    pub async fn set_secret(
-        &self,
-        actor: &Actor,
-        tenant: &TenantId,
-        server: &ServerId,
-        name: &str,
-        sealed: &str,
-    ) -> Result<i64> {
+    pub async fn set_secret(&self, actor: &Actor, label: Label<'_>, sealed: &str) -> Result<i64> {
         let updated = now();
         with_timeout(async {
-            let (mut change, version) = self.change_secrets().await?;
+            let (mut change, version) = self.change_of(Subject::Secrets).await?;
             sqlx::query(
                 "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
                  SET sealed = excluded.sealed, version = excluded.version, \
                  updated = excluded.updated",
             )
-            .bind(tenant.as_str())
-            .bind(server.as_str())
-            .bind(name)
+            .bind(label.tenant.as_str())
+            .bind(label.server.as_str())
+            .bind(label.name)
             .bind(sealed)
             .bind(version)
             .bind(updated)
             .execute(&mut *change)
             .await?;
-            note(&mut change, actor, "secret.set", tenant, server, name).await?;
+            note(&mut change, actor, "secret.set", label).await?;
             change.commit().await?;
             Ok::<_, StoreError>(updated)
         })
         .await
     }
 
-    pub async fn remove_secret(
-        &self,
-        actor: &Actor,
-        tenant: &TenantId,
-        server: &ServerId,
-        name: &str,
-    ) -> Result<()> {
-        let unknown = || {
-            let what = format!("secret `{name}` of tenant `{tenant}` for server `{server}`");
-            StoreError::NotFound(what)
-        };
+    pub async fn remove_secret(&self, actor: &Actor, label: Label<'_>) -> Result<()> {
+        let unknown = || StoreError::NotFound(label.to_string());
+        let Label { tenant, server, name } = label;
         with_timeout(async {
             // Looked up first: a request for a missing secret must not delay real changes.
             let known = sqlx::query(
@@ -132,7 +133,7 @@ impl Store {
             .bind(server.as_str())
             .bind(name);
             known.fetch_optional(self.pool()).await?.ok_or_else(unknown)?;
-            let (mut change, _) = self.change_secrets().await?;
+            let (mut change, _) = self.change_of(Subject::Secrets).await?;
             let removed = sqlx::query(
                 "DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
             )
@@ -144,7 +145,7 @@ impl Store {
             if removed.rows_affected() == 0 {
                 return Err(unknown());
             }
-            note(&mut change, actor, "secret.remove", tenant, server, name).await?;
+            note(&mut change, actor, "secret.remove", label).await?;
             Ok(change.commit().await?)
         })
         .await
@@ -158,15 +159,11 @@ impl Store {
         mut reseal: impl FnMut(&SealedSecret) -> Option<String>,
     ) -> Result<Rotated> {
         let mut rotated = Rotated::default();
-        let mut last = (String::new(), String::new(), String::new());
-        loop {
-            let rows =
-                with_timeout(self.rotate_some(actor, &last, &mut reseal, &mut rotated)).await?;
-            match rows {
-                Some(row) => last = row,
-                None => return Ok(rotated),
-            }
+        let mut last = Some((String::new(), String::new(), String::new()));
+        while let Some(row) = last {
+            last = with_timeout(self.rotate_some(actor, &row, &mut reseal, &mut rotated)).await?;
         }
+        Ok(rotated)
     }
 
     /// Rotates the batch after `last`. Returns its last row.
@@ -177,7 +174,7 @@ impl Store {
         reseal: &mut impl FnMut(&SealedSecret) -> Option<String>,
         rotated: &mut Rotated,
     ) -> Result<Option<(String, String, String)>> {
-        let (mut change, _) = self.change_secrets().await?;
+        let (mut change, _) = self.change_of(Subject::Secrets).await?;
         let rows = read_after(&mut change, last).await?;
         let last = rows
             .last()
@@ -240,24 +237,12 @@ pub(super) async fn delete_all(
 }
 
 /// Writes an audit entry without the value.
-async fn note(
-    change: &mut Tx,
-    actor: &Actor,
-    action: &str,
-    tenant: &TenantId,
-    server: &ServerId,
-    name: &str,
-) -> Result<()> {
-    let detail = json!({"server": server.as_str(), "name": name});
-    audit::note(change, actor, action, format!("tenant:{tenant}"), detail).await
+async fn note(change: &mut Tx, actor: &Actor, action: &str, label: Label<'_>) -> Result<()> {
+    let detail = json!({"server": label.server.as_str(), "name": label.name});
+    audit::note(change, actor, action, format!("tenant:{}", label.tenant), detail).await
 }
 
 fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret> {
-    let tenant =
-        TenantId::parse(&tenant).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    Ok(SealedSecret { tenant, server: server_id(&server)?, name, sealed, version })
-}
-
-fn server_id(text: &str) -> Result<ServerId> {
-    ServerId::parse(text).map_err(|error| StoreError::Corrupt(error.to_string()))
+    let (tenant, server) = (TenantId::parse(&tenant)?, ServerId::parse(&server)?);
+    Ok(SealedSecret { tenant, server, name, sealed, version })
 }

@@ -1,6 +1,6 @@
 //! Tenants and their policies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe};
@@ -22,6 +22,7 @@ pub struct Contents {
 }
 
 type TenantRow = (String, Option<String>, Option<i64>, Option<i64>, i64);
+type GrantRow = (String, String);
 type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
 impl Store {
@@ -201,8 +202,22 @@ async fn read_tenants(
     .bind(only)
     .fetch_all(&mut *connection)
     .await?;
-    let mut grants = read_grants(connection, only).await?;
-    let mut limits = read_limits(connection, only).await?;
+    let grants: Vec<GrantRow> = sqlx::query_as(
+        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 \
+         ORDER BY tenant, position",
+    )
+    .bind(only)
+    .fetch_all(&mut *connection)
+    .await?;
+    let limits: Vec<LimitRow> = sqlx::query_as(
+        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits \
+         WHERE $1 IS NULL OR tenant = $1",
+    )
+    .bind(only)
+    .fetch_all(connection)
+    .await?;
+    let mut grants = by_tenant(grants, |(tenant, _)| tenant);
+    let mut limits = by_tenant(limits, |(tenant, ..)| tenant);
     let tenants = rows.into_iter().map(|row| {
         let (grants, limits) = (grants.remove(&row.0), limits.remove(&row.0));
         tenant(row, grants.unwrap_or_default(), limits.unwrap_or_default())
@@ -220,7 +235,7 @@ pub(super) fn skip_corrupt<T>(row: Result<T>) -> Option<T> {
 
 fn tenant(
     (id, rate, burst, max_in_flight, weight): TenantRow,
-    grants: Vec<String>,
+    grants: Vec<GrantRow>,
     limits: Vec<LimitRow>,
 ) -> Result<(TenantId, Policy)> {
     let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
@@ -230,46 +245,18 @@ fn tenant(
     let policy = Policy {
         limit: limit(&id, rate, burst, max_in_flight)?,
         weight: number(&id, weight)?,
-        servers: Grants::new(grants.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?),
+        servers: Grants::new(grants.iter().map(|(_, text)| pattern(text)).collect::<Result<_>>()?),
         limits: scoped.collect::<Result<_>>()?,
     };
     Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
 }
 
-async fn read_grants(
-    connection: &mut AnyConnection,
-    only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<String>>> {
-    let rows: Vec<(String, String)> = sqlx::query_as(
-        "SELECT tenant, pattern FROM grants WHERE $1 IS NULL OR tenant = $1 \
-         ORDER BY tenant, position",
-    )
-    .bind(only)
-    .fetch_all(connection)
-    .await?;
-    let mut grants: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (tenant, pattern) in rows {
-        grants.entry(tenant).or_default().push(pattern);
-    }
-    Ok(grants)
-}
-
-async fn read_limits(
-    connection: &mut AnyConnection,
-    only: Option<&str>,
-) -> Result<BTreeMap<String, Vec<LimitRow>>> {
-    let rows: Vec<LimitRow> = sqlx::query_as(
-        "SELECT tenant, pattern, rate, burst, max_in_flight FROM limits \
-         WHERE $1 IS NULL OR tenant = $1",
-    )
-    .bind(only)
-    .fetch_all(connection)
-    .await?;
-    let mut limits: BTreeMap<String, Vec<LimitRow>> = BTreeMap::new();
+fn by_tenant<R>(rows: Vec<R>, tenant: fn(&R) -> &String) -> HashMap<String, Vec<R>> {
+    let mut groups: HashMap<String, Vec<R>> = HashMap::new();
     for row in rows {
-        limits.entry(row.0.clone()).or_default().push(row);
+        groups.entry(tenant(&row).clone()).or_default().push(row);
     }
-    Ok(limits)
+    groups
 }
 
 fn limit(

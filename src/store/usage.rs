@@ -1,13 +1,12 @@
 //! Usage of tenants, by the minute.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
-use std::sync::Arc;
 
 use sqlx::AssertSqlSafe;
 
 use super::{Result, Store, StoreError, Tx, now, placeholders, with_timeout};
 use crate::common::ids::{ServerId, TenantId};
+use crate::common::usage::Counts;
 
 pub const USAGE_ROWS_MAX: usize = 10_000;
 /// With more, SQLite gets slower: it searches the parameters one by one.
@@ -18,32 +17,14 @@ const DELETED_PER_STATEMENT: i64 = 10_000;
 /// No replica sends a batch again after this time.
 const BATCH_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Usage of one tool in one minute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageRow {
+/// One tool in one minute. Sorted, so that replicas that write the same rows cannot deadlock.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UsageKey {
     /// The beginning of the minute, in milliseconds since 1970.
     pub minute: i64,
     pub tenant: TenantId,
     pub server: ServerId,
-    pub tool: Arc<str>,
-    pub counts: Counts,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// All calls, however they ended.
-    pub calls: u64,
-    pub errors: u64,
-    /// Calls whose tool reported an error.
-    pub tool_errors: u64,
-    /// Time in the queue.
-    pub queue_us: u64,
-    /// Time at the server.
-    pub backend_us: u64,
-    /// Bytes of arguments.
-    pub bytes_in: u64,
-    /// Bytes of results.
-    pub bytes_out: u64,
+    pub tool: String,
 }
 
 #[derive(Clone, Debug)]
@@ -69,26 +50,23 @@ pub struct UsageTotal {
 }
 
 type TotalRow = (i64, String, String, String, i64, i64, i64, i64, i64, i64, i64);
-type RowKey<'a> = (i64, &'a str, &'a str, &'a str);
 
 impl Store {
     /// Adds usage of a replica. A batch with a known number is ignored, so that a replica may send
     /// it again if it does not know the outcome.
-    pub async fn add_usage(&self, replica: &str, batch: u64, rows: &[UsageRow]) -> Result<()> {
-        // Merged, since one statement cannot change a row twice; sorted, so that replicas cannot
-        // deadlock.
-        let mut merged: BTreeMap<RowKey<'_>, Counts> = BTreeMap::new();
-        for row in rows {
-            let key = (row.minute, row.tenant.as_str(), row.server.as_str(), &*row.tool);
-            *merged.entry(key).or_default() += row.counts;
-        }
-        let merged: Vec<_> = merged.into_iter().collect();
+    pub async fn add_usage(
+        &self,
+        replica: &str,
+        batch: u64,
+        rows: &BTreeMap<UsageKey, Counts>,
+    ) -> Result<()> {
+        let rows: Vec<_> = rows.iter().collect();
         with_timeout(async {
             let mut write = self.write().await?;
             if !is_new(&mut write, replica, batch).await? {
                 return Ok(());
             }
-            for rows in merged.chunks(ROWS_PER_STATEMENT) {
+            for rows in rows.chunks(ROWS_PER_STATEMENT) {
                 add(&mut write, rows).await?;
             }
             Ok::<_, StoreError>(write.commit().await?)
@@ -129,11 +107,13 @@ impl Store {
         let audit = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 LIMIT $2)";
         let batches = "DELETE FROM usage_batches WHERE (replica, batch) IN \
              (SELECT replica, batch FROM usage_batches WHERE added < $1 LIMIT $2)";
-        self.delete(batches, now() - BATCH_KEPT_MS).await?;
-        Ok(self.delete(usage, usage_before).await? + self.delete(audit, audit_before).await?)
+        self.delete_before(batches, now() - BATCH_KEPT_MS).await?;
+        Ok(self.delete_before(usage, usage_before).await?
+            + self.delete_before(audit, audit_before).await?)
     }
 
-    async fn delete(&self, text: &'static str, before: i64) -> Result<u64> {
+    /// Deletes rows from before this time, in several statements. Returns how many.
+    pub(super) async fn delete_before(&self, text: &'static str, before: i64) -> Result<u64> {
         let mut deleted = 0;
         loop {
             let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
@@ -161,7 +141,7 @@ async fn is_new(write: &mut Tx, replica: &str, batch: u64) -> Result<bool> {
     Ok(noted.rows_affected() == 1)
 }
 
-async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
+async fn add(write: &mut Tx, rows: &[(&UsageKey, &Counts)]) -> Result<()> {
     let text = format!(
         "INSERT INTO usage (minute, tenant, server, tool, calls, errors, tool_errors, queue_us, \
          backend_us, bytes_in, bytes_out) VALUES {} \
@@ -176,9 +156,11 @@ async fn add(write: &mut Tx, rows: &[(RowKey<'_>, Counts)]) -> Result<()> {
     );
     let is_full = rows.len() == ROWS_PER_STATEMENT;
     let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(is_full);
-    for ((minute, tenant, server, tool), counts) in rows {
-        insert = insert.bind(*minute).bind(*tenant).bind(*server).bind(*tool);
-        for count in counts.to_array() {
+    for (UsageKey { minute, tenant, server, tool }, counts) in rows {
+        insert = insert.bind(*minute).bind(tenant.as_str()).bind(server.as_str()).bind(tool);
+        let Counts { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } =
+            **counts;
+        for count in [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out] {
             insert = insert.bind(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
@@ -190,31 +172,12 @@ fn total(row: TotalRow, by_minute: bool) -> Result<UsageTotal> {
     let (minute, tenant, server, tool, ..) = &row;
     let corrupt = |error| StoreError::Corrupt(format!("usage: {error}"));
     let counts = [row.4, row.5, row.6, row.7, row.8, row.9, row.10].map(i64::unsigned_abs);
+    let [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out] = counts;
     Ok(UsageTotal {
         minute: by_minute.then_some(*minute),
         tenant: TenantId::parse(tenant).map_err(corrupt)?,
         server: ServerId::parse(server).map_err(corrupt)?,
         tool: tool.clone(),
-        counts: Counts::from_array(counts),
+        counts: Counts { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out },
     })
-}
-
-impl Counts {
-    /// Returns the counts in the order of the columns.
-    fn to_array(self) -> [u64; 7] {
-        let Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out } = self;
-        [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out]
-    }
-
-    fn from_array(counts: [u64; 7]) -> Self {
-        let [calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out] = counts;
-        Self { calls, errors, tool_errors, queue_us, backend_us, bytes_in, bytes_out }
-    }
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        let (sum, more) = (self.to_array(), other.to_array());
-        *self = Self::from_array(std::array::from_fn(|at| sum[at] + more[at]));
-    }
 }

@@ -3,8 +3,9 @@
 //! The directory is read from the store at start and after every change, so that a call never
 //! queries the store. While the store is away, known keys are accepted for [`STALE_MAX`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -12,18 +13,18 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
 use super::known::{Known, known};
 use super::secrets::by_tenant::TenantSecrets;
-use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
-use super::usage::Meter;
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
+use crate::common::usage::Meter;
 use crate::config::Config;
-use crate::store::{Follower, KeyState, Store, StoreError};
+use crate::store::{Follower, KeyOwner, KeyRecord, KeyState, Store, StoreError, Subject};
 use crate::tenants::limits::SharedLimits;
 
 /// After an outage this long, keys are no longer accepted: some may have been revoked meanwhile.
@@ -66,6 +67,25 @@ impl FileTenants {
     }
 }
 
+/// All tenants and keys at one moment. Immutable: a change makes a new one.
+#[derive(Default)]
+struct Snapshot {
+    tenants: HashMap<TenantId, Arc<Tenant>>,
+    keys: HashMap<KeyId, Arc<Key>>,
+    /// The tenant of callers without a key.
+    anonymous: Option<Arc<Tenant>>,
+}
+
+/// A key that is not revoked.
+pub struct Key {
+    record: KeyRecord,
+    pub holder: Holder,
+    /// In milliseconds since 1970; 0 if never.
+    used: AtomicI64,
+    /// Cancelled when the key is replaced or removed: streams that it opened end then.
+    pub gone: CancellationToken,
+}
+
 /// The owner of a key.
 #[derive(Clone)]
 pub enum Holder {
@@ -83,7 +103,7 @@ pub enum KeyError {
 
 impl Holder {
     /// Returns whether both are the same administrator or the same instance of a tenant.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tenant(one), Self::Tenant(other)) => Arc::ptr_eq(one, other),
             (Self::Admin, Self::Admin) => true,
@@ -128,8 +148,9 @@ impl Directory {
     }
 
     async fn follow_keys(&self) {
+        let changes = self.store.changes(Subject::Policy);
         let meanwhile = "known keys keep working, others are refused";
-        let mut follower = Follower::new(self.store.changes(), "tenants and keys", meanwhile);
+        let mut follower = Follower::new(changes, "tenants and keys", meanwhile);
         loop {
             follower.changed(self.reload.notified()).await;
             while follower.retry(self.load().await).await.is_none() {}
@@ -264,5 +285,87 @@ impl Directory {
             self.unknown_keys.remember(hash);
             KeyError::Invalid
         })
+    }
+}
+
+impl Key {
+    pub fn id(&self) -> KeyId {
+        self.record.id
+    }
+
+    /// In milliseconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        self.record.expires
+    }
+
+    /// Returns whether the hash matches a valid key, and records the use.
+    fn accepts(&self, hash: &KeyHash, now: i64) -> bool {
+        let accepts = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
+        if accepts {
+            self.used.store(now, Ordering::Relaxed);
+        }
+        accepts
+    }
+
+    fn used(&self) -> i64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Snapshot {
+    /// Returns the next snapshot. Tenants and keys that did not change are the same objects.
+    fn next(
+        &self,
+        policies: BTreeMap<TenantId, Policy>,
+        keys: Vec<KeyRecord>,
+        anonymous: Option<&TenantId>,
+        shared_limits: Option<&Arc<SharedLimits>>,
+    ) -> Self {
+        let tenants: HashMap<_, _> = policies
+            .into_iter()
+            .map(|(id, policy)| {
+                let tenant = match self.tenants.get(&id) {
+                    Some(before) if before.policy == policy => before.clone(),
+                    Some(before) => Arc::new(before.with_policy(policy)),
+                    None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
+                };
+                (id, tenant)
+            })
+            .collect();
+        let keys = keys.into_iter().filter_map(|record| {
+            let holder = match &record.owner {
+                KeyOwner::Admin => Holder::Admin,
+                KeyOwner::Tenant(id) => Holder::Tenant(tenants.get(id)?.clone()),
+            };
+            Some((record.id, self.key(record, holder)))
+        });
+        let keys = keys.collect();
+        let anonymous = anonymous.and_then(|id| tenants.get(id)).cloned();
+        let next = Self { keys, anonymous, tenants };
+        for (id, tenant) in &self.tenants {
+            if !next.tenants.get(id).is_some_and(|after| Arc::ptr_eq(tenant, after)) {
+                tenant.gone.cancel();
+            }
+        }
+        for (id, key) in &self.keys {
+            if !next.keys.get(id).is_some_and(|after| Arc::ptr_eq(key, after)) {
+                key.gone.cancel();
+            }
+        }
+        next
+    }
+
+    /// Returns the same object as before, if the key has not changed.
+    fn key(&self, record: KeyRecord, holder: Holder) -> Arc<Key> {
+        let before = self.keys.get(&record.id);
+        if let Some(before) = before
+            && before.record.hash == record.hash
+            && before.record.expires == record.expires
+            && before.holder.is_same(&holder)
+        {
+            return before.clone();
+        }
+        let used = before.map_or(record.last_used.unwrap_or_default(), |before| before.used());
+        Arc::new(Key { record, holder, used: AtomicI64::new(used), gone: CancellationToken::new() })
     }
 }

@@ -5,16 +5,14 @@
 //! - [`limits`]: rates and calls in flight
 //! - [`oauth`]: tokens of an identity provider
 //! - [`secrets`]: values that tenants give to servers of their own
-//! - [`usage`] counts, and [`usage_writer`] writes the counts to the store
+//! - [`usage_writer`] writes the tenants' usage to the store
 
 pub mod directory;
 pub mod known;
 pub mod limits;
 pub mod oauth;
 pub mod secrets;
-mod snapshot;
 mod unknown_keys;
-pub mod usage;
 pub mod usage_writer;
 
 use std::sync::Arc;
@@ -23,13 +21,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub use self::directory::{Directory, Holder, KeyError};
+pub use self::directory::{Directory, Holder, Key, KeyError};
 pub use self::known::{KeyView, Known, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
-pub use self::snapshot::Key;
-use self::usage::Meter;
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
+use crate::common::usage::Meter;
 use crate::tenants::limits::{Limits, SharedLimits};
 
 /// Requests that a tenant may send at once, beyond its calls in flight.

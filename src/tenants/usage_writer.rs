@@ -1,7 +1,8 @@
 //! Writes tenants' usage and the last uses of keys to the store, every few seconds and never during
 //! a call. Keeps them while the store is away.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use uuid::Uuid;
 
 use super::directory::Directory;
-use crate::common::ids::{ServerId, TenantId};
 use crate::common::keys::KeyId;
-use crate::store::{Counts, Store, StoreError, UsageRow};
+use crate::common::usage::Counts;
+use crate::store::{Store, StoreError, UsageKey};
 
 /// A crash loses the usage since the last write.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -33,16 +34,14 @@ pub struct UsageWriter {
     replica: String,
     batch: u64,
     /// Sent under this number, and possibly written: sent again unchanged.
-    unconfirmed: Vec<UsageRow>,
+    unconfirmed: BTreeMap<UsageKey, Counts>,
     /// Reduced after the store refused a batch.
     batch_len: usize,
-    rows: HashMap<Subject, Counts>,
+    rows: BTreeMap<UsageKey, Counts>,
     minute: i64,
     /// The last uses of keys that the store has.
     written_uses: HashMap<KeyId, i64>,
 }
-
-type Subject = (i64, TenantId, ServerId, String);
 
 impl UsageWriter {
     pub fn new(store: Store, directory: Arc<Directory>) -> Self {
@@ -51,9 +50,9 @@ impl UsageWriter {
             directory,
             replica: Uuid::new_v4().simple().to_string(),
             batch: 0,
-            unconfirmed: vec![],
+            unconfirmed: BTreeMap::new(),
             batch_len: BATCH_MAX,
-            rows: HashMap::new(),
+            rows: BTreeMap::new(),
             minute: 0,
             written_uses: HashMap::new(),
         }
@@ -107,8 +106,9 @@ impl UsageWriter {
         for (tenant, meter) in self.directory.meters() {
             for (server, tools) in meter.take() {
                 for (tool, counts) in tools {
-                    let subject = (self.minute, tenant.clone(), server.clone(), tool);
-                    *self.rows.entry(subject).or_default() += counts;
+                    let (tenant, server) = (tenant.clone(), server.clone());
+                    let key = UsageKey { minute: self.minute, tenant, server, tool };
+                    *self.rows.entry(key).or_default() += counts;
                 }
             }
         }
@@ -117,25 +117,21 @@ impl UsageWriter {
     /// The store will never accept this batch. Splits it until only the bad row is refused: one row
     /// must not block all others.
     fn split_refused(&mut self, error: &StoreError) {
-        let refused = std::mem::take(&mut self.unconfirmed);
-        if let [row] = &refused[..] {
-            tracing::error!(%error, ?row, "usage could not be written, and is lost");
+        let refused = mem::take(&mut self.unconfirmed);
+        if refused.len() == 1 {
+            tracing::error!(%error, row = ?refused, "usage could not be written, and is lost");
             return;
         }
         self.batch_len = (refused.len() / 2).max(1);
-        for UsageRow { minute, tenant, server, tool, counts } in refused {
-            *self.rows.entry((minute, tenant, server, tool.to_string())).or_default() += counts;
+        for (key, counts) in refused {
+            *self.rows.entry(key).or_default() += counts;
         }
     }
 
-    fn take_batch(&mut self) -> Vec<UsageRow> {
-        let subjects: Vec<Subject> = self.rows.keys().take(self.batch_len).cloned().collect();
-        let rows = subjects.into_iter().filter_map(|subject| {
-            let counts = self.rows.remove(&subject)?;
-            let (minute, tenant, server, tool) = subject;
-            Some(UsageRow { minute, tenant, server, tool: tool.into(), counts })
-        });
-        rows.collect()
+    fn take_batch(&mut self) -> BTreeMap<UsageKey, Counts> {
+        let rest = self.rows.keys().nth(self.batch_len).cloned();
+        let rest = rest.map(|first| self.rows.split_off(&first)).unwrap_or_default();
+        mem::replace(&mut self.rows, rest)
     }
 
     async fn write_key_uses(&mut self) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use trunkline::common::ids::ServerId;
 use trunkline::config::Secret;
 use trunkline::store::{Actor, KeyOwner};
 use trunkline::tenants;
-use trunkline::tenants::secrets::Keyring;
+use trunkline::tenants::secrets::{Keyring, Label};
 
 use crate::store::{root, tenant as tenant_id};
 use crate::support::{Answer, Api, Database, Gateway, Setup, eventually, on_both, refused, within};
@@ -119,8 +119,8 @@ async fn a_sealed_value_in_another_tenants_row_is_of_no_use() {
     let (_, stored) = store.secrets().await.unwrap();
     let of_acme = stored.iter().find(|it| it.tenant.as_str() == "acme").unwrap();
     let (own, globex_id) = (ServerId::parse("own").unwrap(), tenant_id("globex"));
-    let moved = store.set_secret(&root(), &globex_id, &own, "TOKEN", &of_acme.sealed).await;
-    moved.unwrap();
+    let label = Label { tenant: &globex_id, server: &own, name: "TOKEN" };
+    store.set_secret(&root(), label, &of_acme.sealed).await.unwrap();
     let refusal = within(SOON, "refused", async || {
         let answer = globex.call("own", "env", json!({"name": "TOKEN"})).await;
         assert!(!answer.text().contains("of-acme"), "{answer:?}");

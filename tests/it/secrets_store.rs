@@ -3,7 +3,7 @@
 use serde_json::json;
 use trunkline::common::ids::ServerId;
 use trunkline::common::policy::Policy;
-use trunkline::store::{SecretRecord, Store, StoreError};
+use trunkline::store::{Label, SecretRecord, Store, StoreError, Subject};
 
 use crate::store::{root, tenant};
 use crate::support::{Database, in_time, on_both};
@@ -13,7 +13,8 @@ fn server(id: &str) -> ServerId {
 }
 
 async fn set(store: &Store, of: &str, at: &str, name: &str, sealed: &str) {
-    store.set_secret(&root(), &tenant(of), &server(at), name, sealed).await.unwrap();
+    let label = Label { tenant: &tenant(of), server: &server(at), name };
+    store.set_secret(&root(), label, sealed).await.unwrap();
 }
 
 async fn all(store: &Store) -> Vec<(String, String, String, String)> {
@@ -47,7 +48,10 @@ async fn what_is_set_is_there_under_its_own_name_until_it_is_removed() {
         assert!(*updated > 1_700_000_000_000);
         assert_eq!(store.list_secrets(&tenant("a"), None).await.unwrap().len(), 2);
 
-        let remove = async || store.remove_secret(&root(), &tenant("a"), &server("two"), "X").await;
+        let remove = async || {
+            let label = Label { tenant: &tenant("a"), server: &server("two"), name: "X" };
+            store.remove_secret(&root(), label).await
+        };
         remove().await.unwrap();
         assert!(matches!(remove().await, Err(StoreError::NotFound(_))));
         assert_eq!(all(&store).await, [a1, b1]);
@@ -73,7 +77,8 @@ async fn each_value_has_a_version_of_its_own_that_sealing_it_again_keeps() {
         set(&store, "a", "one", "X", "1").await;
         let second = version().await;
         assert!(second > first);
-        store.remove_secret(&root(), &tenant("a"), &server("one"), "X").await.unwrap();
+        let label = Label { tenant: &tenant("a"), server: &server("one"), name: "X" };
+        store.remove_secret(&root(), label).await.unwrap();
         set(&store, "a", "one", "X", "1").await;
         let third = version().await;
         assert!(third > second);
@@ -112,7 +117,8 @@ async fn all_are_sealed_again_however_many() {
 async fn a_change_is_heard_of_by_those_who_follow_secrets() {
     on_both(async |database: &Database| {
         let (store, other) = (database.open().await, database.open().await);
-        let (mut secrets, mut tenants) = (store.secret_changes(), store.changes());
+        let (mut secrets, mut tenants) =
+            (store.changes(Subject::Secrets), store.changes(Subject::Policy));
         in_time("the first", secrets.next()).await;
         in_time("the first", tenants.next()).await;
         set(&other, "a", "one", "X", "1").await;

@@ -1,12 +1,13 @@
 //! Changes reach whoever waits for them, wherever they are made.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
 use trunkline::common::policy::Policy;
 use trunkline::config::Secret;
-use trunkline::store::{KeyOwner, Store, StoreChanges};
+use trunkline::store::{KeyOwner, Store, StoreChanges, Subject};
 
 use crate::store::{root, tenant};
 use crate::support::{Database, Postgres, Setup, eventually, in_time, on_both, trunkline};
@@ -23,7 +24,7 @@ async fn hears(changes: &mut StoreChanges, what: &str) {
 
 /// One that has seen all there is.
 async fn listening(store: &Store) -> StoreChanges {
-    let mut changes = store.changes();
+    let mut changes = store.changes(Subject::Policy);
     in_time("the first look", changes.next()).await;
     changes
 }
@@ -86,7 +87,7 @@ async fn usage_and_uses_and_what_fails_wake_nobody() {
         let key = store.create_key(&root(), &KeyOwner::Admin, None, None).await.unwrap().key;
         let mut changes = listening(&database.open().await).await;
         store.record_key_uses(&[(key.id(), 5)]).await.unwrap();
-        store.add_usage("r1", 1, &[]).await.unwrap();
+        store.add_usage("r1", 1, &BTreeMap::new()).await.unwrap();
         store.remove_tenant(&root(), &tenant("nobody")).await.unwrap_err();
         assert!(timeout(A_WHILE, changes.next()).await.is_err(), "woken by what is no change");
     })

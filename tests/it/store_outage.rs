@@ -1,12 +1,14 @@
 //! A PostgreSQL that is gone, or does not answer: an error in time, and no lasting harm.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::policy::Policy;
-use trunkline::store::{Counts, KeyOwner, QUERY_TIMEOUT, Store, StoreError, UsageQuery, UsageRow};
+use trunkline::common::usage::Counts;
+use trunkline::store::{KeyOwner, QUERY_TIMEOUT, Store, StoreError, UsageKey, UsageQuery};
 
 use crate::store::{root, tenant};
 use crate::support::{Database, Postgres, eventually};
@@ -22,18 +24,14 @@ async fn fails_in_time<T>(what: &str, work: impl Future<Output = Result<T, Store
     assert!(took < QUERY_TIMEOUT + SLACK, "{what} took {took:?}");
 }
 
-fn one_call() -> UsageRow {
-    UsageRow {
-        minute: 60_000,
-        tenant: tenant("acme"),
-        server: ServerId::parse("std").unwrap(),
-        tool: "echo".into(),
-        counts: Counts { calls: 1, ..Counts::default() },
-    }
+fn one_call() -> BTreeMap<UsageKey, Counts> {
+    let (tenant, server) = (tenant("acme"), ServerId::parse("std").unwrap());
+    let key = UsageKey { minute: 60_000, tenant, server, tool: "echo".to_owned() };
+    BTreeMap::from([(key, Counts { calls: 1, ..Counts::default() })])
 }
 
 async fn all_fail_in_time(store: &Store) {
-    let rows = [one_call()];
+    let rows = one_call();
     let id = trunkline::common::keys::ApiKey::generate().id();
     let (actor, acme, policy) = (root(), tenant("acme"), Policy::new());
     let uses = [(id, 1)];
@@ -66,8 +64,8 @@ async fn all_works(store: &Store) {
     let query = UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false };
     let before = store.usage(&query).await.unwrap();
     // Whether it was added before or not, it is once now.
-    store.add_usage("r1", 1, &[one_call()]).await.unwrap();
-    store.add_usage("r1", 1, &[one_call()]).await.unwrap();
+    store.add_usage("r1", 1, &one_call()).await.unwrap();
+    store.add_usage("r1", 1, &one_call()).await.unwrap();
     let after = store.usage(&query).await.unwrap();
     assert_eq!(after.iter().map(|it| it.counts.calls).sum::<u64>(), 1, "{before:?} {after:?}");
 }

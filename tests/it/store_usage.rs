@@ -1,15 +1,18 @@
 //! Usage: counted once, however often it is sent.
 
+use std::collections::BTreeMap;
+
 use tokio::task::JoinSet;
 use trunkline::common::ids::{ServerId, TenantId};
-use trunkline::store::{Counts, Store, StoreError, USAGE_ROWS_MAX, UsageQuery, UsageRow};
+use trunkline::common::usage::Counts;
+use trunkline::store::{Store, StoreError, USAGE_ROWS_MAX, UsageKey, UsageQuery};
 
 use crate::store::{root, tenant};
 use crate::support::on_both;
 
 const MINUTE: i64 = 60_000;
 
-fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> UsageRow {
+fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> (UsageKey, Counts) {
     let counts = Counts {
         calls,
         errors: 2 * calls,
@@ -19,13 +22,13 @@ fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> UsageRow {
         bytes_in: 6 * calls,
         bytes_out: 7 * calls,
     };
-    UsageRow {
+    let key = UsageKey {
         minute: minute * MINUTE,
         tenant: TenantId::parse(tenant).unwrap(),
         server: ServerId::parse("std").unwrap(),
-        tool: tool.into(),
-        counts,
-    }
+        tool: tool.to_owned(),
+    };
+    (key, counts)
 }
 
 fn all() -> UsageQuery {
@@ -48,11 +51,11 @@ async fn usage_adds_up_and_is_found_by_time_and_tenant() {
     on_both(async |database| {
         let store = database.open().await;
         let rows = [row(1, "a", "echo", 1), row(1, "b", "echo", 2), row(2, "a", "echo", 4)];
-        store.add_usage("r1", 1, &rows).await.unwrap();
-        // The same row twice in one batch, and another replica.
-        store.add_usage("r2", 1, &[row(1, "a", "echo", 8), row(1, "a", "echo", 16)]).await.unwrap();
-        store.add_usage("r2", 2, &[row(3, "a", "time", 32)]).await.unwrap();
-        store.add_usage("r2", 3, &[]).await.unwrap();
+        store.add_usage("r1", 1, &rows.into()).await.unwrap();
+        // Another replica.
+        store.add_usage("r2", 1, &[row(1, "a", "echo", 24)].into()).await.unwrap();
+        store.add_usage("r2", 2, &[row(3, "a", "time", 32)].into()).await.unwrap();
+        store.add_usage("r2", 3, &BTreeMap::new()).await.unwrap();
 
         let text = |minute, tenant: &str, tool: &str, calls| {
             (minute, tenant.to_owned(), tool.to_owned(), calls)
@@ -80,14 +83,14 @@ async fn a_batch_counts_once_however_often_it_is_sent() {
             for batch in [1, u64::MAX] {
                 let store = store.clone();
                 senders.spawn(async move {
-                    store.add_usage("r1", batch, &[row(1, "a", "echo", 1)]).await.unwrap();
+                    store.add_usage("r1", batch, &[row(1, "a", "echo", 1)].into()).await.unwrap();
                 });
             }
         }
         senders.join_all().await;
-        store.add_usage("r1", 1, &[row(1, "a", "echo", 1)]).await.unwrap();
+        store.add_usage("r1", 1, &[row(1, "a", "echo", 1)].into()).await.unwrap();
         assert_eq!(found(&store, &all()).await[0].3, 2);
-        store.add_usage("r2", 1, &[row(1, "a", "echo", 1)]).await.unwrap();
+        store.add_usage("r2", 1, &[row(1, "a", "echo", 1)].into()).await.unwrap();
         assert_eq!(found(&store, &all()).await[0].3, 3);
     })
     .await;
@@ -100,10 +103,7 @@ async fn replicas_that_add_the_same_rows_at_once_do_not_get_in_each_others_way()
         let mut replicas = JoinSet::new();
         for replica in 0..4 {
             let store = database.open().await;
-            let mut rows: Vec<_> = tools.iter().map(|tool| row(1, "a", tool, 1)).collect();
-            if replica % 2 == 0 {
-                rows.reverse();
-            }
+            let rows: BTreeMap<_, _> = tools.iter().map(|tool| row(1, "a", tool, 1)).collect();
             replicas.spawn(async move {
                 for batch in 0..5 {
                     store.add_usage(&format!("r{replica}"), batch, &rows).await.unwrap();
@@ -122,7 +122,7 @@ async fn replicas_that_add_the_same_rows_at_once_do_not_get_in_each_others_way()
 async fn more_than_can_be_shown_is_refused_and_not_cut_off() {
     on_both(async |database| {
         let store = database.open().await;
-        let rows: Vec<_> =
+        let rows: BTreeMap<_, _> =
             (0..=USAGE_ROWS_MAX).map(|tool| row(1, "a", &tool.to_string(), 1)).collect();
         store.add_usage("r1", 1, &rows).await.unwrap();
         let refused = store.usage(&all()).await;
@@ -136,8 +136,9 @@ async fn what_is_old_is_deleted() {
     on_both(async |database| {
         let store = database.open().await;
         // More than one statement deletes.
-        let mut rows: Vec<_> = (0..10_001).map(|tool| row(1, "a", &tool.to_string(), 1)).collect();
-        rows.push(row(2, "a", "echo", 1));
+        let mut rows: BTreeMap<_, _> =
+            (0..10_001).map(|tool| row(1, "a", &tool.to_string(), 1)).collect();
+        rows.extend([row(2, "a", "echo", 1)]);
         store.add_usage("r1", 1, &rows).await.unwrap();
         store.add_tenant(&root(), &tenant("a"), &Default::default()).await.unwrap();
         assert_eq!(store.delete_old(2 * MINUTE, 0).await.unwrap(), 10_001);

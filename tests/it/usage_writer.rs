@@ -1,12 +1,14 @@
 //! Usage is written in time and old rows are deleted, neither in the other's way.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
-use trunkline::store::{Counts, Store, UsageQuery, UsageRow};
+use trunkline::common::usage::Counts;
+use trunkline::store::{Store, UsageKey, UsageQuery};
 use trunkline::tenants::Directory;
 use trunkline::tenants::usage_writer::UsageWriter;
 
@@ -75,16 +77,13 @@ async fn what_is_new_does_not_wait_until_what_is_old_is_gone() {
 async fn what_is_old_is_taken_out() {
     on_both(async |database| {
         let directory = directory(database).await;
-        let row = |minute| UsageRow {
-            minute,
-            tenant: tenant("acme"),
-            server: ServerId::parse("std").unwrap(),
-            tool: "uuid".into(),
-            counts: ONE,
+        let row = |minute| {
+            let (tenant, server) = (tenant("acme"), ServerId::parse("std").unwrap());
+            (UsageKey { minute, tenant, server, tool: "uuid".to_owned() }, ONE)
         };
         let now = jiff::Timestamp::now().as_millisecond();
         let store = directory.store();
-        store.add_usage("r1", 1, &[row(0), row(now)]).await.unwrap();
+        store.add_usage("r1", 1, &BTreeMap::from([row(0), row(now)])).await.unwrap();
         let taken_out = async || (written(store).await == 1).then_some(());
         kept(&directory, eventually("taken out", taken_out)).await;
     })

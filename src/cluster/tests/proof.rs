@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use reqwest::header::ACCEPT;
+use tokio::time::advance;
 
 use super::*;
 use crate::cluster::testing::replica;
@@ -93,13 +94,13 @@ async fn an_answer_is_accepted_only_from_the_replica_that_opened_the_proof() {
     let open = |by: &Cluster, proven: &ProvenRequest| {
         by.verify_proof(&proven.proof, &Method::POST, "/mcp/std").map_err(drop)
     };
-    let signature = other.sign(&open(&other, &proven).unwrap());
+    let opened = open(&other, &proven).unwrap();
+    let signature = other.sign(&opened);
     assert!(one.is_signed(&signature, &other.me, &proven));
     // Neither for another request, nor by another replica, nor by one that only knows the id.
     assert!(!one.is_signed(&signature, &other.me, &another));
     assert!(!one.is_signed(&signature, &stranger.me, &proven));
-    let forged =
-        stranger.sign(&OpenedProof { body: [0; 32], number: proven.number, headers: vec![] });
+    let forged = stranger.sign(&opened);
     assert!(!one.is_signed(&forged, &stranger.me, &proven));
     assert!(!one.is_signed(&other.me.id, &other.me, &proven));
 }
@@ -115,4 +116,33 @@ async fn only_the_first_session_is_sent() {
     let mut restored = HeaderMap::new();
     opened.restore_headers(&mut restored);
     assert_eq!(restored.get_all("mcp-session-id").iter().collect::<Vec<_>>(), ["token"]);
+}
+
+const SPAN: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn a_number_is_taken_once_for_a_span_at_least_and_not_remembered_for_ever() {
+    let used = UsedProofs::new(SPAN);
+    for (number, later) in (0..).zip([0, 1, 30, 59]) {
+        // At different times within a span.
+        advance(SPAN).await;
+        assert!(used.insert(10 + number));
+        advance(Duration::from_secs(later)).await;
+        assert!(used.insert(number));
+        advance(SPAN - Duration::from_millis(1)).await;
+        assert!(!used.insert(number), "{later} s later");
+    }
+    advance(SPAN).await;
+    assert!(used.insert(100));
+    advance(SPAN).await;
+    assert!(used.insert(101));
+    let spans = used.spans.lock();
+    assert_eq!((spans.now.len(), spans.before.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn when_full_no_proof_is_accepted() {
+    let used = UsedProofs::new(SPAN);
+    used.spans.lock().now.extend(0..PROOFS_MAX as u64);
+    assert!(!used.insert(u64::MAX));
 }

@@ -4,12 +4,11 @@
 
 mod hash;
 
-use std::fmt;
-
 use rand::RngExt;
 use rand::distr::Alphanumeric;
 
 pub use self::hash::{Hasher, KeyHash};
+use super::ids::formatted;
 
 const PREFIX: &[u8] = b"tl_";
 const ID_LEN: usize = 12;
@@ -105,29 +104,8 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
     digits
 }
 
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Display for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tl_{}_…", self.id())
-    }
-}
-
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+formatted!(KeyId, id => id.as_str());
+formatted!(ApiKey, key => format_args!("tl_{}_…", key.id()));
 
 #[cfg(test)]
 mod tests {

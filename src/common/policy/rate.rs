@@ -7,19 +7,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 const COUNT_MAX: u32 = 1_000_000;
+/// The units of time, and their seconds.
+const UNITS: [(&str, u64); 3] = [("s", 1), ("min", 60), ("h", 3600)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate {
     count: u32,
-    per: Per,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Per {
-    Second,
-    Minute,
-    Hour,
+    /// Its place in [`UNITS`].
+    unit: usize,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -35,11 +31,7 @@ impl Rate {
     }
 
     pub fn period(self) -> Duration {
-        Duration::from_secs(match self.per {
-            Per::Second => 1,
-            Per::Minute => 60,
-            Per::Hour => 3600,
-        })
+        Duration::from_secs(UNITS[self.unit].1)
     }
 }
 
@@ -48,19 +40,14 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, InvalidRate> {
         let invalid = || InvalidRate(text.to_owned());
-        let (count, per) = text.split_once('/').ok_or_else(invalid)?;
-        let per = match per {
-            "s" => Per::Second,
-            "min" => Per::Minute,
-            "h" => Per::Hour,
-            _ => return Err(invalid()),
-        };
+        let (count, unit) = text.split_once('/').ok_or_else(invalid)?;
+        let unit = UNITS.iter().position(|(name, _)| *name == unit).ok_or_else(invalid)?;
         // `parse` would accept a sign.
         if !count.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(invalid());
         }
         match count.parse() {
-            Ok(count @ 1..=COUNT_MAX) => Ok(Self { count, per }),
+            Ok(count @ 1..=COUNT_MAX) => Ok(Self { count, unit }),
             _ => Err(invalid()),
         }
     }
@@ -68,12 +55,7 @@ impl FromStr for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per = match self.per {
-            Per::Second => "s",
-            Per::Minute => "min",
-            Per::Hour => "h",
-        };
-        write!(f, "{}/{per}", self.count)
+        write!(f, "{}/{}", self.count, UNITS[self.unit].0)
     }
 }
 

@@ -1,9 +1,7 @@
 //! A tenant's limits: the rate of its calls, and the number of its calls in flight.
 //!
-//! - `in_flight`: calls in flight, and the [`Admission`] that each call holds
-//! - `quota`, `counter`, `bucket`: a rate as numbers, its usage, and its names
-//! - `unreported`: calls that Valkey must be told of when it is back
-//! - `rate_status`: the `RateLimit` headers
+//! - `quota`, `bucket`: a rate as numbers, and its usage
+//! - `rate_headers`: the `RateLimit` headers
 //! - [`shared`]: limits that all replicas share, in Valkey or Redis
 //!
 //! A call is checked twice. [`Limits::admit_tenant`] comes before any costly work and concerns the
@@ -11,24 +9,19 @@
 //! [`Limits::admit`] comes when the tool is known.
 
 mod bucket;
-mod clock;
-mod counter;
-mod in_flight;
 mod quota;
-mod rate_status;
+mod rate_headers;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-mod unreported;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use self::bucket::{Bucket, TENANT};
-use self::clock::Clock;
-pub use self::in_flight::Admission;
-use self::in_flight::InFlightLimit;
-pub use self::rate_status::RateStatus;
+use self::bucket::{Bucket, Clock, TENANT};
+use self::quota::Remaining;
+use self::shared::LimitLease;
 pub use self::shared::SharedLimits;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
@@ -52,6 +45,43 @@ struct PatternLimit {
     scope: String,
     in_flight: InFlightLimit,
     rate: Option<Arc<Bucket>>,
+}
+
+/// A limit of calls in flight. Clones share the count, each with its own limit.
+#[derive(Clone, Debug)]
+struct InFlightLimit {
+    calls: Count,
+    max: Option<u32>,
+}
+
+/// Counts calls on this replica, or over all replicas.
+#[derive(Clone, Debug)]
+enum Count {
+    Here(Arc<AtomicU32>),
+    Shared(Arc<LimitLease>),
+}
+
+/// One counted call.
+#[derive(Debug)]
+struct TenantPermit(Count);
+
+/// The permits of one call within the limits of its tenant. Held as long as the call runs, even if
+/// nobody waits for it: the server still works on it.
+#[derive(Debug)]
+pub struct Admission {
+    _tenant: TenantPermit,
+    /// For limits of single servers and tools.
+    scoped: Vec<TenantPermit>,
+}
+
+/// The remaining calls of each rate that covers a call, the narrowest first.
+#[derive(Clone, Debug, Default)]
+pub struct RateStatus(Vec<(Arc<Bucket>, Remaining)>);
+
+impl RateStatus {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// The reason why a call may not begin now: always the tenant's own limit, never the gateway's.
@@ -212,6 +242,61 @@ impl Limits {
         }
         answer
     }
+}
+
+impl InFlightLimit {
+    /// Without a pattern it is for all calls of the tenant.
+    fn new(
+        tenant: &TenantId,
+        pattern: Option<&Pattern>,
+        shared: Option<&Arc<SharedLimits>>,
+    ) -> Self {
+        let calls = match shared {
+            None => Count::Here(Arc::default()),
+            Some(shared) => Count::Shared(LimitLease::new(shared, in_flight_key(tenant, pattern))),
+        };
+        Self { calls, max: None }
+    }
+
+    /// Returns the same count under another limit. Calls in flight stay, even beyond it.
+    fn with_max(&self, max: Option<u32>) -> Self {
+        if let Count::Shared(lease) = &self.calls {
+            lease.set_limit(max);
+        }
+        Self { calls: self.calls.clone(), max }
+    }
+
+    /// Counts one more call, if the limit allows it. Waits only if replicas share the limit and
+    /// this one has no leased permit left.
+    async fn take(&self) -> Option<TenantPermit> {
+        let is_taken = match &self.calls {
+            Count::Here(count) => take_here(count, self.max),
+            Count::Shared(lease) => lease.take(self.max).await,
+        };
+        is_taken.then(|| TenantPermit(self.calls.clone()))
+    }
+}
+
+/// Compared before it is added: a refused call must not displace another.
+fn take_here(count: &AtomicU32, max: Option<u32>) -> bool {
+    let limit = max.unwrap_or(u32::MAX);
+    let one_more = |count| (count < limit).then(|| count + 1);
+    count.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+}
+
+impl Drop for TenantPermit {
+    fn drop(&mut self) {
+        match &self.0 {
+            Count::Here(count) => drop(count.fetch_sub(1, Ordering::Relaxed)),
+            Count::Shared(lease) => lease.release(),
+        }
+    }
+}
+
+/// On the same node as the tenant's rates. A changed limit keeps its key.
+fn in_flight_key(tenant: &TenantId, pattern: Option<&Pattern>) -> String {
+    let pattern = pattern.map(|pattern| format!(":{pattern}")).unwrap_or_default();
+    format!("trunkline:{{{tenant}}}:in-flight{pattern}")
 }
 
 fn busy(scope: &str, in_flight: &InFlightLimit, rate_status: RateStatus) -> LimitRefusal {

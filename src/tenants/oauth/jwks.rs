@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use jsonwebtoken::Validation;
 use parking_lot::Mutex;
-use reqwest::Url;
+use reqwest::header::ACCEPT;
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode, Url};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::TokenError;
-use super::fetch::{FetchError, FetchSetupError, KeySource};
-use super::keys::{KeySet, Requirements};
+use super::keys::{KeySet, KeySetError};
 use super::token::TokenHeader;
+use crate::common::error_chain::error_chain;
 
 /// A key that the provider withdrew is accepted for so long.
 const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
@@ -22,10 +25,15 @@ const REFRESH_EVERY: Duration = Duration::from_secs(5 * 60);
 pub const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// How often tokens with unknown keys, all together, can cause a fetch.
 const ASK_EVERY: Duration = Duration::from_secs(30);
+/// From the first byte sent to the last one received.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Far more than a hundred keys with their certificates.
+const DOCUMENT_LEN_MAX: usize = 1 << 20;
 
 pub(super) struct Jwks {
-    source: KeySource,
-    requirements: Requirements,
+    client: Client,
+    url: Url,
+    requirements: Validation,
     /// The result of the last successful fetch.
     known: ArcSwapOption<KeySet>,
     fetches: Mutex<Fetches>,
@@ -39,12 +47,38 @@ struct Fetches {
     failed: bool,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the identity provider's keys cannot be fetched; are the system's CA certificates installed?"
+)]
+pub struct FetchSetupError(#[from] reqwest::Error);
+
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("{}", error_chain(.0))]
+    Request(#[from] reqwest::Error),
+    #[error("the status is {0}, and it must be 200; redirects are not followed")]
+    Status(StatusCode),
+    #[error("the answer is over {DOCUMENT_LEN_MAX} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    KeySet(#[from] KeySetError),
+}
+
 impl Jwks {
-    pub(super) fn new(url: &Url, requirements: Requirements) -> Result<Self, FetchSetupError> {
+    pub(super) fn new(url: &Url, requirements: Validation) -> Result<Self, FetchSetupError> {
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .timeout(TIMEOUT)
+            // It would be closed before the next fetch.
+            .pool_max_idle_per_host(0);
+        // A proxy of the environment is for remote hosts only.
+        let client = if url.scheme() == "http" { client.no_proxy() } else { client };
         let last = CancellationToken::new();
         last.cancel();
         Ok(Self {
-            source: KeySource::new(url)?,
+            client: client.build()?,
+            url: url.clone(),
             requirements,
             known: ArcSwapOption::empty(),
             fetches: Mutex::new(Fetches { last, asked_at: None, failed: false }),
@@ -114,7 +148,18 @@ impl Jwks {
     }
 
     async fn try_fetch(&self) -> Result<KeySet, FetchError> {
-        let document = self.source.get().await?;
+        let request = self.client.get(self.url.clone()).header(ACCEPT, "application/json");
+        let mut response = request.send().await?;
+        if response.status() != StatusCode::OK {
+            return Err(FetchError::Status(response.status()));
+        }
+        let mut document = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if document.len() + chunk.len() > DOCUMENT_LEN_MAX {
+                return Err(FetchError::TooLarge);
+            }
+            document.extend_from_slice(&chunk);
+        }
         Ok(KeySet::parse(&document, &self.requirements)?)
     }
 }

@@ -27,9 +27,6 @@ const RSA: &[Algorithm] = &[
     Algorithm::PS512,
 ];
 
-/// Claims that every token must have, whatever its key.
-pub(super) struct Requirements(Validation);
-
 /// The keys that can sign tokens.
 pub(super) struct KeySet(Vec<VerificationKey>);
 
@@ -48,22 +45,21 @@ pub(super) enum KeySetError {
     TooMany(usize),
 }
 
-impl Requirements {
-    pub(super) fn new(issuer: &str, audience: &str) -> Self {
-        // Replaced by the algorithms of each key.
-        let mut validation = Validation::new(Algorithm::ES256);
-        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        validation.set_issuer(&[issuer]);
-        validation.set_audience(&[audience]);
-        validation.validate_nbf = true;
-        validation.leeway = LEEWAY_S;
-        Self(validation)
-    }
+/// Returns the claims that every token must have, whatever its key.
+pub(super) fn requirements(issuer: &str, audience: &str) -> Validation {
+    // Replaced by the algorithms of each key.
+    let mut validation = Validation::new(Algorithm::ES256);
+    validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+    validation.set_issuer(&[issuer]);
+    validation.set_audience(&[audience]);
+    validation.validate_nbf = true;
+    validation.leeway = LEEWAY_S;
+    validation
 }
 
 impl KeySet {
     /// Parses a JWK set (RFC 7517). Skips keys of other kinds and for other purposes.
-    pub(super) fn parse(json: &[u8], requirements: &Requirements) -> Result<Self, KeySetError> {
+    pub(super) fn parse(json: &[u8], requirements: &Validation) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
         struct Document<'a> {
             #[serde(borrow)]
@@ -103,14 +99,14 @@ impl KeySet {
 }
 
 impl VerificationKey {
-    fn parse(json: &RawValue, requirements: &Requirements) -> Option<Self> {
+    fn parse(json: &RawValue, requirements: &Validation) -> Option<Self> {
         let jwk: Jwk = serde_json::from_str(json.get()).ok()?;
         let algorithms = algorithms(&jwk);
         if algorithms.is_empty() {
             return None;
         }
         let key = DecodingKey::from_jwk(&jwk).ok()?;
-        let validation = Validation { algorithms, ..requirements.0.clone() };
+        let validation = Validation { algorithms, ..requirements.clone() };
         Some(Self { id: jwk.common.key_id, key, validation })
     }
 
@@ -177,7 +173,7 @@ mod tests {
 
     fn set(keys: &[String]) -> KeySet {
         let json = format!(r#"{{"keys":[{}],"more":1}}"#, keys.join(","));
-        KeySet::parse(json.as_bytes(), &Requirements::new("i", "a")).unwrap()
+        KeySet::parse(json.as_bytes(), &requirements("i", "a")).unwrap()
     }
 
     fn algorithms_of(key: &str) -> Vec<Algorithm> {
@@ -251,7 +247,7 @@ mod tests {
     #[test]
     fn documents_that_are_no_key_set_are_refused() {
         let error = |json: &str| {
-            let set = KeySet::parse(json.as_bytes(), &Requirements::new("i", "a"));
+            let set = KeySet::parse(json.as_bytes(), &requirements("i", "a"));
             set.err().unwrap().to_string()
         };
         for json in ["", "<html>", "{}", "[]", r#"{"keys":{}}"#, r#"{"keys":[]"#] {

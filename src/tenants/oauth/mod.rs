@@ -3,11 +3,9 @@
 //!
 //! - `token`: a token's header, before it is verified
 //! - `keys`: the provider's keys with their algorithms
-//! - `fetch`: fetches the keys
-//! - `jwks`: the known keys, and when they are fetched again
+//! - `jwks`: the known keys, and their fetches
 //! - `resource`: tells clients how to get a token
 
-mod fetch;
 mod jwks;
 mod keys;
 mod resource;
@@ -22,11 +20,9 @@ use crate::common::ids::TenantId;
 use crate::config::OAuth;
 
 use jwks::Jwks;
-use keys::Requirements;
 use token::TokenHeader;
 
-pub use fetch::FetchSetupError;
-pub use jwks::RETRY_AFTER;
+pub use jwks::{FetchSetupError, RETRY_AFTER};
 pub use resource::Resource;
 pub use token::looks_like_jwt;
 
@@ -76,7 +72,7 @@ pub enum TokenError {
 impl Verifier {
     /// Starts without keys: [`Verifier::run`] or the first token fetches them.
     pub fn new(config: &OAuth) -> Result<Arc<Self>, FetchSetupError> {
-        let requirements = Requirements::new(&config.issuer, &config.audience);
+        let requirements = keys::requirements(&config.issuer, &config.audience);
         Ok(Arc::new(Self {
             jwks: Arc::new(Jwks::new(&config.jwks_url, requirements)?),
             issuer: config.issuer.clone(),

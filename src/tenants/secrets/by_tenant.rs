@@ -9,9 +9,11 @@ use serde::Serialize;
 
 use crate::common::ids::ServerId;
 use crate::config::{self, Secret};
-use crate::store::{Actor, Follower, Rotated, SealedSecret, SecretRecord, Store, StoreError};
+use crate::store::{
+    Actor, Follower, Rotated, SealedSecret, SecretRecord, Store, StoreError, Subject,
+};
 use crate::tenants::secrets::{
-    InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Sealed, Vault, wanted,
+    InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Vault, wanted,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +61,8 @@ impl TenantSecrets {
         if self.vault.keyring().is_empty() {
             return;
         }
-        let (changes, meanwhile) = (self.store.secret_changes(), "known ones stay in use");
-        let mut follower = Follower::new(changes, "tenants' secrets", meanwhile);
+        let changes = self.store.changes(Subject::Secrets);
+        let mut follower = Follower::new(changes, "tenants' secrets", "known ones stay in use");
         loop {
             follower.changed(pending()).await;
             while follower.retry(self.load().await).await.is_none() {}
@@ -69,9 +71,6 @@ impl TenantSecrets {
 
     async fn load(&self) -> Result<(), StoreError> {
         let (revision, secrets) = self.store.secrets().await?;
-        let secrets = secrets.into_iter().map(|it| {
-            (it.tenant, it.server, it.name, Sealed { text: it.sealed, version: it.version })
-        });
         self.vault.replace(revision, secrets);
         Ok(())
     }
@@ -92,7 +91,7 @@ impl TenantSecrets {
     }
 
     pub async fn remove(&self, actor: &Actor, label: Label<'_>) -> Result<(), StoreError> {
-        self.store.remove_secret(actor, label.tenant, label.server, label.name).await?;
+        self.store.remove_secret(actor, label).await?;
         let _ = self.load().await;
         Ok(())
     }
@@ -107,14 +106,14 @@ pub async fn set(
     server: &config::ServerConfig,
     value: &Secret,
 ) -> Result<SecretView, SecretError> {
-    let Label { tenant, server: id, name } = label;
+    let Label { server: id, name, .. } = label;
     let names = wanted(server);
     if !names.iter().any(|wanted| wanted == name) {
         let name = name.chars().take(NAME_LEN_MAX).collect();
         return Err(SecretError::Unknown { server: id.to_string(), name, names });
     }
     let sealed = keyring.seal(label, value)?;
-    let updated = store.set_secret(actor, tenant, id, name, &sealed).await?;
+    let updated = store.set_secret(actor, label, &sealed).await?;
     let record = SecretRecord { server: id.clone(), name: name.to_owned(), updated };
     Ok(SecretView::of(&record, true))
 }

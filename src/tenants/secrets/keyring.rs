@@ -45,19 +45,19 @@ impl Keyring {
         if bytes.contains(&0) {
             return Err(InvalidSecret::Zero);
         }
-        Ok(sealer.seal(Purpose::TenantSecret, &label.context(), bytes))
+        Ok(sealer.seal(Purpose::TenantSecret, &context(label), bytes))
     }
 
     /// Returns the value, if one of the keys sealed it for this label.
     pub fn open(&self, label: Label<'_>, sealed: &str) -> Option<Secret> {
-        let value = self.0.as_ref()?.open(Purpose::TenantSecret, &label.context(), sealed)?;
+        let value = self.0.as_ref()?.open(Purpose::TenantSecret, &context(label), sealed)?;
         String::from_utf8(value).ok().map(Secret::new)
     }
 
     /// Seals the same value with the first key.
     pub fn reseal(&self, label: Label<'_>, sealed: &str) -> Resealed {
         let Some(sealer) = &self.0 else { return Resealed::Unreadable };
-        let context = label.context();
+        let context = context(label);
         match sealer.open_by(Purpose::TenantSecret, &context, sealed) {
             None => Resealed::Unreadable,
             Some((0, _)) => Resealed::Already,
@@ -66,6 +66,11 @@ impl Keyring {
             }
         }
     }
+}
+
+/// Binds a sealed value. No part can contain a zero byte.
+pub(super) fn context(label: Label<'_>) -> Vec<u8> {
+    format!("{}\0{}\0{}", label.tenant, label.server, label.name).into_bytes()
 }
 
 fn is_name(text: &str) -> bool {

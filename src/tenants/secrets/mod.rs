@@ -13,13 +13,12 @@ mod tests;
 mod vault;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
-use crate::common::ids::{ServerId, TenantId};
 use crate::config;
 
 pub use self::keyring::{Keyring, Resealed};
-pub use self::vault::{Sealed, SealedSet, Vault};
+pub use self::vault::{SealedSet, Vault};
+pub use crate::store::Label;
 
 /// In bytes.
 pub const VALUE_LEN_MAX: usize = 16 << 10;
@@ -45,27 +44,6 @@ pub enum InvalidSecret {
          set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
     )]
     NoKeys,
-}
-
-/// Names a secret.
-#[derive(Clone, Copy, Debug)]
-pub struct Label<'a> {
-    pub tenant: &'a TenantId,
-    pub server: &'a ServerId,
-    pub name: &'a str,
-}
-
-impl Label<'_> {
-    /// Binds the sealed value. No part can contain a zero byte.
-    fn context(&self) -> Vec<u8> {
-        format!("{}\0{}\0{}", self.tenant, self.server, self.name).into_bytes()
-    }
-}
-
-impl fmt::Display for Label<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "secret `{}` of tenant `{}` for server `{}`", self.name, self.tenant, self.server)
-    }
 }
 
 /// Returns the names of the secrets that a server requires, each once.

@@ -1,6 +1,8 @@
 use super::*;
+use crate::common::ids::{ServerId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::config::Secret;
+use crate::store::SealedSecret;
 
 fn keyring(keys: &[&str]) -> Keyring {
     let keys: Vec<_> = keys.iter().map(|key| secret(key)).collect();
@@ -53,7 +55,7 @@ fn session_keys_of_the_same_text_open_nothing() {
     let label = Label { tenant: &acme, server: &one, name: "TOKEN" };
     let sealed = keyring(&["a"]).seal(label, &secret("x")).unwrap();
     let sessions = Sealer::new(&[secret("a")]);
-    assert_eq!(sessions.open(Purpose::TenantSecret, &label.context(), &sealed), None);
+    assert_eq!(sessions.open(Purpose::TenantSecret, &keyring::context(label), &sealed), None);
 }
 
 #[test]
@@ -98,25 +100,26 @@ fn the_vault_keeps_the_latest_and_says_what_is_missing() {
     let sealed = |name: &str, version| {
         let label = Label { tenant: &acme, server: &one, name };
         let text = vault.keyring().seal(label, &secret(name)).unwrap();
-        (acme.clone(), one.clone(), name.to_owned(), Sealed { text, version })
+        let (tenant, server, name) = (acme.clone(), one.clone(), name.to_owned());
+        SealedSecret { tenant, server, name, sealed: text, version }
     };
     let names = ["A".to_owned(), "B".to_owned()];
     let opened = || vault.open(&acme, &one, vault.sealed_set(&acme, &one).as_ref(), &names);
     assert_eq!(opened(), Err(names.to_vec()));
     let both = || [sealed("A", 1), sealed("B", 2)];
-    vault.replace(2, both().into_iter());
+    vault.replace(2, both().into());
     assert_eq!(opened().unwrap()["B"], secret("B"));
     // An older revision is ignored.
-    vault.replace(1, [sealed("A", 1)].into_iter());
+    vault.replace(1, vec![sealed("A", 1)]);
     assert!(opened().is_ok());
 
     let before = vault.sealed_set(&acme, &one);
-    vault.replace(3, both().into_iter());
+    vault.replace(3, both().into());
     assert!(SealedSet::is_same(before.as_ref(), vault.sealed_set(&acme, &one).as_ref(), &names));
-    vault.replace(4, [sealed("A", 4), sealed("B", 2)].into_iter());
+    vault.replace(4, vec![sealed("A", 4), sealed("B", 2)]);
     let after = vault.sealed_set(&acme, &one);
     assert!(!SealedSet::is_same(before.as_ref(), after.as_ref(), &names));
     assert!(SealedSet::is_same(before.as_ref(), after.as_ref(), &names[1..]));
-    vault.replace(5, [sealed("B", 2)].into_iter());
+    vault.replace(5, vec![sealed("B", 2)]);
     assert_eq!(opened(), Err(vec!["A".to_owned()]));
 }

@@ -10,18 +10,12 @@ use tokio::sync::watch;
 use super::{Keyring, Label};
 use crate::common::ids::{ServerId, TenantId};
 use crate::config;
-
-#[derive(Clone)]
-pub struct Sealed {
-    pub text: String,
-    /// Different for each value.
-    pub version: i64,
-}
+use crate::store::SealedSecret;
 
 /// The secrets of a tenant for one server.
 #[derive(Default)]
 pub struct SealedSet {
-    by_name: BTreeMap<String, Sealed>,
+    by_name: BTreeMap<String, SealedSecret>,
     /// Whether it was logged that some of them cannot be opened.
     reported: AtomicBool,
 }
@@ -66,15 +60,12 @@ impl Vault {
     }
 
     /// Replaces the contents, unless they are newer.
-    pub fn replace(
-        &self,
-        revision: i64,
-        secrets: impl Iterator<Item = (TenantId, ServerId, String, Sealed)>,
-    ) {
+    pub fn replace(&self, revision: i64, secrets: Vec<SealedSecret>) {
         let mut sets: HashMap<TenantId, HashMap<ServerId, SealedSet>> = HashMap::new();
-        for (tenant, server, name, sealed) in secrets {
-            let set = sets.entry(tenant).or_default().entry(server).or_default();
-            set.by_name.insert(name, sealed);
+        for secret in secrets {
+            let of_tenant = sets.entry(secret.tenant.clone()).or_default();
+            let set = of_tenant.entry(secret.server.clone()).or_default();
+            set.by_name.insert(secret.name.clone(), secret);
         }
         let shared = |sets: HashMap<ServerId, SealedSet>| {
             sets.into_iter().map(|(server, set)| (server, Arc::new(set))).collect()
@@ -109,7 +100,7 @@ impl Vault {
             let label = Label { tenant, server, name };
             let sealed = set.and_then(|set| Some((set, set.by_name.get(name)?)));
             let value = sealed.and_then(|(set, sealed)| {
-                let value = self.keyring.open(label, &sealed.text);
+                let value = self.keyring.open(label, &sealed.sealed);
                 if value.is_none() && !set.reported.swap(true, Ordering::Relaxed) {
                     let why = "none of `secrets.keys` opens it";
                     tracing::error!(%tenant, %server, name, "the {label} is stored, but {why}");

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::lease::LimitLease;
+use super::leased_permits::PermitCounts;
 
 /// More at once would delay calls.
 const SYNCS_MAX: usize = 32;
@@ -33,7 +34,7 @@ impl LimitLease {
     /// registers it again.
     fn may_be_forgotten(&self) -> bool {
         self.is_registered.store(false, Ordering::SeqCst);
-        let is_in_use = self.is_in_use();
+        let is_in_use = self.permits.counts() != PermitCounts { in_use: 0, leased: 0 };
         if is_in_use {
             self.is_registered.store(true, Ordering::SeqCst);
         }

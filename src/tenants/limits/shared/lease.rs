@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::lease_request::{LeaseGrant, LeaseRequest, headroom};
 use super::leased_permits::{LeasedPermits, PermitCounts};
+use super::link::{LeaseGrant, LeaseRequest, headroom};
 use super::{NO_LINK, SharedLimits};
 
 /// After so many renewals without a call, headroom is returned.
@@ -152,10 +152,6 @@ impl LimitLease {
     pub(super) fn is_in_force(&self) -> bool {
         let link = self.link.load(Ordering::SeqCst);
         link != NO_LINK && link == self.shared.link_number.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn is_in_use(&self) -> bool {
-        self.permits.counts() != PermitCounts { in_use: 0, leased: 0 }
     }
 
     /// Returns permits that are not needed at once, from now on.

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::lease::{LimitLease, TryTake};
-use super::lease_request::{LeaseGrant, LeaseRequest};
+use super::link::{LeaseGrant, LeaseRequest};
 
 /// No task runs.
 const IDLE: u8 = 0;

@@ -1,25 +1,31 @@
-//! One connection to Valkey, and the commands over it.
+//! One connection to Valkey, and what is sent over it.
 
+use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, Script, cmd};
-use tokio::time::{error::Elapsed, timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::super::bucket::Bucket;
 use super::super::{LimitRefusal, RateStatus};
 use super::lease::LimitLease;
-use super::lease_request::{LeaseGrant, LeaseRequest};
-use super::recall::RECALL_CHANNEL;
+use super::leased_permits::PermitCounts;
 
+/// Carries the ids of leases whose headroom other replicas need.
+pub(super) const RECALL_CHANNEL: &str = "trunkline:wanted";
 const REPLICAS_KEY: &str = "trunkline:replicas";
 /// A replica without a heartbeat for so many seconds is gone.
 const GONE_SECS: u32 = 5;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Commands that may wait to be written; further calls wait a little longer.
 const WRITE_QUEUE: usize = 1024;
+/// All replicas together may hold an eighth of a limit as headroom,
+const HEADROOM_PART: u32 = 8;
+/// if a quarter stays free nevertheless.
+const SPARE_PART: u32 = 4;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 static LEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lease.lua")));
@@ -32,6 +38,32 @@ pub(super) struct Link {
     pub number: u32,
     connection: MultiplexedConnection,
     answer_timeout: Duration,
+}
+
+/// A request for a lease; `lease.lua` is the other side. Contains totals, never differences, so
+/// that the last request is the whole truth.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct LeaseRequest {
+    /// Increases with each request.
+    pub number: u64,
+    /// Permits that may be in use before the answer.
+    pub held: u32,
+    /// Permits for all calls, waiting ones included.
+    pub needed: u32,
+    /// Permits that would save further requests.
+    pub wanted: u32,
+    /// Permits over all replicas.
+    pub limit: u32,
+    /// Permits that must stay free for `wanted` to be granted.
+    pub spare: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseGrant {
+    /// Permits that may be in use from now on.
+    pub permits: u32,
+    /// Whether these may be more than needed.
+    pub has_headroom: bool,
 }
 
 impl Link {
@@ -54,7 +86,7 @@ impl Link {
             HEARTBEAT.load_async(&mut connection).await?;
             Ok(Self { number, connection, answer_timeout })
         };
-        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
+        within(CONNECT_TIMEOUT, connect).await
     }
 
     /// Takes one call from each bucket, or from none, and reports calls that Valkey has missed.
@@ -77,7 +109,7 @@ impl Link {
                 .arg(nanos(earned));
         }
         let mut connection = self.connection.clone();
-        let answer = self.with_timeout(call.invoke_async(&mut connection)).await;
+        let answer = within(self.answer_timeout, call.invoke_async(&mut connection)).await;
         if answer.is_err() {
             for (bucket, reported) in buckets.iter().zip(reported) {
                 reported.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
@@ -108,7 +140,8 @@ impl Link {
             .arg(request.spare)
             .arg(GONE_SECS)
             .arg(RECALL_CHANNEL);
-        let answer = self.with_timeout(call.invoke_async(&mut self.connection.clone())).await;
+        let answer =
+            within(self.answer_timeout, call.invoke_async(&mut self.connection.clone())).await;
         let (permits, has_headroom) = answer?;
         Ok(LeaseGrant { permits, has_headroom })
     }
@@ -117,21 +150,30 @@ impl Link {
     pub async fn heartbeat(&self, replica: Uuid) -> Result<u32, RedisError> {
         let mut call = HEARTBEAT.key(REPLICAS_KEY);
         call.arg(replica.to_string()).arg(GONE_SECS);
-        self.with_timeout(call.invoke_async(&mut self.connection.clone())).await
+        within(self.answer_timeout, call.invoke_async(&mut self.connection.clone())).await
     }
 
     pub async fn leave(&self, replica: Uuid) -> Result<(), RedisError> {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
-        self.with_timeout(leave.query_async(&mut self.connection.clone())).await
+        within(self.answer_timeout, leave.query_async(&mut self.connection.clone())).await
     }
+}
 
-    async fn with_timeout<T>(
-        &self,
-        answer: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(timed_out(elapsed)))
+impl LeaseRequest {
+    pub fn new(counts: PermitCounts, number: u64, waiting: u32, limit: u32, headroom: u32) -> Self {
+        let needed = counts.in_use.saturating_add(waiting);
+        // Only while callers wait: an idle replica must come to hold nothing.
+        let wanted = if waiting > 0 { needed.saturating_add(headroom) } else { needed };
+        let spare = if headroom > 0 { limit / SPARE_PART } else { u32::MAX };
+        Self { number, held: counts.leased, needed, wanted, limit, spare }
     }
+}
+
+/// Returns the permits that one replica may hold beyond its need. None of a small limit: asking is
+/// better than being inexact.
+pub(super) fn headroom(limit: u32, replicas: u32) -> u32 {
+    limit / HEADROOM_PART / replicas.max(2)
 }
 
 /// Converts the debt of each bucket. The bucket with the longest wait is the one that refuses.
@@ -158,6 +200,46 @@ fn nanos(time: Duration) -> String {
     time.as_nanos().to_string()
 }
 
-pub(super) fn timed_out(_: Elapsed) -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+/// Fails if there is no answer in time.
+pub(super) async fn within<T>(
+    time: Duration,
+    answer: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let timed_out = || io::Error::from(io::ErrorKind::TimedOut);
+    timeout(time, answer).await.unwrap_or_else(|_| Err(timed_out().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_limits_have_headroom_and_small_ones_have_none() {
+        assert_eq!([1, 10, 15, 16, 64, 256].map(|limit| headroom(limit, 2)), [0, 0, 0, 1, 4, 16]);
+        assert_eq!(headroom(256, 1), headroom(256, 2));
+        for replicas in 2..100 {
+            // All replicas together.
+            assert!(headroom(256, replicas) * replicas <= 256 / HEADROOM_PART);
+        }
+    }
+
+    #[test]
+    fn more_is_wanted_only_while_callers_wait() {
+        let counts = PermitCounts { in_use: 5, leased: 9 };
+        let asks = LeaseRequest::new(counts, 7, 2, 64, 4);
+        let expected =
+            LeaseRequest { number: 7, held: 9, needed: 7, wanted: 11, limit: 64, spare: 16 };
+        assert_eq!(asks, expected);
+        assert_eq!(
+            LeaseRequest::new(counts, 7, 0, 64, 4),
+            LeaseRequest { needed: 5, wanted: 5, ..expected }
+        );
+    }
+
+    #[test]
+    fn without_headroom_nothing_more_is_wanted_and_no_spare_is_enough() {
+        let counts = PermitCounts { in_use: 5, leased: 5 };
+        let asks = LeaseRequest::new(counts, 7, 1, 10, 0);
+        assert_eq!((asks.needed, asks.wanted, asks.spare), (6, 6, u32::MAX));
+    }
 }

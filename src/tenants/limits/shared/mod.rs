@@ -1,10 +1,10 @@
 //! Limits that all replicas share, in Valkey or Redis.
 //!
 //! - `link`: one connection, and the commands over it
-//! - `reconnect`: the task that connects, renews leases and counts replicas
+//! - `reconnect`: the task that connects, renews leases, counts replicas and hears recalls
 //! - `lease`, `leased_permits`: this replica's lease of a limit of calls in flight
-//! - `lease_request`, `lease_sync`: what is sent to Valkey about a lease, and by which task
-//! - `active_leases`: the leases to renew; `recall`: returns permits that other replicas need
+//! - `lease_sync`: the task that sends requests for a lease
+//! - `active_leases`: the leases to renew
 //!
 //! Calls use the link while there is one. The first call that fails or takes too long drops it for
 //! all. From then on every replica uses its share of each limit, and no call fails. Only
@@ -13,11 +13,9 @@
 
 mod active_leases;
 mod lease;
-mod lease_request;
 mod lease_sync;
 mod leased_permits;
 mod link;
-mod recall;
 mod reconnect;
 
 use std::sync::Arc;

@@ -1,15 +1,19 @@
-//! The one task that connects to Valkey. Calls never wait for it.
+//! The one task that connects to Valkey, renews leases, and returns permits that other replicas
+//! recall. Calls never wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use rand::RngExt;
 use redis::RedisError;
+use redis::aio::PubSub;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use super::link::Link;
+use super::link::{CONNECT_TIMEOUT, Link, RECALL_CHANNEL, within};
 use super::{NO_LINK, SharedLimits};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
@@ -18,6 +22,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Leases are renewed with every second heartbeat: often enough for one renewal to fail.
 const HEARTBEATS_PER_RENEWAL: u64 = 2;
+/// The pause before subscribing to recalls again.
+const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SharedLimits {
@@ -106,6 +112,39 @@ impl SharedLimits {
             self.active_leases.return_surplus().await;
         }
         Ok(())
+    }
+
+    /// Runs for ever. A replica that receives no recalls holds no headroom, so failures do no harm.
+    async fn hear_recalls(&self) {
+        loop {
+            if let Ok(said) = self.subscribe().await {
+                self.receives_recalls.store(true, Ordering::SeqCst);
+                self.follow(said).await;
+                self.receives_recalls.store(false, Ordering::SeqCst);
+            }
+            sleep(SUBSCRIBE_PAUSE).await;
+        }
+    }
+
+    async fn subscribe(&self) -> Result<PubSub, RedisError> {
+        let subscribe = async {
+            let mut said = self.client.get_async_pubsub().await?;
+            said.subscribe(RECALL_CHANNEL).await?;
+            Ok(said)
+        };
+        within(CONNECT_TIMEOUT, subscribe).await
+    }
+
+    async fn follow(&self, said: PubSub) {
+        let mut said = said.into_on_message();
+        while let Some(message) = said.next().await {
+            let ids = std::str::from_utf8(message.get_payload_bytes()).unwrap_or_default();
+            let ids = ids.split(' ').filter_map(|id| Uuid::try_parse(id).ok());
+            for lease in ids.filter_map(|id| self.active_leases.get(id)) {
+                lease.return_surplus_at_once();
+                lease.request_sync();
+            }
+        }
     }
 }
 

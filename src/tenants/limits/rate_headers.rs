@@ -1,21 +1,12 @@
 //! A tenant's rates in HTTP: the fields `RateLimit-Policy` and `RateLimit` of "RateLimit header
 //! fields for HTTP" (draft-ietf-httpapi-ratelimit-headers).
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::bucket::Bucket;
-use super::quota::{Quota, Remaining};
-
-/// The remaining calls of each rate that covers a call, the narrowest first.
-#[derive(Clone, Debug, Default)]
-pub struct RateStatus(pub(super) Vec<(Arc<Bucket>, Remaining)>);
+use super::RateStatus;
+use super::quota::Quota;
 
 impl RateStatus {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the value of `RateLimit-Policy`: the burst (`q`), and the seconds in which it is
     /// earned (`w`).
     pub fn policy(&self) -> String {
@@ -45,13 +36,9 @@ impl RateStatus {
 
 /// Returns a quota's item in `RateLimit-Policy`, and the length of its name.
 pub(super) fn policy_text(name: &str, quota: Quota) -> (String, usize) {
-    let mut text = quoted(name);
-    let name_len = text.len();
-    text.push_str(";q=");
-    push_number(&mut text, quota.burst.get().into());
-    text.push_str(";w=");
-    push_number(&mut text, whole_seconds(quota.capacity()).max(1));
-    (text, name_len)
+    let (name, burst) = (quoted(name), quota.burst);
+    let seconds = whole_seconds(quota.capacity()).max(1);
+    (format!("{name};q={burst};w={seconds}"), name.len())
 }
 
 /// Quotes a name for a header: printable ASCII as it is, other bytes percent-encoded.

@@ -1,12 +1,41 @@
-//! Counts a tenant's usage in memory. [`super::usage_writer`] writes it to the store.
+//! Counts a tenant's usage in memory. `tenants::usage_writer` writes it to the store.
 
 use std::collections::HashMap;
 use std::mem::take;
+use std::ops::AddAssign;
 
 use parking_lot::Mutex;
 
-use crate::common::ids::ServerId;
-use crate::store::Counts;
+use super::ids::ServerId;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All calls, however they ended.
+    pub calls: u64,
+    pub errors: u64,
+    /// Calls whose tool reported an error.
+    pub tool_errors: u64,
+    /// Time in the queue.
+    pub queue_us: u64,
+    /// Time at the server.
+    pub backend_us: u64,
+    /// Bytes of arguments.
+    pub bytes_in: u64,
+    /// Bytes of results.
+    pub bytes_out: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.errors += other.errors;
+        self.tool_errors += other.tool_errors;
+        self.queue_us += other.queue_us;
+        self.backend_us += other.backend_us;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+}
 
 /// Usage since it was last taken. The lock is held for a few additions, and shared by calls of this
 /// tenant only.
