@@ -54,12 +54,8 @@ impl TenantServices {
     /// Opens the store and reads tenants, keys and approved tools.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
         let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
-        let shared_limits = config
-            .limits
-            .shared
-            .as_ref()
-            .map(|url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics));
-        let shared_limits = shared_limits.transpose()?;
+        let connect = |url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics);
+        let shared_limits = config.limits.shared.as_ref().map(connect).transpose()?;
         let pins = pin_sync::open(config, &store, metrics).await;
         let directory = Directory::open(store, config, shared_limits.clone()).await?;
         if config.auth.oauth.is_none() {

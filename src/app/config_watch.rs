@@ -11,7 +11,6 @@ use crate::config::{Config, ConfigError, Sources};
 
 pub struct ConfigWatch {
     sources: Arc<Sources>,
-    files: Vec<PathBuf>,
     /// Contents when the configuration was last loaded.
     loaded: Vec<FileContents>,
     /// Contents at the last poll.
@@ -25,10 +24,9 @@ impl ConfigWatch {
     /// Reads the files for the first time. Must be called before the configuration is loaded, so
     /// that no change in between is missed.
     pub fn new(sources: Sources) -> Self {
-        let files = sources.files();
-        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| error.kind());
-        let loaded: Vec<_> = files.iter().map(read).collect();
-        Self { sources: Arc::new(sources), files, polled: loaded.clone(), loaded }
+        let read = |path: PathBuf| std::fs::read(path).map_err(|error| error.kind());
+        let loaded: Vec<_> = sources.files().into_iter().map(read).collect();
+        Self { sources: Arc::new(sources), polled: loaded.clone(), loaded }
     }
 
     pub fn sources(&self) -> &Sources {
@@ -38,8 +36,8 @@ impl ConfigWatch {
     /// Returns whether the contents differ from those loaded and have not changed since the last
     /// poll: a file that is being written is left alone.
     pub(crate) async fn poll(&mut self) -> bool {
-        let mut polled = Vec::with_capacity(self.files.len());
-        for path in &self.files {
+        let mut polled = vec![];
+        for path in self.sources.files() {
             polled.push(tokio::fs::read(path).await.map_err(|error| error.kind()));
         }
         let before = std::mem::replace(&mut self.polled, polled);

@@ -18,8 +18,8 @@ use crate::store::Store;
 pub(super) struct JoinedCluster {
     /// Serves the other replicas.
     pub(super) listener: TcpListener,
-    pub(super) membership: Membership,
-    pub(super) ended_sessions: EndedSessions,
+    membership: Membership,
+    ended_sessions: EndedSessions,
     cluster: Arc<Cluster>,
 }
 
@@ -48,30 +48,27 @@ impl JoinedCluster {
     pub(super) async fn attach(&mut self, state: AppState) -> Result<AppState> {
         let state = state.join(self.cluster.clone());
         loop {
-            let ended = self.ended_sessions.read().await;
-            let ended = ended.context("cannot read ended sessions")?;
+            let ended = self.ended_sessions.read().await.context("cannot read ended sessions")?;
             if ended.is_empty() {
                 return Ok(state);
             }
             state.end_sessions(&ended);
         }
     }
+
+    /// Starts the heartbeat and follows ended sessions. Returns the listener, to be served.
+    pub(super) fn start(self, state: Arc<AppState>) -> (TcpListener, ClusterTasks) {
+        let stop = CancellationToken::new();
+        let membership = tokio::spawn(self.membership.run(stop.clone()));
+        let ended_sessions = self.ended_sessions;
+        let following =
+            tokio::spawn(async move { state.follow_ended_sessions(ended_sessions).await });
+        let _following = AbortOnDropHandle::new(following);
+        (self.listener, ClusterTasks { stop, membership, _following })
+    }
 }
 
 impl ClusterTasks {
-    /// Starts the heartbeat and follows ended sessions.
-    pub(super) fn start(
-        membership: Membership,
-        ended_sessions: EndedSessions,
-        state: Arc<AppState>,
-    ) -> Self {
-        let stop = CancellationToken::new();
-        let membership = tokio::spawn(membership.run(stop.clone()));
-        let following =
-            tokio::spawn(async move { state.follow_ended_sessions(ended_sessions).await });
-        Self { stop, membership, _following: AbortOnDropHandle::new(following) }
-    }
-
     /// Leaves the cluster. Called when nothing is served any more.
     pub(super) async fn leave(self) {
         self.stop.cancel();

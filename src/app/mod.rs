@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use self::join::{ClusterTasks, JoinedCluster};
+use self::join::JoinedCluster;
 use crate::app::background::TenantServices;
 use crate::app::config_watch::ConfigWatch;
 use crate::app::reload::Reload;
@@ -131,10 +131,10 @@ impl App {
             serving.spawn(serve(listener, http::ops_router(self.state.clone()), &drain));
         }
         let cluster = self.cluster.map(|cluster| {
-            let JoinedCluster { listener, membership, ended_sessions, .. } = cluster;
+            let (listener, tasks) = cluster.start(self.state.clone());
             let router = http::replicas_router(self.state.clone());
             serving_replicas.spawn(serve(listener, router, &drain_replicas));
-            ClusterTasks::start(membership, ended_sessions, self.state.clone())
+            tasks
         });
         serving.close();
         serving_replicas.close();

@@ -66,8 +66,7 @@ impl Reload {
         }
         let servers = Difference::between(&before.servers, &new.servers);
         let tenants = Difference::between(&before.tenants, &new.tenants);
-        let settings = before.changed_settings(&new);
-        let needs_restart = before.needs_restart(&new);
+        let (settings, needs_restart) = before.changed_settings(&new);
         let after = Arc::new(before.renewed(new));
         self.config.store(after.clone());
         self.registry.apply(&after.servers);

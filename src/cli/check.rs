@@ -8,8 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::output::print;
-use super::table::align;
+use super::output::{print, table};
 use super::{ConfigArgs, Loaded, load_config};
 use crate::backend::Environment;
 use crate::backend::changes::recipients::Recipients;
@@ -23,12 +22,6 @@ use crate::pins::printable;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::secrets::wanted;
-
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(flatten)]
-    config: ConfigArgs,
-}
 
 /// The result for one server. Text of servers passes through [`printable`], so that it cannot pose
 /// as this command's own.
@@ -48,9 +41,9 @@ struct Found {
 }
 
 #[tokio::main]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     logging::init();
-    let Loaded { config, origin, own_program } = load_config(args.config, None)?;
+    let Loaded { config, origin, own_program } = load_config(args)?;
     print(&format!("configuration: {origin}\n"))?;
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
@@ -110,13 +103,11 @@ fn confined(transport: &Transport) -> Result<Option<Plan>, PlanError> {
 impl Found {
     fn of(run: &Run) -> Self {
         let ready = &run.ready;
-        let version = ready.dialect.version();
+        let (version, info) = (ready.dialect.version(), &ready.about.info);
         Self {
             protocol: version.to_string(),
             era: version.era().to_string(),
-            name: format!("{} {}", ready.about.info.name, ready.about.info.version)
-                .trim()
-                .to_owned(),
+            name: format!("{} {}", info.name, info.version).trim().to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
         }
     }
@@ -124,11 +115,9 @@ impl Found {
 
 /// Formats a table of all servers, then the tools or the error of each, and its confinement.
 fn render(reports: &[Report]) -> String {
-    let mut rows =
-        vec![["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"].map(str::to_owned)];
-    for Report { server, outcome, took, .. } in reports {
+    let rows = reports.iter().map(|Report { server, outcome, took, .. }| {
         let start = format!("{:.1} s", took.as_secs_f64());
-        rows.push(match outcome {
+        match outcome {
             Ok(found) => [
                 server.to_string(),
                 "ok".to_owned(),
@@ -142,9 +131,10 @@ fn render(reports: &[Report]) -> String {
                 let none = || "-".to_owned();
                 [server.to_string(), "FAILED".to_owned(), none(), none(), none(), start, none()]
             }
-        });
-    }
-    let mut text = align(&rows);
+        }
+    });
+    let header = ["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"];
+    let mut text = table(header, rows);
     for Report { server, outcome, confined, .. } in reports {
         let state = match outcome {
             Ok(found) => {

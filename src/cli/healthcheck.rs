@@ -24,12 +24,8 @@ pub(super) struct Args {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let ready = match args.url.map_or_else(|| own_url(args.config), Ok) {
-        Ok(url) => ask(url).await,
-        Err(error) => Err(error),
-    };
     // Not as a command's error: that would exit with 2, which container engines reserve.
-    Ok(match ready {
+    Ok(match ask(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("not ready: {error:#}");
@@ -38,7 +34,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn ask(mut url: Url) -> anyhow::Result<()> {
+async fn ask(args: Args) -> anyhow::Result<()> {
+    let mut url = args.url.map_or_else(|| own_url(args.config), Ok)?;
     let gateway = url.to_string();
     let Ok(mut path) = url.path_segments_mut() else { bail!("`{gateway}` is not an HTTP address") };
     path.pop_if_empty().push("readyz");
@@ -65,7 +62,7 @@ fn own_url(config: ConfigArgs) -> anyhow::Result<Url> {
     let variable = std::env::var("TRUNKLINE_LISTEN").ok().and_then(|text| text.parse().ok());
     let listen = match variable {
         Some(listen) => listen,
-        None => load_config(config, None)?.config.listen,
+        None => load_config(config)?.config.listen,
     };
     Ok(Url::parse(&format!("http://{}", on_this_machine(listen)))?)
 }

@@ -1,7 +1,6 @@
 //! `trunkline key`
 
 use std::io::Write;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,24 +8,16 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::print;
-use super::table::align;
-use super::tenant::unknown;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use super::output::{print, table};
+use super::tenant::must_exist;
+use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyId, parse_name};
-use crate::config::Config;
-use crate::store::{KeyOwner, KeyRecord, KeyState, Store, StoreError};
+use crate::store::{KeyOwner, KeyRecord, KeyState, StoreError};
 use crate::tenants::KeyView;
 
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Create a key and print it on standard output; it cannot be shown again
     Create {
         #[command(flatten)]
@@ -57,7 +48,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct OwnerArgs {
+pub(super) struct OwnerArgs {
     /// Tenant id
     #[arg(
         value_parser = TenantId::parse,
@@ -73,13 +64,12 @@ struct OwnerArgs {
 }
 
 #[tokio::main(flavor = "current_thread")]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Create { owner, name, expires_in } => create(owner, name, expires_in).await,
         Command::List { owner, json } => list(owner, json).await,
         Command::Revoke { id, config } => revoke(id, config).await,
-    }?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn create(
@@ -87,10 +77,13 @@ async fn create(
     name: Option<String>,
     expires_in: Option<Duration>,
 ) -> anyhow::Result<()> {
-    let (owner, config) = owner(args)?;
+    let Loaded { config, .. } = load_config(args.config)?;
+    let owner = args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant);
     let expires = expires_in.map(|time| (Timestamp::now() + time).as_millisecond());
     let new = with_store(&config, async |store| {
-        must_exist(&owner, &config, store).await?;
+        if let KeyOwner::Tenant(tenant) = &owner {
+            must_exist(tenant, &config, store).await?;
+        }
         match store.create_key(&actor(), &owner, name.as_deref(), expires).await {
             Err(error @ StoreError::TooManyKeys(_)) => {
                 let active = store.list_keys(&owner).await?;
@@ -121,14 +114,17 @@ fn revocations(keys: &[KeyRecord]) -> String {
 }
 
 async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
-    let (owner, config) = owner(args)?;
+    let Loaded { config, .. } = load_config(args.config)?;
+    let owner = args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant);
     let keys = with_store(&config, async |store| {
         let keys = store.list_keys(&owner).await?;
         // A tenant that was removed from the file may have keys left.
-        if keys.is_empty() {
-            must_exist(&owner, &config, store).await?;
+        if let KeyOwner::Tenant(tenant) = &owner
+            && keys.is_empty()
+        {
+            must_exist(tenant, &config, store).await?;
         }
-        Ok(keys)
+        anyhow::Ok(keys)
     });
     let keys = keys.await?;
     if json {
@@ -136,53 +132,36 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
         return print(&format!("{:#}\n", json!({"keys": views})));
     }
     let now = Timestamp::now().as_millisecond();
-    let header = ["KEY", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED"];
-    let mut rows = vec![header.map(str::to_owned)];
     let optional = |at: Option<i64>| at.map_or("-".to_owned(), time);
-    for key in keys {
-        rows.push([
+    let rows = keys.iter().map(|key| {
+        [
             key.id.to_string(),
             key.name.clone().unwrap_or_else(|| "-".to_owned()),
             key.state(now).as_str().to_owned(),
             time(key.created),
             optional(key.expires),
             optional(key.last_used),
-        ]);
-    }
-    print(&align(&rows))
+        ]
+    });
+    print(&table(["KEY", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED"], rows))
 }
 
 async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(config, None)?;
-    let revoked = with_store(&config, async |store| Ok(store.revoke_key(&actor(), &id).await));
-    match revoked.await? {
+    let Loaded { config, .. } = load_config(config)?;
+    let revoked = with_store(&config, async |store| match store.revoke_key(&actor(), &id).await {
         Err(error @ StoreError::NotFound(_)) => {
             bail!("{error}; `trunkline key list TENANT` shows those of a tenant")
         }
-        outcome => outcome?,
-    }
+        outcome => Ok(outcome?),
+    });
+    revoked.await?;
     eprintln!("revoked key {id}");
-    Ok(())
-}
-
-/// Returns the owner of the keys, and the configuration.
-fn owner(args: OwnerArgs) -> anyhow::Result<(KeyOwner, Config)> {
-    let Loaded { config, .. } = load_config(args.config, None)?;
-    Ok((args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant), config))
-}
-
-/// Fails unless the tenant is in the store or in the configuration.
-async fn must_exist(owner: &KeyOwner, config: &Config, store: &Store) -> anyhow::Result<()> {
-    let KeyOwner::Tenant(id) = owner else { return Ok(()) };
-    if !known_tenants(config, store).await?.contains_key(id) {
-        bail!(unknown(id));
-    }
     Ok(())
 }
 
 /// Formats a time to the second.
 fn time(at: i64) -> String {
-    Timestamp::from_second(at.div_euclid(1000)).map_or("-".to_owned(), |at| at.to_string())
+    Timestamp::from_millisecond(at).map_or("-".to_owned(), |at| format!("{at:.0}"))
 }
 
 /// Parses a key id. A whole key is accepted too, since people paste it.

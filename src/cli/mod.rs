@@ -11,7 +11,6 @@ mod policy_args;
 mod secret;
 mod serve;
 mod std;
-mod table;
 mod tenant;
 
 use ::std::path::PathBuf;
@@ -22,7 +21,6 @@ use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Store};
-use crate::tenants::{Known, known};
 
 /// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
@@ -41,7 +39,7 @@ enum Command {
     /// Check the configuration: start every server and list its tools
     ///
     /// Exits with 1 if a server does not start.
-    Check(check::Args),
+    Check(ConfigArgs),
     /// Call one tool through a running gateway
     ///
     /// The result goes to standard output, an error to standard error. Exit codes: 0, the tool
@@ -53,13 +51,17 @@ enum Command {
     /// Otherwise the exit code is 1, and standard error says why.
     Healthcheck(healthcheck::Args),
     /// Add, show, change and remove tenants
-    Tenant(tenant::Args),
+    #[command(subcommand)]
+    Tenant(tenant::Command),
     /// Create, list and revoke API keys
-    Key(key::Args),
+    #[command(subcommand)]
+    Key(key::Command),
     /// Compare and approve tool definitions of servers with `pin = true`
-    Pin(pin::Args),
+    #[command(subcommand)]
+    Pin(pin::Command),
     /// Set, list and remove tenants' secrets, such as tokens for their servers
-    Secret(secret::Args),
+    #[command(subcommand)]
+    Secret(secret::Command),
 }
 
 /// Names the files that the configuration is read from.
@@ -84,16 +86,17 @@ pub fn run() -> ExitCode {
     if args.first().is_some_and(|command| command == "guard") {
         return guard::run(&args[1..]);
     }
+    let success = |()| ExitCode::SUCCESS;
     let outcome = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
-        Command::Std(args) => std::run(args),
+        Command::Serve(args) => serve::run(args).map(success),
+        Command::Std(args) => std::run(args).map(success),
         Command::Check(args) => check::run(args),
         Command::Call(args) => call::run(args),
         Command::Healthcheck(args) => healthcheck::run(args),
-        Command::Tenant(args) => tenant::run(args),
-        Command::Key(args) => key::run(args),
-        Command::Pin(args) => pin::run(args),
-        Command::Secret(args) => secret::run(args),
+        Command::Tenant(command) => tenant::run(command).map(success),
+        Command::Key(command) => key::run(command).map(success),
+        Command::Pin(command) => pin::run(command).map(success),
+        Command::Secret(command) => secret::run(command).map(success),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -110,8 +113,8 @@ struct Loaded {
 }
 
 /// Loads the configuration that `args` and the environment name.
-fn load_config(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Loaded> {
-    load(&sources(args, listen)?)
+fn load_config(args: ConfigArgs) -> anyhow::Result<Loaded> {
+    load(&sources(args, None)?)
 }
 
 /// Returns the sources of the configuration that `args` and the environment name.
@@ -136,27 +139,21 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     }
     let origin = match &sources.mcp_file {
         Some(file) => format!("{} and {}", config.origin, file.display()),
-        None => config.origin.to_string(),
+        None => config.origin.clone(),
     };
     Ok(Loaded { config, origin, own_program: sources.own_program.clone() })
 }
 
 /// Runs `work` with the configured store and closes the store in any case: SQLite would leave files
 /// behind.
-async fn with_store<T>(
+async fn with_store<T, E: Into<anyhow::Error>>(
     config: &Config,
-    work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
+    work: impl AsyncFnOnce(&Store) -> Result<T, E>,
 ) -> anyhow::Result<T> {
     let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
     let outcome = work(&store).await;
     store.close().await;
-    outcome
-}
-
-/// All tenants, as the gateway would have them.
-async fn known_tenants(config: &Config, store: &Store) -> anyhow::Result<Known> {
-    let anonymous = config.auth.anonymous_tenant.as_ref();
-    Ok(known(&config.tenants, store.tenants().await?, anonymous))
+    outcome.map_err(E::into)
 }
 
 /// Returns the user who runs this command, for the audit log. Not by `USER`, which anybody can set.

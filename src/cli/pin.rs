@@ -1,27 +1,17 @@
 //! `trunkline pin`
 
-use std::process::ExitCode;
-
 use anyhow::bail;
 use clap::Subcommand;
-use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::print;
-use super::table::align;
+use super::output::{print, table};
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Hash, Held, Pin, PinView, printable, views};
 
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// List approved tools and tools that are held back
     List {
         /// Only this server
@@ -61,7 +51,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct ServerArgs {
+pub(super) struct ServerArgs {
     /// Server id
     #[arg(value_name = "SERVER", value_parser = ServerId::parse)]
     id: ServerId,
@@ -70,39 +60,37 @@ struct ServerArgs {
 }
 
 #[tokio::main(flavor = "current_thread")]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::List { server, json, config } => list(server, json, config).await,
         Command::Diff { server, tool } => diff(server, &tool).await,
         Command::Approve { server, hashes, all } => approve(server, &hashes, all).await,
         Command::Forget { server, tool } => forget(server, tool.as_deref()).await,
-    }?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(config, None)?;
+    let Loaded { config, .. } = load_config(config)?;
     let (pins, held) = read(&config, server.as_ref()).await?;
     let views = views(&pins, &held);
     if json {
         return print(&in_ascii(&format!("{:#}\n", json!({"pins": views}))));
     }
-    let mut rows = vec![["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"].map(str::to_owned)];
-    rows.extend(views.iter().map(|view| {
+    let rows = views.iter().map(|view| {
         [
             view.server.to_owned(),
             printable(view.tool),
             view.state.as_str().to_owned(),
             view.hash.clone(),
-            view.since.map_or("-".to_owned(), to_the_second),
+            view.since.map_or("-".to_owned(), |at| format!("{at:.0}")),
             view.by.map_or("-".to_owned(), printable),
         ]
-    }));
-    print(&align(&rows))
+    });
+    print(&table(["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"], rows))
 }
 
 async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(server.config, None)?;
+    let Loaded { config, .. } = load_config(server.config)?;
     let (pins, held) = read(&config, Some(&server.id)).await?;
     let server = server.id;
     let views = of_tool(&pins, &held, tool);
@@ -127,7 +115,7 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
 }
 
 async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(server.config, None)?;
+    let Loaded { config, .. } = load_config(server.config)?;
     let server = server.id;
     let (pins, held) = read(&config, Some(&server)).await?;
     let hashes: Vec<Hash> = if all {
@@ -141,7 +129,7 @@ async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Res
         return Ok(());
     }
     let approved =
-        with_store(&config, async |store| Ok(store.approve(&actor(), &server, &hashes).await?));
+        with_store(&config, async |store| store.approve(&actor(), &server, &hashes).await);
     for tool in approved.await? {
         eprintln!("approved tool `{}` of server `{server}`", printable(&tool));
     }
@@ -169,10 +157,10 @@ fn parse_hash(server: &ServerId, pins: &[Pin], held: &[Held], text: &str) -> any
 }
 
 async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(server.config, None)?;
+    let Loaded { config, .. } = load_config(server.config)?;
     let server = server.id;
     let forgotten =
-        with_store(&config, async |store| Ok(store.forget_pins(&actor(), &server, tool).await?));
+        with_store(&config, async |store| store.forget_pins(&actor(), &server, tool).await);
     let forgotten = forgotten.await?;
     match tool {
         Some(tool) => {
@@ -186,7 +174,7 @@ async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
 }
 
 async fn read(config: &Config, server: Option<&ServerId>) -> anyhow::Result<(Vec<Pin>, Vec<Held>)> {
-    with_store(config, async |store| Ok(store.pins(server).await?)).await
+    with_store(config, async |store| store.pins(server).await).await
 }
 
 fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>> {
@@ -206,8 +194,4 @@ fn in_ascii(json: &str) -> String {
         }
     }
     text
-}
-
-fn to_the_second(at: Timestamp) -> String {
-    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }

@@ -2,36 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read, stdin};
-use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::print;
-use super::table::align;
-use super::tenant::unknown;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use super::output::{print, table};
+use super::tenant::must_exist;
+use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::{ServerId, TenantId};
-use crate::config::{Config, Secret};
-use crate::store::Store;
-use crate::tenants::SecretView;
-use crate::tenants::secrets::by_tenant;
-use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX};
-
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::config::Secret;
+use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Set a secret to the text on standard input, without its last line break
-    Set {
-        #[command(flatten)]
-        secret: SecretArgs,
-    },
+    Set(SecretArgs),
     /// List the secrets that servers need and whether each is set; values are never shown
     List {
         /// Tenant id
@@ -47,19 +33,13 @@ enum Command {
         config: ConfigArgs,
     },
     /// Remove a secret
-    Remove {
-        #[command(flatten)]
-        secret: SecretArgs,
-    },
+    Remove(SecretArgs),
     /// Encrypt all secrets again with the first of `[secrets] keys`, so that old keys can go
-    Rotate {
-        #[command(flatten)]
-        config: ConfigArgs,
-    },
+    Rotate(ConfigArgs),
 }
 
 #[derive(clap::Args)]
-struct SecretArgs {
+pub(super) struct SecretArgs {
     /// Tenant id
     #[arg(value_parser = TenantId::parse)]
     tenant: TenantId,
@@ -73,19 +53,18 @@ struct SecretArgs {
 }
 
 #[tokio::main(flavor = "current_thread")]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
-        Command::Set { secret } => set(secret).await,
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Set(secret) => set(secret).await,
         Command::List { tenant, server, json, config } => list(tenant, server, json, config).await,
-        Command::Remove { secret } => remove(secret).await,
-        Command::Rotate { config } => rotate(config).await,
-    }?;
-    Ok(ExitCode::SUCCESS)
+        Command::Remove(secret) => remove(secret).await,
+        Command::Rotate(config) => rotate(config).await,
+    }
 }
 
 async fn set(args: SecretArgs) -> anyhow::Result<()> {
     let SecretArgs { tenant, server, name, config } = args;
-    let Loaded { config, .. } = load_config(config, None)?;
+    let Loaded { config, .. } = load_config(config)?;
     let Some(configured) = config.servers.get(&server) else {
         bail!("there is no server `{server}` in the configuration");
     };
@@ -94,7 +73,7 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
     let keyring = Keyring::new(&config.secrets.keys);
     let set = with_store(&config, async |store| {
         must_exist(&tenant, &config, store).await?;
-        Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
+        anyhow::Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
     });
     set.await?;
     eprintln!("set {label}");
@@ -103,10 +82,9 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
 
 async fn remove(args: SecretArgs) -> anyhow::Result<()> {
     let SecretArgs { tenant, server, name, config } = args;
-    let Loaded { config, .. } = load_config(config, None)?;
+    let Loaded { config, .. } = load_config(config)?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
-    let removed =
-        with_store(&config, async |store| Ok(store.remove_secret(&actor(), label).await?));
+    let removed = with_store(&config, async |store| store.remove_secret(&actor(), label).await);
     removed.await?;
     eprintln!("removed {label}");
     Ok(())
@@ -118,14 +96,14 @@ async fn list(
     json: bool,
     args: ConfigArgs,
 ) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(args, None)?;
+    let Loaded { config, .. } = load_config(args)?;
     let records = with_store(&config, async |store| {
         let records = store.list_secrets(&tenant, server.as_ref()).await?;
         // A tenant that was removed from the file may have secrets left.
         if records.is_empty() {
             must_exist(&tenant, &config, store).await?;
         }
-        Ok(records)
+        anyhow::Ok(records)
     });
     let records = records.await?;
     let stored = records.iter().map(|record| &record.server);
@@ -133,38 +111,26 @@ async fn list(
     let shown = servers.into_iter().filter(|id| server.as_ref().is_none_or(|only| only == *id));
     let views: Vec<_> =
         shown.flat_map(|id| by_tenant::views(id, config.servers.get(id), &records)).collect();
-    print(&match json {
-        true => format!("{:#}\n", json!({"secrets": views})),
-        false => table(&views),
-    })
-}
-
-fn table(views: &[SecretView]) -> String {
-    let mut rows = vec![["SERVER", "SECRET", "NEEDED", "SET"].map(str::to_owned)];
-    for view in views {
+    if json {
+        return print(&format!("{:#}\n", json!({"secrets": views})));
+    }
+    let rows = views.into_iter().map(|view| {
         let needed = if view.needed { "yes" } else { "no" };
         let set = view.updated_at.map_or("-".to_owned(), |at| format!("{at:.0}"));
-        rows.push([view.server.clone(), view.name.clone(), needed.to_owned(), set]);
-    }
-    align(&rows)
+        [view.server, view.name, needed.to_owned(), set]
+    });
+    print(&table(["SERVER", "SECRET", "NEEDED", "SET"], rows))
 }
 
 async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
-    let Loaded { config, .. } = load_config(args, None)?;
+    let Loaded { config, .. } = load_config(args)?;
     let keyring = Keyring::new(&config.secrets.keys);
     let rotated =
-        with_store(&config, async |store| Ok(by_tenant::rotate(store, &keyring, &actor()).await?));
+        with_store(&config, async |store| by_tenant::rotate(store, &keyring, &actor()).await);
     let (rotated, unreadable) = rotated.await?;
     eprintln!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen);
     if !unreadable.is_empty() {
         bail!("none of `secrets.keys` opens the {}", unreadable.join(", the "));
-    }
-    Ok(())
-}
-
-async fn must_exist(tenant: &TenantId, config: &Config, store: &Store) -> anyhow::Result<()> {
-    if !known_tenants(config, store).await?.contains_key(tenant) {
-        bail!(unknown(tenant));
     }
     Ok(())
 }

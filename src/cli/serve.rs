@@ -1,6 +1,5 @@
 //! `trunkline serve`
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -9,9 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
-use crate::app::App;
 use crate::app::config_watch::ConfigWatch;
-use crate::app::signals::Signals;
+use crate::app::{App, signals};
 use crate::backend::stdio::sandbox::make_undumpable;
 use crate::common::time_slice::use_short_time_slices;
 use crate::telemetry::logging;
@@ -28,15 +26,15 @@ pub(super) struct Args {
     listen: Option<String>,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Before other threads start, since they inherit it. Older kernels ignore it.
     let _ = use_short_time_slices();
     serve(args)
 }
 
 #[tokio::main]
-async fn serve(args: Args) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let stop = signals::first()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     logging::init();
     make_undumpable().context("other processes cannot be kept from reading this one")?;
@@ -59,8 +57,8 @@ async fn serve(args: Args) -> anyhow::Result<ExitCode> {
             asked.notify_one();
         }
     });
-    app.run(signals.first()).await;
-    Ok(ExitCode::SUCCESS)
+    app.run(stop).await;
+    Ok(())
 }
 
 /// Raises the limit of descriptors: every connection takes one, and the usual limit is 1,024.

@@ -1,7 +1,6 @@
 //! `trunkline std`
 
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
 
 use crate::std_server;
 use crate::telemetry::logging;
@@ -13,13 +12,12 @@ pub(super) struct Args {
     max_concurrent: NonZeroUsize,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Standard output carries the protocol; logs go to standard error.
     logging::init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(std_server::run_on_stdio(args.max_concurrent));
     // A thread that still waits for terminal input must not delay the exit.
     runtime.shutdown_background();
-    outcome?;
-    Ok(ExitCode::SUCCESS)
+    Ok(outcome?)
 }

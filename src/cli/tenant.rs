@@ -1,29 +1,20 @@
 //! `trunkline tenant`
 
-use std::process::ExitCode;
-
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::print;
+use super::output::{align, print, table};
 use super::policy_args::{PolicyArgs, RemovalArgs};
-use super::table::align;
-use super::{ConfigArgs, Loaded, actor, known_tenants, load_config, with_store};
+use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
-use crate::store::StoreError;
-use crate::tenants::{Known, Source, TenantView};
-
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::store::{Store, StoreError};
+use crate::tenants::{Known, Source, TenantView, known};
 
 #[derive(Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Add a tenant
     Add {
         #[command(flatten)]
@@ -32,7 +23,13 @@ enum Command {
         policy: Box<PolicyArgs>,
     },
     /// List all tenants
-    List(ListArgs),
+    List {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show one tenant
     Show {
         #[command(flatten)]
@@ -55,7 +52,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct TenantArgs {
+pub(super) struct TenantArgs {
     /// Tenant id
     #[arg(value_name = "TENANT", value_parser = TenantId::parse)]
     id: TenantId,
@@ -63,25 +60,15 @@ struct TenantArgs {
     config: ConfigArgs,
 }
 
-#[derive(clap::Args)]
-struct ListArgs {
-    #[command(flatten)]
-    config: ConfigArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 #[tokio::main(flavor = "current_thread")]
-pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Add { tenant, policy } => add(tenant, *policy).await,
-        Command::List(args) => list(args).await,
+        Command::List { config, json } => list(config, json).await,
         Command::Show { tenant, json } => show(tenant, json).await,
         Command::Set { tenant, policy, removal } => set(tenant, *policy, removal).await,
         Command::Remove(tenant) => remove(tenant).await,
-    }?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
@@ -90,13 +77,13 @@ async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
     args.apply(&mut policy);
     policy.check()?;
     let added =
-        with_store(&config, async |store| Ok(store.add_tenant(&actor(), &id, &policy).await));
-    let revoked = match added.await? {
-        Err(error @ StoreError::AlreadyExists(_)) => {
-            bail!("{error}; `trunkline tenant set {id}` changes it")
-        }
-        outcome => outcome?,
-    };
+        with_store(&config, async |store| match store.add_tenant(&actor(), &id, &policy).await {
+            Err(error @ StoreError::AlreadyExists(_)) => {
+                bail!("{error}; `trunkline tenant set {id}` changes it")
+            }
+            outcome => Ok(outcome?),
+        });
+    let revoked = added.await?;
     eprintln!("added tenant `{id}`; `trunkline key create {id}` makes a key for it");
     if revoked > 0 {
         eprintln!("revoked the keys that there were of an earlier tenant `{id}` ({revoked})");
@@ -121,7 +108,7 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
         removal.apply(&mut policy)?;
         args.apply(&mut policy);
         policy.check()?;
-        Ok(policy)
+        anyhow::Ok(policy)
     };
     let changed =
         with_store(&config, async |store| store.change_tenant(&actor(), &id, change).await);
@@ -132,7 +119,7 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
 
 async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
     let (id, config) = to_change(tenant)?;
-    let removed = with_store(&config, async |store| Ok(store.remove_tenant(&actor(), &id).await?));
+    let removed = with_store(&config, async |store| store.remove_tenant(&actor(), &id).await);
     let revoked = removed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
     Ok(())
@@ -151,7 +138,7 @@ fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Er
 }
 
 /// Returns the error for an unknown tenant.
-pub(super) fn unknown(id: &TenantId) -> String {
+fn unknown(id: &TenantId) -> String {
     format!(
         "there is no tenant `{id}`; `trunkline tenant add {id}` adds it, `trunkline tenant list` \
          shows all"
@@ -164,7 +151,7 @@ fn is_anonymous(config: &Config, id: &TenantId) -> bool {
 
 /// Fails if the tenant is defined in the configuration.
 fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
-    let Loaded { config, origin, .. } = load_config(tenant.config, None)?;
+    let Loaded { config, origin, .. } = load_config(tenant.config)?;
     let id = tenant.id;
     if config.tenants.contains_key(&id) {
         bail!(
@@ -175,27 +162,44 @@ fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
     Ok((id, config))
 }
 
+/// Fails unless the tenant is in the store or in the configuration.
+pub(super) async fn must_exist(
+    id: &TenantId,
+    config: &Config,
+    store: &Store,
+) -> anyhow::Result<()> {
+    if !known_tenants(config, store).await?.contains_key(id) {
+        bail!(unknown(id));
+    }
+    Ok(())
+}
+
+/// Returns all tenants, as the gateway would have them.
+async fn known_tenants(config: &Config, store: &Store) -> Result<Known, StoreError> {
+    let anonymous = config.auth.anonymous_tenant.as_ref();
+    Ok(known(&config.tenants, store.tenants().await?, anonymous))
+}
+
 async fn all(args: ConfigArgs) -> anyhow::Result<Known> {
-    let Loaded { config, .. } = load_config(args, None)?;
+    let Loaded { config, .. } = load_config(args)?;
     with_store(&config, async |store| known_tenants(&config, store).await).await
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<()> {
-    let tenants = all(args.config).await?;
-    if args.json {
+async fn list(config: ConfigArgs, json: bool) -> anyhow::Result<()> {
+    let tenants = all(config).await?;
+    if json {
         let views =
             tenants.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
         return print(&format!("{:#}\n", json!({"tenants": views.collect::<Vec<_>>()})));
     }
     let header = ["TENANT", "RATE", "BURST", "IN FLIGHT", "WEIGHT", "SERVERS", "LIMITS", "FROM"];
-    let mut rows = vec![header.map(str::to_owned)];
-    for (id, (source, policy)) in &tenants {
+    let rows = tenants.iter().map(|(id, (source, policy))| {
         let [rate, burst, in_flight] = cells(&policy.limit);
         let (weight, servers) = (policy.weight.to_string(), servers(policy));
         let (limits, source) = (policy.limits.len().to_string(), source.as_str().to_owned());
-        rows.push([id.to_string(), rate, burst, in_flight, weight, servers, limits, source]);
-    }
-    print(&align(&rows))
+        [id.to_string(), rate, burst, in_flight, weight, servers, limits, source]
+    });
+    print(&table(header, rows))
 }
 
 async fn show(tenant: TenantArgs, json: bool) -> anyhow::Result<()> {
@@ -220,12 +224,11 @@ fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
     ];
     let mut text = align(&rows);
     if !policy.limits.is_empty() {
-        let mut rows = vec![["LIMIT FOR", "RATE", "BURST", "IN FLIGHT"].map(str::to_owned)];
-        for (pattern, limit) in &policy.limits {
+        let limits = policy.limits.iter().map(|(pattern, limit)| {
             let [rate, burst, in_flight] = cells(limit);
-            rows.push([pattern.to_string(), rate, burst, in_flight]);
-        }
-        text += &format!("\n{}", align(&rows));
+            [pattern.to_string(), rate, burst, in_flight]
+        });
+        text += &format!("\n{}", table(["LIMIT FOR", "RATE", "BURST", "IN FLIGHT"], limits));
     }
     text
 }

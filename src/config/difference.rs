@@ -53,22 +53,9 @@ impl fmt::Display for Difference {
 pub(super) const RELOADED: [&str; 3] = ["drain_delay", "drain_timeout", "auth.anonymous_tenant"];
 
 impl Config {
-    /// Returns the settings that differ in `new` and need a restart.
-    pub fn needs_restart(&self, new: &Self) -> Vec<String> {
-        let mut keys = self.changed_keys(new);
-        keys.retain(|key| !RELOADED.contains(&key.as_str()));
-        keys
-    }
-
-    /// Returns the settings that differ in `new` and change at once.
-    pub fn changed_settings(&self, new: &Self) -> Vec<String> {
-        let mut keys = self.changed_keys(new);
-        keys.retain(|key| RELOADED.contains(&key.as_str()));
-        keys
-    }
-
-    /// Returns the keys that differ, beside servers and tenants.
-    fn changed_keys(&self, new: &Self) -> Vec<String> {
+    /// Returns the settings that differ in `new`, beside servers and tenants: those that change at
+    /// once, and those that need a restart.
+    pub fn changed_settings(&self, new: &Self) -> (Vec<String>, Vec<String>) {
         let tables = [
             ("auth", self.auth.changed(&new.auth)),
             ("store", self.store.changed(&new.store)),
@@ -82,7 +69,7 @@ impl Config {
         for (table, changed) in tables {
             keys.extend(changed.into_iter().map(|key| format!("{table}.{key}")));
         }
-        keys
+        keys.into_iter().partition(|key| RELOADED.contains(&key.as_str()))
     }
 
     /// Returns this configuration with those settings of `new` that change while the gateway runs.

@@ -28,8 +28,9 @@ pub(super) enum Kind {
     Count(u32),
     /// A table that is a section of its own.
     Section(&'static Section),
-    /// A table whose keys the operator chooses. An error of `check_name` follows the name.
-    Table { check_name: fn(&str) -> Result<(), String>, entry: &'static Kind },
+    /// A table whose keys the operator chooses. `name` returns the key as it is used, or an error
+    /// that follows the key.
+    Table { name: fn(&str) -> Result<String, String>, entry: &'static Kind },
 }
 
 impl Kind {
@@ -125,13 +126,6 @@ pub(super) const PATTERNS: Kind = list_of::<Pattern>(
     "a list of servers, such as `search`, or tools, such as `search/query`; \
      `*` stands for any characters",
 );
-
-pub(super) fn count(node: &Node, max: u32) -> Result<Json, String> {
-    match node.clone().untexted().value {
-        Value::Integer(number) if (1..=max.into()).contains(&number) => Ok(number.into()),
-        _ => Err(it_is(node)),
-    }
-}
 
 pub(super) fn it_is(node: &Node) -> String {
     format!("it is {}", node.show())

@@ -7,13 +7,12 @@
 //! - `section`, `kind`: how settings are declared, each with its sentence, default and check
 //! - `settings`, `server`, `tenants`, `oauth`: the declared settings
 //! - `reader`, `servers`: from the tree to the declared types, by serde
-//! - `secret`, `template`: texts that must not be printed, and `${…}`
+//! - `secret`: texts that must not be printed, and `${…}`
 //! - `difference`: changes between two configurations
 //! - `reference`: the page that lists every setting
 
 mod difference;
 mod error;
-mod exposed;
 mod kind;
 mod mcp_file;
 mod oauth;
@@ -24,7 +23,6 @@ mod section;
 mod server;
 mod servers;
 mod settings;
-mod template;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -49,12 +47,12 @@ pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use oauth::OAuth;
 pub use reference::reference;
+pub use secret::{MissingSecret, Secrets, Template};
 pub use server::{
     CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start,
     Transport, Upstream,
 };
 pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
-pub use template::{MissingSecret, Secrets, Template};
 pub use web::{Host, WebOrigin};
 
 /// The configuration without a file. A file decides alone who may call and which servers there are.
@@ -97,25 +95,6 @@ impl Sources {
     }
 }
 
-/// The file that a configuration is from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
-    /// There was no file.
-    #[default]
-    BuiltIn,
-    /// The full path.
-    File(PathBuf),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BuiltIn => f.write_str("built-in defaults"),
-            Self::File(path) => path.display().fmt(f),
-        }
-    }
-}
-
 /// Reads and checks a configuration.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     let (mut settings, origin) = file(sources)?;
@@ -135,20 +114,20 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     Ok(Config { origin, warnings, ..config })
 }
 
-/// Reads the settings of the file, if there is one.
-fn file(sources: &Sources) -> Result<(Table, Origin), ConfigError> {
+/// Reads the settings of the file, if there is one, and returns its full path with them.
+fn file(sources: &Sources) -> Result<(Table, String), ConfigError> {
     let path = sources.file.as_deref().unwrap_or(Path::new(FILE_NAME));
     let text = match read_file(path, sources) {
         Ok(text) => text,
         Err(ConfigError::Unreadable { cause, .. })
             if sources.file.is_none() && cause.kind() == io::ErrorKind::NotFound =>
         {
-            return Ok((tree::built_in(WITHOUT_FILE), Origin::BuiltIn));
+            return Ok((tree::built_in(WITHOUT_FILE), Place::BuiltIn.to_string()));
         }
         Err(error) => return Err(error),
     };
     let settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
-    Ok((settings, Origin::File(sources.working_dir.join(path))))
+    Ok((settings, sources.working_dir.join(path).display().to_string()))
 }
 
 fn read_file(path: &Path, sources: &Sources) -> Result<String, ConfigError> {

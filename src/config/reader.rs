@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::Sources;
 use super::error::{ConfigError, Place};
-use super::kind::{self, Kind};
+use super::kind::{Kind, it_is};
 use super::section::{Section, Settings};
 use super::tree::{Node, Table, Value};
 
@@ -31,7 +31,8 @@ pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Result
     Err(node.place.error(format!("unknown key `{path}`, expected one of `{keys}`")))
 }
 
-fn section(
+/// Checks a section, and returns the values as serde reads them.
+pub(super) fn section(
     path: &str,
     node: Node,
     section: &Section,
@@ -69,14 +70,16 @@ pub(super) fn value(
     let place = node.place.clone();
     let checked = match kind {
         Kind::Value(_, read) => read(node, sources),
-        Kind::Count(max) => kind::count(&node, *max),
+        Kind::Count(max) => match node.clone().untexted().value {
+            Value::Integer(number) if (1..=(*max).into()).contains(&number) => Ok(number.into()),
+            _ => Err(it_is(&node)),
+        },
         Kind::Section(of_table) => return section(path, node, of_table, sources),
-        Kind::Table { check_name, entry } => {
-            let read = |(name, node): (String, Node)| {
-                let path = join(path, &name);
+        Kind::Table { name, entry } => {
+            let read = |(key, node): (String, Node)| {
+                let path = join(path, &key);
                 let wrong = |problem| node.place.error(format!("`{path}` {problem}"));
-                check_name(&name).map_err(wrong)?;
-                Ok((name, value(&path, node, entry, sources)?))
+                Ok((name(&key).map_err(wrong)?, value(&path, node, entry, sources)?))
             };
             let (_, table) = node.into_table(path)?;
             return table.into_iter().map(read).collect();

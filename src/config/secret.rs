@@ -1,13 +1,14 @@
 //! Texts that are never printed, and the references that stand for them in files.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use reqwest::header::HeaderValue;
-use serde_json::Value as Json;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
 
 use super::Sources;
 use super::kind::{self, Kind};
-use super::template::{MissingSecret, Part, Secrets, Template};
 use super::tree::Node;
 use crate::common::secret::Secret;
 
@@ -15,6 +16,66 @@ use crate::common::secret::Secret;
 const KEY_LEN_MIN: usize = 32;
 /// Enough to replace keys one by one. Every key is tried on a token that none of them sealed.
 const KEYS_MAX: usize = 8;
+
+/// Secrets that a tenant has stored for a server, by name.
+pub type Secrets = BTreeMap<String, Secret>;
+
+/// A text that is complete, except for a tenant's secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+enum Part {
+    Text(Secret),
+    Secret(String),
+}
+
+/// A secret that the tenant has not stored.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the secret `{0}` is not set")]
+pub struct MissingSecret(pub String);
+
+impl Template {
+    /// Returns the form that serde reads, secrets included.
+    fn to_json(&self) -> Json {
+        let part = |part: &Part| match part {
+            Part::Text(text) => json!({ "Text": text.expose() }),
+            Part::Secret(name) => json!({ "Secret": name }),
+        };
+        self.parts.iter().map(part).collect()
+    }
+
+    /// Makes a template that needs no secret.
+    pub fn plain(text: &str) -> Self {
+        Self { parts: vec![Part::Text(Secret::new(text.to_owned()))] }
+    }
+
+    /// Returns the names of the secrets that it needs.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Secret(name) => Some(name.as_str()),
+        })
+    }
+
+    /// Returns the complete text.
+    pub fn fill(&self, secrets: &Secrets) -> Result<Secret, MissingSecret> {
+        let mut text = String::new();
+        for part in &self.parts {
+            let part = match part {
+                Part::Text(text) => text,
+                Part::Secret(name) => {
+                    secrets.get(name).ok_or_else(|| MissingSecret(name.clone()))?
+                }
+            };
+            text.push_str(part.expose());
+        }
+        Ok(Secret::new(text))
+    }
+}
 
 pub(super) const KEY: Kind = Kind::Value(
     "a text of at least 32 characters, as `openssl rand -base64 32` prints",
@@ -119,7 +180,7 @@ fn template(text: &str, sources: &Sources) -> Result<Template, String> {
     if parts.iter().any(has_zero) {
         return Err("contains a zero byte".to_owned());
     }
-    Ok(Template::new(parts))
+    Ok(Template { parts })
 }
 
 fn resolve(reference: &str, sources: &Sources) -> Result<String, String> {

@@ -249,20 +249,21 @@ const URL: Kind = Kind::Value(
 );
 
 const VARIABLES: Kind = Kind::Table {
-    check_name: |name| match name.is_empty() || name.contains(['=', '\0']) {
+    name: |name| match name.is_empty() || name.contains(['=', '\0']) {
         true => Err("is not a variable's name: it must not be empty or contain `=`".to_owned()),
-        false => Ok(()),
+        false => Ok(name.to_owned()),
     },
     entry: &TEMPLATE,
 };
 
 const HEADERS: Kind = Kind::Table {
-    check_name: |name| match name.parse::<HeaderName>() {
+    name: |name| match name.parse::<HeaderName>() {
         Err(_) => Err("is not a header's name".to_owned()),
         Ok(it) if RESERVED_HEADERS.contains(&it.as_str()) || it.as_str().starts_with("mcp-") => {
             Err("is a header that the protocol sets itself".to_owned())
         }
-        Ok(_) => Ok(()),
+        // In lower case.
+        Ok(it) => Ok(it.to_string()),
     },
     entry: &HEADER,
 };

@@ -1,11 +1,12 @@
 //! Reads `[servers.*]`: tells programs from URLs, and checks what settings say together.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use super::error::{ConfigError, Place};
+use super::error::ConfigError;
 use super::section::Settings;
-use super::tree::{Node, Table};
-use super::{Program, ServerConfig, Sharing, Sources, Transport, Upstream, reader};
+use super::tree::Node;
+use super::{Program, ServerConfig, Sharing, Sources, Template, Transport, Upstream, reader};
 use crate::common::ids::ServerId;
 
 pub(super) fn servers(
@@ -21,6 +22,7 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
     if let Some(url) = url.filter(|_| table.contains_key("command")) {
         return Err(url.place.error(format!("`{path}` has both `url` and `command`: give one")));
     }
+    let has_url = url.is_some();
     let (own, other, reason) = match url {
         Some(_) => (Upstream::SECTION, Program::SECTION, "a `command`, and this one has a `url`"),
         None => (Program::SECTION, Upstream::SECTION, "a `url`, and this one has none"),
@@ -32,7 +34,17 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
     let keys: Vec<_> = own.keys().chain(ServerConfig::SECTION.keys()).collect();
     reader::refuse_unknown(path, &table, &keys)?;
     let own = own.keys().filter_map(|key| table.remove_entry(key)).collect();
-    let transport = transport(path, own, &place, sources)?;
+    let own = Node::table(own, place.clone());
+    let transport = if has_url {
+        Transport::Http(reader::read(path, own, sources)?)
+    } else {
+        let mut program: Program = reader::read(path, own, sources)?;
+        // "trunkline" must be found even if it is not on the PATH.
+        if program.command.as_os_str() == "trunkline" {
+            program.command = sources.own_program.clone();
+        }
+        Transport::Stdio(program)
+    };
     let sharing_is_explicit = table.contains_key("sharing");
     let server = reader::read(path, Node::table(table, place.clone()), sources)?;
     let server = ServerConfig { transport, sharing_is_explicit, ..server };
@@ -40,28 +52,6 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
         Some(problem) => Err(place.error(format!("`{path}` {problem}"))),
         None => Ok(server),
     }
-}
-
-fn transport(
-    path: &str,
-    table: Table,
-    place: &Place,
-    sources: &Sources,
-) -> Result<Transport, ConfigError> {
-    let has_url = table.contains_key("url");
-    let node = Node::table(table, place.clone());
-    if has_url {
-        let upstream: Upstream = reader::read(path, node, sources)?;
-        let headers = upstream.headers.into_iter();
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
-        return Ok(Transport::Http(Upstream { headers, ..upstream }));
-    }
-    let mut program: Program = reader::read(path, node, sources)?;
-    // "trunkline" must be found even if it is not on the PATH.
-    if program.command.as_os_str() == "trunkline" {
-        program.command = sources.own_program.clone();
-    }
-    Ok(Transport::Stdio(program))
 }
 
 /// Returns the first contradiction between settings.
@@ -87,4 +77,42 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
              progress can only extend `timeout`; set `timeout` for all calls"
         )
     })
+}
+
+/// Warns of each server whose `env` has secrets of tenants that other processes can read.
+///
+/// Processes of the same user can, unless they have a `sandbox`. Each tenant has a process of its
+/// own, so those of the server itself count. `own_program` reads nothing.
+pub(super) fn exposed_secrets(
+    servers: &BTreeMap<ServerId, ServerConfig>,
+    own_program: &Path,
+) -> Vec<String> {
+    let programs = || servers.iter().filter_map(|(id, server)| Some((id, program(server)?)));
+    let mut warnings = vec![];
+    for (id, program) in programs().filter(|(_, program)| has_secrets(program)) {
+        let can_read = |other: &&Program| {
+            other.sandbox.is_none() && other.user == program.user && other.command != own_program
+        };
+        let readers = programs().filter(|(_, other)| can_read(other));
+        let readers: Vec<&str> = readers.map(|(id, _)| id.as_str()).collect();
+        if !readers.is_empty() {
+            warnings.push(format!(
+                "`servers.{id}.env` has secrets of tenants. Processes of the same user without a \
+                 `sandbox` can read them: those of `{}`",
+                readers.join("`, `")
+            ));
+        }
+    }
+    warnings
+}
+
+fn program(server: &ServerConfig) -> Option<&Program> {
+    match &server.transport {
+        Transport::Stdio(program) => Some(program),
+        Transport::Http(_) => None,
+    }
+}
+
+fn has_secrets(program: &Program) -> bool {
+    program.env.values().flat_map(Template::secrets).next().is_some()
 }

@@ -12,10 +12,7 @@ use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL};
 use super::section::section;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
-use super::{
-    Host, OAuth, Origin, Secret, ServerConfig, Sources, WebOrigin, exposed, reader, servers,
-    tenants,
-};
+use super::{Host, OAuth, Secret, ServerConfig, Sources, WebOrigin, reader, servers, tenants};
 use crate::common::ids::{ServerId, TenantId};
 use crate::common::policy::Policy;
 
@@ -68,7 +65,8 @@ section! {
         servers: BTreeMap<ServerId, ServerConfig> = {}, TABLES;
     }
     with {
-        origin: Origin,
+        /// Full path of the file that the configuration is from, or `built-in defaults`.
+        origin: String,
         /// Settings that are allowed, but probably not meant. To be logged.
         warnings: Vec<String>,
     }
@@ -177,6 +175,6 @@ pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, C
     if config.servers.is_empty() {
         config.warnings.push("no servers are configured".to_owned());
     }
-    config.warnings.extend(exposed::warnings(&config.servers, &sources.own_program));
+    config.warnings.extend(servers::exposed_secrets(&config.servers, &sources.own_program));
     Ok(config)
 }

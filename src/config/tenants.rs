@@ -8,9 +8,7 @@ use super::section::{Settings, section};
 use super::tree::Node;
 use super::{Sources, reader};
 use crate::common::ids::TenantId;
-use crate::common::policy::{
-    BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
-};
+use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Pattern, Policy, Rate, WEIGHT_MAX};
 
 section! {
     /// Tenants may stand here or in the store (`trunkline tenant add`). Commands and the API cannot
@@ -45,8 +43,8 @@ section! {
 }
 
 const LIMITS: Kind = Kind::Table {
-    check_name: |name| match Pattern::parse(name) {
-        Ok(_) => Ok(()),
+    name: |name| match Pattern::parse(name) {
+        Ok(_) => Ok(name.to_owned()),
         Err(error) => Err(format!("has a wrong name: {error}")),
     },
     entry: &Kind::Section(&TenantLimit::SECTION),
@@ -58,23 +56,8 @@ pub(super) fn tenants(
 ) -> Result<BTreeMap<TenantId, Policy>, ConfigError> {
     super::named("tenants", node, TenantId::parse, |path, node| {
         let place = node.place.clone();
-        let policy = Policy::from(reader::read::<TenantConfig>(path, node, sources)?);
-        policy.check().map_err(|error| place.error(format!("`{path}`: {error}")))?;
-        Ok(policy)
+        let checked = reader::section(path, node, &TenantConfig::SECTION, sources)?;
+        // A policy has the same names, and checks what settings say together.
+        serde_json::from_value(checked).map_err(|error| place.error(format!("`{path}`: {error}")))
     })
-}
-
-impl From<TenantConfig> for Policy {
-    fn from(tenant: TenantConfig) -> Self {
-        let TenantConfig { rate, burst, max_in_flight, weight, servers, limits } = tenant;
-        let limit = Limit { rate, burst, max_in_flight: Some(max_in_flight) };
-        let limits = limits.into_iter().map(|(pattern, limit)| (pattern, limit.into()));
-        Self { limit, weight, servers, limits: limits.collect() }
-    }
-}
-
-impl From<TenantLimit> for Limit {
-    fn from(TenantLimit { rate, burst, max_in_flight }: TenantLimit) -> Self {
-        Self { rate, burst, max_in_flight }
-    }
 }

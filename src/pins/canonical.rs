@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 /// Values nested deeper than this stay as written, so that they cannot exhaust the stack.
@@ -43,161 +45,88 @@ impl FromStr for Hash {
     type Err = InvalidHash;
 
     fn from_str(text: &str) -> Result<Self, InvalidHash> {
-        let digits = text.strip_prefix(PREFIX).ok_or(InvalidHash)?.as_bytes();
-        let value = |digit: u8| match digit {
-            b'0'..=b'9' => Ok(digit - b'0'),
-            b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(InvalidHash),
-        };
-        let bytes = digits.chunks(2).map(|pair| match pair {
-            [high, low] => Ok(value(*high)? << 4 | value(*low)?),
-            _ => Err(InvalidHash),
-        });
-        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
-        bytes.try_into().map(Self).map_err(|_| InvalidHash)
+        let digits = text.strip_prefix(PREFIX).ok_or(InvalidHash)?;
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if digits.len() != 64 || !digits.bytes().all(is_digit) {
+            return Err(InvalidHash);
+        }
+        let mut hash = [0; 32];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| InvalidHash)?;
+        }
+        Ok(Self(hash))
     }
 }
 
-/// Returns JSON with sorted keys and no whitespace between tokens. For text that is not valid JSON
-/// the form is unspecified, but there is one.
+/// Returns JSON with sorted keys and no whitespace between tokens. Text that is not valid JSON
+/// stays as written.
 pub fn canonical(json: &str) -> String {
-    let mut scan = Scan { json, at: 0 };
     let mut form = String::with_capacity(json.len());
-    scan.value(0, &mut form);
-    // Empty for valid JSON.
-    form += json[scan.at..].trim_ascii();
-    form
-}
-
-struct Scan<'a> {
-    json: &'a str,
-    at: usize,
-}
-
-impl<'a> Scan<'a> {
-    /// Skips whitespace and returns the next byte.
-    fn peek(&mut self) -> Option<u8> {
-        let rest = &self.json.as_bytes()[self.at..];
-        self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-        self.json.as_bytes().get(self.at).copied()
+    let written = json.trim_ascii();
+    match write_value(written, 0, &mut form) {
+        Ok(()) => form,
+        Err(_) => written.to_owned(),
     }
+}
 
-    fn value(&mut self, depth: usize, form: &mut String) {
-        match self.peek() {
-            Some(b'{' | b'[') if depth == DEPTH_MAX => form.push_str(self.nested()),
-            Some(b'{') => self.object(depth, form),
-            Some(b'[') => self.array(depth, form),
-            Some(b'"') => self.string(form),
-            Some(_) => form.push_str(self.plain()),
-            None => {}
+fn write_value(json: &str, depth: usize, form: &mut String) -> serde_json::Result<()> {
+    match json.as_bytes().first() {
+        Some(b'{') if depth < DEPTH_MAX => write_object(json, depth, form)?,
+        Some(b'[') if depth < DEPTH_MAX => {
+            let items: Vec<&RawValue> = serde_json::from_str(json)?;
+            form.push('[');
+            for (at, item) in items.into_iter().enumerate() {
+                form.push_str(if at == 0 { "" } else { "," });
+                write_value(item.get(), depth + 1, form)?;
+            }
+            form.push(']');
         }
+        Some(b'"') => form.push_str(&string(json)),
+        _ => form.push_str(json),
+    }
+    Ok(())
+}
+
+fn write_object(json: &str, depth: usize, form: &mut String) -> serde_json::Result<()> {
+    let mut parser = serde_json::Deserializer::from_str(json);
+    let mut members = parser.deserialize_map(Members)?;
+    parser.end()?;
+    // A stable sort: the order of duplicates matters, because parsers disagree on which one counts.
+    members.sort_by(|(one, _), (other, _)| one.cmp(other));
+    form.push('{');
+    for (at, (name, value)) in members.into_iter().enumerate() {
+        form.push_str(if at == 0 { "" } else { "," });
+        form.push_str(&name);
+        form.push(':');
+        write_value(value.get(), depth + 1, form)?;
+    }
+    form.push('}');
+    Ok(())
+}
+
+/// Returns a string with as few escapes as possible. A string that cannot be decoded stays as
+/// written.
+fn string(written: &str) -> String {
+    let decoded = serde_json::from_str::<serde_json::Value>(written);
+    decoded.map_or_else(|_| written.to_owned(), |text| text.to_string())
+}
+
+/// Reads the members of an object, also duplicates, with the canonical form of each name.
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Vec<(String, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
     }
 
-    fn object(&mut self, depth: usize, form: &mut String) {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = vec![];
-        self.at += 1;
-        while self.peek() == Some(b'"') {
-            let mut member = String::new();
-            self.string(&mut member);
-            let name_len = member.len();
-            if self.peek() == Some(b':') {
-                self.at += 1;
-                member.push(':');
-                self.value(depth + 1, &mut member);
-            }
-            members.push((member, name_len));
-            if self.peek() == Some(b',') {
-                self.at += 1;
-            }
+        while let Some((name, value)) = map.next_entry::<&RawValue, &RawValue>()? {
+            members.push((string(name.get()), value));
         }
-        // A stable sort: the order of duplicates matters, because parsers disagree on which one
-        // counts.
-        members.sort_by(|(one, len), (other, other_len)| one[..*len].cmp(&other[..*other_len]));
-        let members: Vec<String> = members.into_iter().map(|(member, _)| member).collect();
-        form.push('{');
-        form.push_str(&members.join(","));
-        self.close(b'}', form);
-    }
-
-    fn array(&mut self, depth: usize, form: &mut String) {
-        form.push('[');
-        self.at += 1;
-        while self.peek().is_some_and(|byte| byte != b']') {
-            let start = self.at;
-            self.value(depth + 1, form);
-            if self.peek() == Some(b',') {
-                form.push(',');
-                self.at += 1;
-            }
-            if self.at == start {
-                break;
-            }
-        }
-        self.close(b']', form);
-    }
-
-    fn close(&mut self, bracket: u8, form: &mut String) {
-        if self.peek() == Some(bracket) {
-            form.push(char::from(bracket));
-            self.at += 1;
-        }
-    }
-
-    /// Writes a string with as few escapes as possible. A string that cannot be decoded stays as
-    /// written.
-    fn string(&mut self, form: &mut String) {
-        let written = self.string_as_written();
-        match serde_json::from_str::<String>(written) {
-            Ok(text) => form.push_str(&serde_json::Value::from(text).to_string()),
-            Err(_) => form.push_str(written),
-        }
-    }
-
-    fn string_as_written(&mut self) -> &'a str {
-        let (bytes, start) = (self.json.as_bytes(), self.at);
-        self.at += 1;
-        while let Some(byte) = bytes.get(self.at) {
-            self.at += 1;
-            match byte {
-                b'"' => break,
-                // An escaped character is never the end. ASCII characters are one byte long.
-                b'\\' if bytes.get(self.at).is_some_and(u8::is_ascii) => self.at += 1,
-                _ => {}
-            }
-        }
-        &self.json[start..self.at]
-    }
-
-    /// Reads a number or a word.
-    fn plain(&mut self) -> &'a str {
-        let rest = &self.json[self.at..];
-        let ends = |c: char| matches!(c, ',' | ':' | ']' | '}' | '"') || c.is_ascii_whitespace();
-        let len = rest.find(ends).unwrap_or(rest.len());
-        self.at += len;
-        &rest[..len]
-    }
-
-    /// Reads an object or an array as written.
-    fn nested(&mut self) -> &'a str {
-        let start = self.at;
-        let mut open = 0_usize;
-        while let Some(byte) = self.json.as_bytes().get(self.at) {
-            match byte {
-                b'"' => {
-                    self.string_as_written();
-                    continue;
-                }
-                b'{' | b'[' => open += 1,
-                b'}' | b']' => open -= 1,
-                _ => {}
-            }
-            self.at += 1;
-            if open == 0 {
-                break;
-            }
-        }
-        // The last byte read is ASCII, or the end, so this cuts at a character boundary.
-        &self.json[start..self.at]
+        Ok(members)
     }
 }
 

@@ -45,17 +45,14 @@ pub fn diff(before: &str, after: &str) -> String {
 /// Returns all lines of both, common lines once.
 fn compare<'a>(before: &'a [String], after: &'a [String]) -> Vec<DiffLine<'a>> {
     let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
-    let (rest, other_rest) = (&before[start..], &after[start..]);
-    let pairs = rest.iter().rev().zip(other_rest.iter().rev());
+    let (start, before) = before.split_at(start);
+    let after = &after[start.len()..];
+    let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(|(one, other)| one == other).count();
-    let middle = &rest[..rest.len() - end];
-    let other_middle = &other_rest[..other_rest.len() - end];
-
+    let (before, end) = before.split_at(before.len() - end);
+    let middle = compare_middle(before, &after[..after.len() - end.len()]);
     let same = |lines: &'a [String]| lines.iter().map(|line| DiffLine::Same(line));
-    let mut compared: Vec<DiffLine<'a>> = same(&before[..start]).collect();
-    compared.extend(compare_middle(middle, other_middle));
-    compared.extend(same(&rest[rest.len() - end..]));
-    compared
+    same(start).chain(middle).chain(same(end)).collect()
 }
 
 /// Compares by the longest common sequence, or without one where the search would take too long.
@@ -66,14 +63,13 @@ fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<DiffLine
         return gone(before).chain(new(after)).collect();
     }
     let common = common_lengths(before, after);
-    let width = after.len() + 1;
     let (mut one, mut other) = (0, 0);
     let mut compared = vec![];
     while one < before.len() && other < after.len() {
         if before[one] == after[other] {
             compared.push(DiffLine::Same(&before[one]));
             (one, other) = (one + 1, other + 1);
-        } else if common[(one + 1) * width + other] >= common[one * width + other + 1] {
+        } else if common[one + 1][other] >= common[one][other + 1] {
             compared.push(DiffLine::Gone(&before[one]));
             one += 1;
         } else {
@@ -86,17 +82,16 @@ fn compare_middle<'a>(before: &'a [String], after: &'a [String]) -> Vec<DiffLine
     compared
 }
 
-/// Returns, at `one * width + other`, the length of the longest common sequence of `before[one..]`
-/// and `after[other..]`.
-fn common_lengths(before: &[String], after: &[String]) -> Vec<u32> {
-    let width = after.len() + 1;
-    let mut lengths = vec![0; (before.len() + 1) * width];
+/// Returns, at `[one][other]`, the length of the longest common sequence of `before[one..]` and
+/// `after[other..]`.
+fn common_lengths(before: &[String], after: &[String]) -> Vec<Vec<u32>> {
+    let mut lengths = vec![vec![0; after.len() + 1]; before.len() + 1];
     for one in (0..before.len()).rev() {
         for other in (0..after.len()).rev() {
-            lengths[one * width + other] = if before[one] == after[other] {
-                lengths[(one + 1) * width + other + 1] + 1
+            lengths[one][other] = if before[one] == after[other] {
+                lengths[one + 1][other + 1] + 1
             } else {
-                lengths[(one + 1) * width + other].max(lengths[one * width + other + 1])
+                lengths[one + 1][other].max(lengths[one][other + 1])
             };
         }
     }

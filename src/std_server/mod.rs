@@ -6,12 +6,11 @@
 //! - `server`: lines in, answers out, and the calls in between; no I/O
 //! - `protocol`: answers one request
 //! - `tools`: the tools
-//! - `running`, `queue`: running calls, and requests that wait for one to end
+//! - `calls`: running calls, and requests that wait for one to end
 //! - `stdio`: the process's own stdin and stdout
 
+mod calls;
 mod protocol;
-mod queue;
-mod running;
 mod server;
 mod stdio;
 #[cfg(test)]
@@ -43,13 +42,9 @@ const STALLED_MAX: Duration = Duration::from_secs(5);
 enum ServePhase {
     Open,
     /// The input has ended; calls may finish until then.
-    Finishing {
-        until: Instant,
-    },
+    Finishing(Instant),
     /// Calls were stopped; the client must read some of the answers until then.
-    Flushing {
-        until: Instant,
-    },
+    Flushing(Instant),
 }
 
 /// Serves one client until `input` ends or `output` fails, with at most `max_concurrent` running
@@ -87,7 +82,7 @@ pub async fn run(
                 Ok(0) => unflushed = false,
                 Ok(len) => {
                     server.written(len);
-                    if let ServePhase::Flushing { until } = &mut phase {
+                    if let ServePhase::Flushing(until) = &mut phase {
                         *until = Instant::now() + STALLED_MAX;
                     }
                 }
@@ -101,16 +96,16 @@ pub async fn run(
                 if has_ended(read) {
                     // The last line may lack its line break.
                     lines.space().extend_from_slice(b"\n");
-                    phase = ServePhase::Finishing { until: Instant::now() + CALLS_GRACE };
+                    phase = ServePhase::Finishing(Instant::now() + CALLS_GRACE);
                 }
             }
             () = expiry(phase) => {
-                if let ServePhase::Flushing { .. } = phase {
+                if let ServePhase::Flushing(_) = phase {
                     let why = "the client has closed its side and leaves the answers unread";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 server.stop_calls();
-                phase = ServePhase::Flushing { until: Instant::now() + STALLED_MAX };
+                phase = ServePhase::Flushing(Instant::now() + STALLED_MAX);
             }
         }
     }
@@ -141,8 +136,6 @@ fn has_ended(read: io::Result<usize>) -> bool {
 async fn expiry(phase: ServePhase) {
     match phase {
         ServePhase::Open => std::future::pending().await,
-        ServePhase::Finishing { until } | ServePhase::Flushing { until } => {
-            sleep_until(until).await
-        }
+        ServePhase::Finishing(until) | ServePhase::Flushing(until) => sleep_until(until).await,
     }
 }

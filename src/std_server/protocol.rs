@@ -49,6 +49,7 @@ struct ToolParams<'a> {
     meta: Option<&'a RawValue>,
 }
 
+/// The names are those of [`meta`], as the tests check: `rename` cannot take constants.
 #[derive(Deserialize)]
 struct Meta<'a> {
     #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
@@ -56,15 +57,6 @@ struct Meta<'a> {
     #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
     client_capabilities: Option<&'a RawValue>,
 }
-
-// The `rename` attributes of `Meta` cannot take constants.
-const _: () = assert!(
-    matches!(meta::PROTOCOL_VERSION.as_bytes(), b"io.modelcontextprotocol/protocolVersion")
-        && matches!(
-            meta::CLIENT_CAPABILITIES.as_bytes(),
-            b"io.modelcontextprotocol/clientCapabilities"
-        )
-);
 
 /// Answers a request, or returns the work that its answer needs.
 pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> RpcAnswer {
@@ -111,7 +103,8 @@ fn dispatch(
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<RpcAnswer, RpcRefusal> {
-    let params = ToolParams::read(params)?;
+    let params = params.map(|params| read_object::<ToolParams<'_>>("params", params));
+    let params = params.transpose()?.unwrap_or_default();
     let era = params.era()?;
     let frame = match (method, era) {
         (method::TOOLS_CALL, _) => return call(id, era, &params),
@@ -125,19 +118,17 @@ fn dispatch(
             return Err(RpcRefusal::params(format!("`_meta` must have `{key}`")));
         }
         _ => {
-            return Err(RpcRefusal::new(
-                METHOD_NOT_FOUND,
-                format!("there is no method `{method}`"),
-            ));
+            let message = format!("there is no method `{method}`");
+            return Err(RpcRefusal { code: METHOD_NOT_FOUND, message, data: None });
         }
     };
     Ok(RpcAnswer::Now(frame))
 }
 
 fn call(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<RpcAnswer, RpcRefusal> {
-    let name = params.name.and_then(text_of).ok_or_else(|| {
-        RpcRefusal::params("`name` must be a string, the name of the tool".to_owned())
-    })?;
+    let name = params.name.and_then(text_of);
+    let name =
+        name.ok_or_else(|| RpcRefusal::params("`name` must be a string, the name of the tool"))?;
     match tools::call(&name, params.arguments) {
         Some(Called::Done(outcome)) => Ok(RpcAnswer::Now(call_result(id, era, &outcome))),
         Some(Called::Later(work)) => Ok(RpcAnswer::Later { era, work }),
@@ -147,9 +138,7 @@ fn call(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<RpcAnswer, R
 
 fn tools_list(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<Frame, RpcRefusal> {
     if params.cursor.is_some() {
-        return Err(RpcRefusal::params(
-            "`cursor` must be absent: the list has one page".to_owned(),
-        ));
+        return Err(RpcRefusal::params("`cursor` must be absent: the list has one page"));
     }
     Ok(match era {
         Era::Legacy => Frame::result(id, &*LEGACY_TOOLS),
@@ -167,7 +156,7 @@ fn initialize(id: &RawValue, params: &ToolParams<'_>) -> Frame {
         .unwrap_or(ProtocolVersion::LATEST_LEGACY);
     let result = json!({
         "protocolVersion": version.as_str(),
-        "capabilities": capabilities(),
+        "capabilities": {"tools": {}},
         "serverInfo": server_info(),
     });
     Frame::result(id, &result)
@@ -201,16 +190,12 @@ static DISCOVER_RESULT: LazyLock<Box<RawValue>> = LazyLock::new(|| {
     raw(&json!({
         "resultType": "complete",
         "supportedVersions": modern_versions(),
-        "capabilities": capabilities(),
+        "capabilities": {"tools": {}},
         "ttlMs": TTL_MS,
         "cacheScope": "public",
         "_meta": {meta::SERVER_INFO: server_info()},
     }))
 });
-
-fn capabilities() -> Value {
-    json!({"tools": {}})
-}
 
 fn server_info() -> Value {
     let name = format!("{IMPLEMENTATION_NAME}-std");
@@ -226,14 +211,7 @@ fn raw(value: &Value) -> Box<RawValue> {
     to_raw_value(value).expect("values are plain data")
 }
 
-impl<'a> ToolParams<'a> {
-    fn read(params: Option<&'a RawValue>) -> Result<Self, RpcRefusal> {
-        match params {
-            None => Ok(Self::default()),
-            Some(params) => read_object("params", params),
-        }
-    }
-
+impl ToolParams<'_> {
     /// Returns the era of the request. A modern one must be complete and of a supported version.
     fn era(&self) -> Result<Era, RpcRefusal> {
         let Some(meta) = self.meta else { return Ok(Era::Legacy) };
@@ -268,11 +246,7 @@ fn read_object<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Result<
 }
 
 impl RpcRefusal {
-    fn new(code: i64, message: String) -> Self {
-        Self { code, message, data: None }
-    }
-
-    fn params(message: String) -> Self {
-        Self::new(INVALID_PARAMS, message)
+    fn params(message: impl Into<String>) -> Self {
+        Self { code: INVALID_PARAMS, message: message.into(), data: None }
     }
 }

@@ -7,9 +7,8 @@ use serde_json::value::RawValue;
 use tracing::{debug, error, warn};
 
 use super::LINE_LEN_MAX;
+use super::calls::{CallQueue, EndedCall, Running, RunningCall};
 use super::protocol::{self, RpcAnswer};
-use super::queue::CallQueue;
-use super::running::{EndedCall, Running};
 use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::id_scan::LineKind;
 use crate::protocol::jsonrpc::{
@@ -73,7 +72,7 @@ impl StdServer {
 
     /// Answers a call that has ended; `None` if it was cancelled.
     pub(super) fn finish(&mut self, ended: Option<EndedCall>) {
-        let Some(EndedCall { id, era, outcome }) = ended else { return };
+        let Some((RunningCall { id, era, .. }, outcome)) = ended else { return };
         let frame = match outcome {
             Some(outcome) => protocol::call_result(&id, era, &outcome),
             None => Frame::error(Some(&id), INTERNAL_ERROR, "the tool failed unexpectedly", None),

@@ -269,8 +269,13 @@ impl Metrics {
     }
 
     fn tools_of(&self, server: &str) -> Arc<ToolsMetrics> {
-        let new =
-            || ToolsMetrics::new(server, &self.calls, &self.backend_seconds, &self.total_seconds);
+        let new = || ToolsMetrics {
+            server: server.to_owned(),
+            calls: self.calls.clone(),
+            backend_seconds: self.backend_seconds.clone(),
+            total_seconds: self.total_seconds.clone(),
+            by_name: Mutex::default(),
+        };
         self.tools.lock().entry(server.to_owned()).or_insert_with(|| Arc::new(new())).clone()
     }
 

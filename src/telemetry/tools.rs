@@ -18,11 +18,11 @@ pub(super) const NO_NAME: &str = "";
 /// The tools of one server, shared by all of its instances.
 #[derive(Debug)]
 pub struct ToolsMetrics {
-    server: String,
-    calls: IntCounterVec,
-    backend_seconds: HistogramVec,
-    total_seconds: HistogramVec,
-    by_name: Mutex<HashMap<String, Arc<ToolMetrics>>>,
+    pub(super) server: String,
+    pub(super) calls: IntCounterVec,
+    pub(super) backend_seconds: HistogramVec,
+    pub(super) total_seconds: HistogramVec,
+    pub(super) by_name: Mutex<HashMap<String, Arc<ToolMetrics>>>,
 }
 
 #[derive(Debug)]
@@ -38,21 +38,6 @@ pub struct ToolMetrics {
 }
 
 impl ToolsMetrics {
-    pub(super) fn new(
-        server: &str,
-        calls: &IntCounterVec,
-        backend_seconds: &HistogramVec,
-        total_seconds: &HistogramVec,
-    ) -> Self {
-        Self {
-            server: server.to_owned(),
-            calls: calls.clone(),
-            backend_seconds: backend_seconds.clone(),
-            total_seconds: total_seconds.clone(),
-            by_name: Mutex::default(),
-        }
-    }
-
     /// Shows a tool from now on. Holding the handle keeps the tool from being forgotten.
     pub fn of(&self, tool: &str) -> Arc<ToolMetrics> {
         let mut by_name = self.by_name.lock();

@@ -4,12 +4,10 @@ use serde_json::{Value, json};
 
 use super::super::LINE_LEN_MAX;
 use super::Client;
+use crate::protocol::mcp::meta;
 
 fn modern(version: &str) -> Value {
-    json!({
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    })
+    json!({meta::PROTOCOL_VERSION: version, meta::CLIENT_CAPABILITIES: {}})
 }
 
 /// Checks and removes the members that every modern result has.
@@ -151,7 +149,7 @@ async fn modern_requests_must_be_complete_and_of_a_known_version() {
         assert_eq!(answer["error"]["data"], data);
     }
     let mut incomplete = modern("2026-07-28");
-    incomplete.as_object_mut().unwrap().remove("io.modelcontextprotocol/clientCapabilities");
+    incomplete.as_object_mut().unwrap().remove(meta::CLIENT_CAPABILITIES);
     let answer = client.ask("tools/list", json!({"_meta": incomplete})).await;
     assert_eq!(answer["error"]["code"], -32602);
     let message = answer["error"]["message"].as_str().unwrap();

@@ -1,15 +1,13 @@
 //! `json_query`: one value of a document, exactly as written there (RFC 6901).
 
-use std::fmt;
+use std::collections::HashMap;
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::arguments::Misfit;
 use super::{Called, Outcome, ToolSpec};
 use crate::protocol::jsonrpc::framing::type_name;
-use crate::protocol::jsonrpc::members::Text;
 
 /// Each step reads the rest of the document once, so the number of steps bounds the work.
 const STEPS_MAX: usize = 128;
@@ -60,52 +58,27 @@ fn steps(pointer: &str) -> Result<Vec<String>, Misfit> {
 
 fn walk<'a>(document: &'a RawValue, steps: &[String]) -> Result<&'a RawValue, String> {
     steps.iter().try_fold(document, |at, step| {
-        let found = match type_name(at.get()) {
-            "an object" | "an array" => serde_json::Deserializer::from_str(at.get())
-                .deserialize_any(PathStep(step))
-                .map_err(|error| error.to_string())?,
-            other => return Err(format!("`{step}` cannot be looked up in {other}")),
+        let json = at.get();
+        let kind = type_name(json);
+        let found = match kind {
+            "an object" => member(json, step),
+            "an array" => item(json, step),
+            _ => return Err(format!("`{step}` cannot be looked up in {kind}")),
         };
-        found.ok_or_else(|| format!("`{step}` is not in the {}", &type_name(at.get())[3..]))
+        let found = found.map_err(|error| error.to_string())?;
+        found.ok_or_else(|| format!("`{step}` is not in the {}", &kind[3..]))
     })
 }
 
-/// Picks one member or item and skips the others.
-struct PathStep<'s>(&'s str);
+/// Returns the last of several members with the same name, as most JSON parsers do.
+fn member<'a>(object: &'a str, name: &str) -> serde_json::Result<Option<&'a RawValue>> {
+    let mut members: HashMap<String, &RawValue> = serde_json::from_str(object)?;
+    Ok(members.remove(name))
+}
 
-impl<'de> Visitor<'de> for PathStep<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or an array")
-    }
-
-    /// Returns the last of several members with the same name, as most JSON parsers do.
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(Text(key)) = map.next_key()? {
-            if key == self.0 {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let wanted = index(self.0);
-        let mut found = None;
-        let mut at = 0;
-        loop {
-            if Some(at) == wanted {
-                found = seq.next_element()?;
-            } else if seq.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(found);
-            }
-            at += 1;
-        }
-    }
+fn item<'a>(array: &'a str, step: &str) -> serde_json::Result<Option<&'a RawValue>> {
+    let items: Vec<&RawValue> = serde_json::from_str(array)?;
+    Ok(index(step).and_then(|at| items.get(at).copied()))
 }
 
 /// Parses digits without leading zeros.

@@ -2,9 +2,7 @@
 
 mod arguments;
 mod basic;
-mod hash;
 mod json_query;
-mod time;
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -18,8 +16,8 @@ use arguments::{Arguments, Misfit};
 const TOOLS: [ToolSpec; 7] = [
     basic::ECHO,
     basic::SLEEP,
-    time::TIME,
-    hash::HASH,
+    basic::TIME,
+    basic::HASH,
     basic::UUID,
     json_query::JSON_QUERY,
     basic::FAIL,

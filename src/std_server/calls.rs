@@ -1,9 +1,13 @@
-//! Requests that wait for a running call to end.
+//! Calls: requests that wait for a running call to end, and running calls and how to stop them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::value::RawValue;
+use tokio::task::{self, AbortHandle, JoinSet};
+use tracing::error;
 
+use super::tools::{Outcome, Work};
+use crate::protocol::mcp::Era;
 use crate::protocol::mcp::params::text_of;
 
 /// Requests that may wait. When the queue is full nothing is read.
@@ -59,9 +63,68 @@ impl CallQueue {
     }
 }
 
+#[derive(Default)]
+pub(super) struct Running {
+    tasks: JoinSet<Outcome<'static>>,
+    /// Calls that still need an answer. A cancelled one is removed at once, even if its task had
+    /// ended before it could be stopped.
+    calls: HashMap<task::Id, RunningCall>,
+}
+
+pub(super) struct RunningCall {
+    pub(super) id: Box<RawValue>,
+    pub(super) era: Era,
+    abort: AbortHandle,
+}
+
+/// A call that has ended and needs its answer. The outcome is `None` if the tool panicked.
+pub(super) type EndedCall = (RunningCall, Option<Outcome<'static>>);
+
+impl Running {
+    pub(super) fn start(&mut self, id: &RawValue, era: Era, work: Work) {
+        let abort = self.tasks.spawn(work);
+        self.calls.insert(abort.id(), RunningCall { id: id.to_owned(), era, abort });
+    }
+
+    /// Returns the number of running calls, including cancelled ones that have not stopped yet.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Waits for the next call to end; `None` if it was cancelled. Cancel-safe: there is no await
+    /// after the task was taken out.
+    pub(super) async fn next(&mut self) -> Option<EndedCall> {
+        let (task, outcome) = match self.tasks.join_next_with_id().await? {
+            Ok((task, outcome)) => (task, Some(outcome)),
+            Err(error) => {
+                if error.is_panic() {
+                    error!(%error, "a tool panicked");
+                }
+                (error.id(), None)
+            }
+        };
+        Some((self.calls.remove(&task)?, outcome))
+    }
+
+    /// Stops the calls with that id and returns how many there were.
+    pub(super) fn cancel(&mut self, id: &RawValue) -> usize {
+        let cancelled = self.calls.extract_if(|_, call| same_id(&call.id, id));
+        cancelled.map(|(_, call)| call.abort.abort()).count()
+    }
+
+    pub(super) fn cancel_all(&mut self) {
+        self.calls.clear();
+        self.tasks.abort_all();
+    }
+}
+
 /// Compares ids by type and value. Numbers are compared as written; a string may be escaped in
 /// different ways.
-pub(super) fn same_id(one: &RawValue, other: &RawValue) -> bool {
+fn same_id(one: &RawValue, other: &RawValue) -> bool {
     one.get() == other.get() || text_of(one).is_some_and(|one| text_of(other) == Some(one))
 }
 
@@ -99,5 +162,24 @@ mod tests {
         assert!(!queue.has_room());
         assert_eq!(queue.cancel(&id("2")), 1);
         assert!(queue.has_room() && queue.is_empty() && queue.bytes == 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_cancelled_after_its_end_is_not_answered() {
+        let mut running = Running::default();
+        running.start(&id("1"), Era::Legacy, Box::pin(async { Outcome::text("late") }));
+        tokio::task::yield_now().await;
+        assert_eq!(running.cancel(&id("1")), 1);
+        assert!(running.next().await.is_none());
+        assert!(running.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_call_of_a_tool_that_panics_is_known() {
+        let mut running = Running::default();
+        running.start(&id("7"), Era::Legacy, Box::pin(async { panic!("on purpose") }));
+        let (call, outcome) = running.next().await.unwrap();
+        assert_eq!(call.id.get(), "7");
+        assert!(outcome.is_none());
     }
 }
