@@ -1,10 +1,12 @@
-//! A call as the gateway sees it, and how it is written for a server.
+//! A call as the gateway sees it, its caller, and how it is written for a server.
 
+use std::future::pending;
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Caller};
+use super::CallError;
 use crate::backend::Ready;
 use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::instance::tools::Tool;
@@ -13,7 +15,50 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::requests::CallMeta;
-use crate::registry::Server;
+use crate::registry::{Server, SessionOwner};
+use crate::tenants::Tenant;
+
+#[derive(Clone)]
+pub struct Caller {
+    /// The tenant whose limits and rights apply.
+    pub tenant: Arc<Tenant>,
+    /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
+    pub session: Option<SessionOwner>,
+    pub credential: CredentialLifetime,
+}
+
+/// The lifetime of a caller's credential. A stream must end with it, and be asked for again.
+#[derive(Clone)]
+pub struct CredentialLifetime {
+    /// Cancelled when the key is revoked or the tenant changes.
+    pub gone: CancellationToken,
+    /// The time at which the key or token expires.
+    pub until: Option<Instant>,
+}
+
+impl CredentialLifetime {
+    /// Waits until the rights have changed or expired.
+    pub async fn ended(&self) {
+        let expired = async {
+            match self.until {
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.gone.cancelled() => {}
+            () = expired => {}
+        }
+    }
+}
+
+impl Caller {
+    /// Returns a caller for `tenant` outside of any session.
+    pub fn of(tenant: Arc<Tenant>) -> Self {
+        let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
+        Self { tenant, session: None, credential }
+    }
+}
 
 pub struct Call {
     pub id: CallId,

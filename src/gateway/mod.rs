@@ -11,10 +11,7 @@
 mod accounting;
 mod attempt;
 mod call;
-mod caller;
 mod error;
-mod error_sources;
-mod retry;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +20,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
-use self::attempt::Attempt;
-pub use self::call::{Call, Operation, ToolName};
-pub use self::caller::{Caller, CredentialLifetime};
+use self::attempt::{Attempt, AttemptHistory, Attempts};
+pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
-use self::retry::{AttemptHistory, Attempts};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::common::offload::Offload;

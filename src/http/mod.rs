@@ -3,7 +3,6 @@
 mod admin;
 mod auth;
 mod body;
-mod connection_timeouts;
 mod error;
 mod headers;
 mod mcp;
@@ -13,7 +12,6 @@ mod replicas;
 mod rest;
 pub mod server;
 mod state;
-mod trace;
 
 use std::sync::Arc;
 
@@ -21,7 +19,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 
-pub use self::auth::cors::Routes;
+pub use self::auth::origin::Routes;
 pub use self::state::AppState;
 
 /// Returns the routes of callers; with `with_ops` also those of operators.
@@ -49,7 +47,7 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
     // The operators' `/readyz` says more; it takes the place of the callers' one.
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // A page of another site may read the callers' routes, never the operators'.
-    let pages = callers.clone().layer(auth::cors::layer()).merge(ops.clone());
+    let pages = callers.clone().layer(auth::origin::cors_layer()).merge(ops.clone());
     Routes::new(callers.merge(ops).with_state(app.clone()))
         .with_pages(pages.with_state(app.clone()), app)
 }

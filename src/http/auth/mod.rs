@@ -1,6 +1,5 @@
 //! Authentication as a parameter of the handlers: a handler cannot forget it.
 
-pub(crate) mod cors;
 pub(crate) mod origin;
 pub(crate) mod store_quota;
 

@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::{asked_timeout, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::Members;
 use crate::protocol::jsonrpc::rewrite::MemberChange;
@@ -262,5 +262,5 @@ pub(super) fn supported_capabilities(capabilities: &str) -> String {
 fn with_trace(params: &Params<'_>, headers: &HeaderMap) -> String {
     let others = params.other_meta();
     let has_own = [meta::TRACEPARENT, meta::TRACESTATE].iter().any(|it| params.meta(it).is_some());
-    if has_own { others } else { others + &crate::http::trace::members(headers) }
+    if has_own { others } else { others + &trace_members(headers) }
 }

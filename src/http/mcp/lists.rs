@@ -23,7 +23,7 @@ use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::asked_timeout;
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::Members;

@@ -7,25 +7,21 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, header};
 use tokio::time::Instant;
 
 use crate::common::ids::CallId;
-use crate::config::CALL_MAX;
 use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::auth::Authenticated;
+use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, IDEMPOTENCY_KEY, OUTCOME, SERVER_TIMING, TIMEOUT_MS, add_rate_status,
-    call_id_value, text_value,
+    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout, call_id_value,
+    text_value, trace_members,
 };
 use crate::http::state::AppState;
-use crate::http::{body, trace};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
-
-/// The longest timeout that a caller may ask for.
-const TIMEOUT_MS_MAX: u64 = CALL_MAX.as_millis() as u64;
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
@@ -85,7 +81,7 @@ async fn read_call(
     };
     let size = arguments.as_str().len();
     let operation = Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
-    let meta = CallMeta { others: trace::members(&parts.headers), ..CallMeta::default() };
+    let meta = CallMeta { others: trace_members(&parts.headers), ..CallMeta::default() };
     let (others, listener) = (String::new(), None);
     // A REST caller does not ask for progress, so nothing moves the deadline.
     let deadline_max = None;
@@ -101,23 +97,6 @@ async fn read_call(
         deadline,
         deadline_max,
     })
-}
-
-/// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
-pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
-    if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is \
-                       sent twice would run twice";
-        return Err(CallError::InvalidRequest(message.to_owned()));
-    }
-    let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };
-    match value.to_str().ok().and_then(|text| text.parse().ok()) {
-        Some(ms @ 1..=TIMEOUT_MS_MAX) => Ok(Some(Duration::from_millis(ms))),
-        _ => Err(CallError::InvalidRequest(format!(
-            "`Trunkline-Timeout-Ms` must be a whole number of milliseconds from 1 to \
-             {TIMEOUT_MS_MAX}"
-        ))),
-    }
 }
 
 fn succeeded(reply: Reply, id: CallId) -> Response<Body> {

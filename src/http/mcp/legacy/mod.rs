@@ -32,7 +32,7 @@ use crate::backend::{Backend, RunState};
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::AppState;
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::asked_timeout;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, LogLevel, method};

@@ -9,11 +9,11 @@ use super::{EMPTY, session_not_found};
 use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::Lists;
 use crate::gateway::CallError;
+use crate::http::headers::asked_timeout;
 use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::Session;
 use crate::http::mcp::{McpRequest, Scope};
-use crate::http::rest::call::asked_timeout;
 use crate::protocol::mcp::names;
 use crate::registry::{BackendRef, Server};
 

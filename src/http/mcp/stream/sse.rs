@@ -24,7 +24,7 @@ pub(crate) trait MessageSource: Send + 'static {
 ///
 /// Messages are taken from the source only as the client reads them. The source bounds what waits
 /// for a slow client. The connection of a client that reads nothing is closed
-/// (`http/connection_timeouts.rs`).
+/// (`http/server.rs`).
 pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
     let events = stream::unfold(source, |mut source| async {
         let event = tokio::select! {
