@@ -35,7 +35,7 @@ pub(super) async fn check_proof(
     };
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
-    let mut response = match body::read(&parts.headers, body, app.max_body, deadline).await {
+    let mut response = match body::read(body, app.max_body, deadline).await {
         Ok(body) if opened.matches_body(&body) => {
             opened.restore_headers(&mut parts.headers);
             parts.extensions.insert(Forwarded);

@@ -15,7 +15,7 @@ use axum::Router;
 use axum::routing::{delete, get, put};
 
 pub(super) use self::reports::{ADMIN_REPORTS_MAX, TENANT_REPORTS_MAX, own_usage};
-pub(super) use self::request::respond;
+pub(super) use self::request::ok;
 use super::state::AppState;
 
 pub(super) fn routes() -> Router<Arc<AppState>> {

@@ -143,7 +143,7 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         return error.respond(Era::Modern, None);
     }
     let (limit, deadline) = (http.app.max_body, http.arrived + body::TIMEOUT);
-    http.body = match body::read_for(&http.caller, &http.headers, body, limit, deadline).await {
+    http.body = match body::read_for(&http.caller, body, limit, deadline).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };

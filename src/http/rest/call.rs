@@ -34,7 +34,7 @@ pub(crate) async fn call_tool(
     let (caller, call) = match read_request(&app, id, caller, path, request).await {
         Ok(read) => read,
         Err(error) => {
-            app.gateway.metrics().count_unresolved("", error.code());
+            app.gateway.metrics().count_unresolved("", error.status_and_code().1);
             return call_failed(error, id);
         }
     };
@@ -53,50 +53,33 @@ async fn read_request(
 ) -> Result<(Caller, Call), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
-    let call = read_call(app, &caller, id, server, tool, request).await?;
-    Ok((caller, call))
-}
-
-async fn read_call(
-    app: &AppState,
-    caller: &Caller,
-    id: CallId,
-    server: String,
-    tool: String,
-    request: Request<Body>,
-) -> Result<Call, HttpError> {
     let arrived = Instant::now();
-    let (parts, request_body) = request.into_parts();
-    let asked = asked_timeout(&parts.headers)?;
-    let server = app.gateway.server(caller, &server)?;
+    let asked = asked_timeout(request.headers())?;
+    let server = app.gateway.server(&caller, &server)?;
     let deadline = arrived + asked.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
-    let body =
-        body::read_for(caller, &parts.headers, request_body, app.max_body, body_deadline).await?;
+    let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
+    let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() {
         RawObject::empty()
     } else {
         RawObject::parse(body).map_err(CallError::from)?
     };
-    let size = arguments.as_str().len();
-    let operation = Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
-    let meta = CallMeta { others: trace_members(&parts.headers), ..CallMeta::default() };
-    let (others, listener) = (String::new(), None);
-    // A REST caller does not ask for progress, so nothing moves the deadline.
-    let deadline_max = None;
-    Ok(Call {
+    let call = Call {
         id,
         server,
-        operation,
-        others,
+        size: arguments.as_str().len(),
+        operation: Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None },
+        others: String::new(),
         meta,
-        size,
-        listener,
+        listener: None,
         arrived,
         deadline,
-        deadline_max,
-    })
+        // A REST caller does not ask for progress, so nothing moves the deadline.
+        deadline_max: None,
+    };
+    Ok((caller, call))
 }
 
 fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
