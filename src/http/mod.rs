@@ -6,7 +6,6 @@ mod body;
 mod error;
 mod headers;
 mod mcp;
-mod oauth;
 mod ops;
 mod replicas;
 mod rest;
@@ -36,9 +35,9 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         )
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
-        .route("/.well-known/oauth-protected-resource", get(oauth::metadata))
-        .route("/.well-known/oauth-protected-resource/mcp", get(oauth::metadata))
-        .route("/.well-known/oauth-protected-resource/mcp/{server}", get(oauth::metadata))
+        .route("/.well-known/oauth-protected-resource", get(auth::resource_metadata))
+        .route("/.well-known/oauth-protected-resource/mcp", get(auth::resource_metadata))
+        .route("/.well-known/oauth-protected-resource/mcp/{server}", get(auth::resource_metadata))
         .route("/v1/usage", get(admin::own_usage))
         .route("/healthz", get(ops::healthz))
         .fallback(error::no_such_path)

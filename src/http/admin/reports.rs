@@ -14,8 +14,9 @@ use crate::common::ids::TenantId;
 use crate::http::auth::store_quota::{self, StorePermit};
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::error::{HttpError, HttpResult};
-use crate::http::rest::servers::ServerView;
+use crate::http::rest::server_view::{ServerView, Viewer};
 use crate::http::state::AppState;
+use crate::registry::Server;
 use crate::store::{UsageQuery, UsageTotal};
 
 /// The period of a report without `from`.
@@ -156,8 +157,7 @@ pub(super) async fn audit(
 /// Shows all servers in full.
 pub(super) async fn servers(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
     let registry = app.gateway.registry();
-    let servers = registry.servers();
-    let servers: Vec<_> =
-        servers.iter().map(|server| ServerView::for_operator(registry, server)).collect();
+    let view = |server: &Arc<Server>| ServerView::new(registry, server.clone(), &Viewer::Operator);
+    let servers: Vec<_> = registry.servers().iter().map(view).collect();
     ok(&json!({"servers": servers}))
 }
