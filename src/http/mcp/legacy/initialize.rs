@@ -1,12 +1,13 @@
 //! `initialize`: opens a session of the legacy era.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response};
+use axum::http::Response;
 use serde_json::value::RawValue;
 
 use super::{end_session, in_session};
 use crate::gateway::CallError;
 use crate::http::AppState;
+use crate::http::headers::text_value;
 use crate::http::mcp::endpoint_info::EndpointInfo;
 use crate::http::mcp::forward::supported_capabilities;
 use crate::http::mcp::rpc::{self, RpcError};
@@ -41,8 +42,7 @@ pub(super) async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>
     let info = EndpointInfo::of(&McpRequest { caller: &caller, ..request }).await?;
     opening.done();
     let mut response = rpc::respond_result(id, &info.initialize_result(version));
-    let token = HeaderValue::from_str(&token).expect("made of letters, digits, `-` and `_`");
-    response.headers_mut().insert(SESSION_ID, token);
+    response.headers_mut().insert(&SESSION_ID, text_value(token));
     Ok(response)
 }
 

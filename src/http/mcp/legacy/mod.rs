@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
@@ -85,7 +86,7 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
 
 /// Returns the session that a message names.
 fn session_of(http: &HttpRequest) -> Result<SessionInUse<'_>, RpcError> {
-    let Some(token) = text_header(&http.headers, SESSION_ID) else {
+    let Some(token) = text_header(&http.headers, &SESSION_ID) else {
         let message = "`Mcp-Session-Id` is missing: send `initialize` first, and the id it gives \
                        with every request";
         return Err(RpcError::invalid_request(StatusCode::BAD_REQUEST, message));
@@ -121,7 +122,7 @@ fn needs_owner(request: &McpRequest<'_>) -> bool {
 fn shows_per_session(request: &McpRequest<'_>) -> bool {
     let mut servers = request.http.app.gateway.servers(request.caller);
     let scope = &request.http.scope;
-    servers.any(|it| matches!(&*it, Server::PerSession(_)) && scope.shows(it.id()))
+    servers.any(|server| is_per_session(&server) && scope.shows(server.id()))
 }
 
 /// Returns when the slowest server of the endpoint must have answered.
@@ -254,7 +255,7 @@ pub(super) async fn accept_notification(
         }
         _ => {}
     }
-    Ok(rpc::accepted())
+    Ok(StatusCode::ACCEPTED.into_response())
 }
 
 /// Accepts a client's response to a server's request.
@@ -268,7 +269,7 @@ pub(super) async fn accept_response(
         return http.forward_to(owner, Instant::now() + PROMPT, None).await;
     }
     session.respond_to_server(id, outcome);
-    Ok(rpc::accepted())
+    Ok(StatusCode::ACCEPTED.into_response())
 }
 
 /// Returns the processes that belong to a session.
@@ -276,41 +277,37 @@ fn own_backends(http: &HttpRequest, session: &Session) -> Vec<Arc<Backend>> {
     http.app.gateway.registry().of_session(&session.id)
 }
 
-/// Answers `GET`.
-pub(super) async fn open_session_stream(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
-    if !names_session(http) {
+/// Answers `GET`: opens the stream of a session.
+pub(crate) async fn open_session_stream(http: HttpRequest) -> Result<Response<Body>, RpcError> {
+    if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(http)?.session;
+    let session = &session_of(&http)?.session;
     match http.remote_owner(session) {
         Some(owner) => http.forward_to(owner, Instant::now() + PROMPT, None).await,
-        None => Ok(sse::respond(SessionStream::open(http, session)?)),
+        None => Ok(sse::respond(SessionStream::open(&http, session)?)),
     }
 }
 
-/// Answers `DELETE`.
-pub(super) async fn delete_session(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
-    if !names_session(http) {
+/// Answers `DELETE`: ends a session.
+pub(crate) async fn delete_session(http: HttpRequest) -> Result<Response<Body>, RpcError> {
+    if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(http)?.session;
+    let session = &session_of(&http)?.session;
     end_session(&http.app, session);
     http.notify_end(session).await;
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 fn names_session(http: &HttpRequest) -> bool {
-    !is_modern(&http.headers) && http.headers.contains_key(SESSION_ID)
+    !is_modern(&http.headers) && http.headers.contains_key(&SESSION_ID)
 }
 
 fn not_allowed() -> Response<Body> {
     let message = "only POST is allowed, except GET and DELETE of a session (`Mcp-Session-Id`)";
     let error = RpcError::invalid_request(StatusCode::METHOD_NOT_ALLOWED, message);
-    let mut response = error.respond_without_id();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-    response
+    ([(header::ALLOW, "POST")], error).into_response()
 }
 
 fn end_session(app: &AppState, session: &Session) {

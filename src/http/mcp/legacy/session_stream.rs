@@ -13,7 +13,7 @@ use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};
 use crate::http::mcp::HttpRequest;
 use crate::http::mcp::rpc::RpcError;
-use crate::http::mcp::session::{OpenStream, Session};
+use crate::http::mcp::session::{Registered, Session};
 use crate::http::mcp::stream::change_messages::ChangeMessages;
 use crate::http::mcp::stream::sse;
 use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
@@ -22,7 +22,7 @@ pub(super) struct SessionStream {
     changes: ChangeMessages,
     notifications: CallNotifications,
     servers: VisibleServers,
-    stream: OpenStream,
+    stream: Registered,
 }
 
 impl SessionStream {

@@ -4,6 +4,5 @@
 pub(crate) mod change_messages;
 pub(crate) mod relay_response;
 pub(crate) mod sse;
-pub(crate) mod sse_progress;
 pub(crate) mod stream_quota;
 pub(crate) mod visible_servers;
