@@ -139,14 +139,14 @@ impl CallTarget {
             method::RESOURCES_READ => ("uri", params.text("uri")?),
             _ => ("name", params.text("name")?),
         };
-        let split = match (&request.http.scope, method, member) {
-            (Scope::One(server), ..) => Some((server.as_str(), &*name)),
+        let split = match (&request.http.scope, member) {
+            (scope, "uri") => scope.split_uri(&name),
+            (Scope::One(server), _) => Some((server.as_str(), &*name)),
             // The gateway looks up the whole name, because it may be a shortened one.
-            (Scope::All, method::TOOLS_CALL, _) => {
+            (Scope::All, _) if method == method::TOOLS_CALL => {
                 names::split(&name).map(|(server, _)| (server, &*name))
             }
-            (Scope::All, _, "uri") => names::split_resource_uri(&name),
-            (Scope::All, ..) => names::split(&name),
+            (Scope::All, _) => names::split(&name),
         };
         match split {
             Some((server, name)) => {

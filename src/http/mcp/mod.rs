@@ -57,7 +57,7 @@ use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::raw::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
-use crate::protocol::mcp::{Era, ProtocolVersion, meta, method};
+use crate::protocol::mcp::{Era, ProtocolVersion, meta, method, names};
 
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
@@ -82,6 +82,22 @@ impl Scope {
 
     fn shows(&self, server: &ServerId) -> bool {
         self.server().is_none_or(|shown| shown == server.as_str())
+    }
+
+    /// Returns a server's URI as the endpoint lists it.
+    fn exposed_uri(&self, server: &str, uri: &str) -> String {
+        match self {
+            Self::All => names::resource_uri(server, uri),
+            Self::One(_) => uri.to_owned(),
+        }
+    }
+
+    /// Returns the server of a URI that the endpoint lists, and the server's own URI.
+    fn split_uri<'a>(&'a self, uri: &'a str) -> Option<(&'a str, &'a str)> {
+        match self {
+            Self::All => names::split_resource_uri(uri),
+            Self::One(server) => Some((server, uri)),
+        }
     }
 }
 

@@ -37,10 +37,6 @@ const RUNNING_MAX: usize = 4096;
 /// How long changes are kept for a client without a stream.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
-pub(crate) fn too_many_streams() -> CallError {
-    CallError::busy("too many streams are open, or sessions remembered; end some of them (DELETE)")
-}
-
 /// The replica that opened a session. Only there are its processes, streams and subscriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerReplica {
@@ -260,7 +256,7 @@ impl SessionState {
         quota: &Arc<StreamQuota>,
     ) -> Result<(), CallError> {
         if self.permit.is_none() {
-            self.permit = Some(quota.take(tenant).ok_or_else(too_many_streams)?);
+            self.permit = Some(quota.take(tenant)?);
         }
         Ok(())
     }
