@@ -89,8 +89,7 @@ impl Attempt<'_> {
             permits: Some(permits),
         })?;
         let meta = self.meta(deadline);
-        let headers = call.headers(&ready, *tool)?;
-        let frame = call.frame(handle.id(), &ready, *tool, &meta);
+        let (frame, headers) = call.write(handle.id(), &ready, *tool, &meta)?;
         handle.send_with(frame, headers)?;
         let answer = handle.answer().await?;
         measured.answered();
@@ -256,7 +255,7 @@ impl<'a> Attempts<'a> {
             // The instance was ready when the call came, and gone when it was to be written.
             | CallError::ServerUnavailable { .. } => true,
             // The instance was replaced at that moment.
-            CallError::ShuttingDown => !matches!(self.backend.state(), RunState::Stopped),
+            CallError::BackendStopped => !matches!(self.backend.state(), RunState::Stopped),
             // Most other statuses would be the same again.
             CallError::BackendHttp { .. } => {
                 error.is_retryable() || error.executed() == Executed::Unknown

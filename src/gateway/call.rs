@@ -168,36 +168,31 @@ impl Call {
         }
     }
 
-    /// Returns the headers that repeat arguments, for servers that are sent them.
-    pub(super) fn headers(
-        &self,
-        ready: &Ready,
-        tool: Option<&Tool>,
-    ) -> Result<Vec<(String, String)>, CallError> {
-        match (&self.operation, tool) {
-            (Operation::Tool { arguments, .. }, Some(tool))
-                if ready.connection.has_headers()
-                    && ready.dialect.version().era() == Era::Modern =>
-            {
-                Ok(tool.header_params.write(arguments.as_str())?)
-            }
-            _ => Ok(vec![]),
-        }
-    }
-
-    pub(super) fn frame(
+    /// Writes the call for a server, with the headers that repeat arguments if the server is sent
+    /// them.
+    pub(super) fn write(
         &self,
         id: u64,
         ready: &Ready,
         tool: Option<&Tool>,
         meta: &CallMeta,
-    ) -> Frame {
+    ) -> Result<(Frame, Vec<(String, String)>), CallError> {
+        let Ready { dialect, connection, .. } = ready;
         match (&self.operation, tool) {
             (Operation::Tool { arguments, .. }, Some(tool)) => {
-                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, meta)
+                let has_headers =
+                    connection.has_headers() && dialect.version().era() == Era::Modern;
+                let headers = match has_headers {
+                    true => tool.header_params.write(arguments.as_str())?,
+                    false => vec![],
+                };
+                let others = &self.others;
+                Ok((dialect.tools_call(id, &tool.name_json, arguments, others, meta), headers))
             }
             (Operation::Tool { .. }, None) => unreachable!("find_tool fails for an unknown tool"),
-            (Operation::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
+            (Operation::Method(method), _) => {
+                Ok((dialect.request(id, method, &self.others, meta), vec![]))
+            }
         }
     }
 }

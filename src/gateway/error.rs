@@ -79,6 +79,10 @@ pub enum CallError {
     },
     #[error("the gateway is shutting down")]
     ShuttingDown,
+    /// The backend stopped before it received the call. No caller sees this error:
+    /// `Gateway::dispatch` finds the backend that has replaced it, or knows of a shutdown.
+    #[error("the backend was stopped")]
+    BackendStopped,
     /// A JSON-RPC error of the server.
     #[error("the server answered with an error: {}", .0.message)]
     Backend(ErrorObject),
@@ -125,7 +129,7 @@ impl CallError {
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
-            Self::ShuttingDown => "shutting_down",
+            Self::ShuttingDown | Self::BackendStopped => "shutting_down",
             Self::Backend(_) => "backend_error",
             Self::BackendExited { .. } => "backend_exited",
             Self::BackendProtocol { .. } => "backend_protocol",
@@ -162,6 +166,7 @@ impl CallError {
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
+            | Self::BackendStopped
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
@@ -184,6 +189,7 @@ impl CallError {
             Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
+            | Self::BackendStopped
             | Self::ShuttingDown => Some(RETRY_SOON),
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
@@ -282,7 +288,7 @@ impl From<NotReady> for CallError {
                 Self::ServerUnavailable { reason: reason.to_string(), retry_after }
             }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
-            NotReady::Stopped => Self::ShuttingDown,
+            NotReady::Stopped => Self::BackendStopped,
         }
     }
 }
@@ -331,7 +337,7 @@ impl From<RequestError> for CallError {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
-                Self::ShuttingDown
+                Self::BackendStopped
             }
             RequestError::Closed { reason: CloseReason::Protocol(reason), written } => {
                 Self::BackendProtocol { reason, executed: Executed::if_written(written) }

@@ -174,7 +174,7 @@ impl Gateway {
         let mut backend = self.backend(caller, call.server.clone())?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
-                Err(CallError::ShuttingDown) => {
+                Err(CallError::BackendStopped) => {
                     backend = self.next_backend(caller, &call.server, &backend)?;
                 }
                 outcome => return outcome,

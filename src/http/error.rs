@@ -89,6 +89,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Overloaded
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
+        | CallError::BackendStopped
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::Attempted { .. } => unreachable!("the last error is not a history"),

@@ -3,11 +3,8 @@
 //! `axum::serve` would be shorter, but has no limit for the time that a client takes to send its
 //! request line and headers: half-sent requests would stay open for ever.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::http::Version;
@@ -16,10 +13,11 @@ use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::io::{InspectReader, InspectWriter};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -104,7 +102,7 @@ async fn serve_connection(
             answer
         }
     });
-    let stream = TokioIo::new(TimedStream::new(stream, timeouts.clone()));
+    let stream = TokioIo::new(timed(stream, timeouts.clone()));
     let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -218,72 +216,18 @@ impl ConnectionTimeouts {
     }
 }
 
-/// A stream that reports its traffic to [`ConnectionTimeouts`].
-struct TimedStream<T> {
+/// Reports the traffic of a stream to its timeouts.
+fn timed<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     timeouts: Arc<ConnectionTimeouts>,
-}
-
-impl<T> TimedStream<T> {
-    fn new(stream: T, timeouts: Arc<ConnectionTimeouts>) -> Self {
-        Self { stream, timeouts }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for TimedStream<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let filled = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > filled {
-            self.timeouts.bytes_read();
+) -> impl AsyncRead + AsyncWrite + Unpin {
+    let reading = timeouts.clone();
+    let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            reading.bytes_read();
         }
-        polled
-    }
-}
-
-impl<T: AsyncWrite + Unpin> TimedStream<T> {
-    fn note_written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(1..)) = polled {
-            self.timeouts.bytes_written();
-        }
-        polled
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for TimedStream<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note_written(polled)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.note_written(polled)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    });
+    InspectWriter::new(stream, move |_: &[u8]| timeouts.bytes_written())
 }
 
 #[cfg(test)]

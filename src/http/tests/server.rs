@@ -4,10 +4,10 @@ use tokio::time::{sleep, timeout};
 
 const HEAD_MAX: Duration = Duration::from_secs(10);
 
-fn connection() -> (Arc<ConnectionTimeouts>, TimedStream<DuplexStream>, DuplexStream) {
+fn connection() -> (Arc<ConnectionTimeouts>, impl AsyncRead + AsyncWrite + Unpin, DuplexStream) {
     let timeouts = Arc::new(ConnectionTimeouts::new(HEAD_MAX));
     let (ours, theirs) = duplex(1024);
-    (timeouts.clone(), TimedStream::new(ours, timeouts), theirs)
+    (timeouts.clone(), timed(ours, timeouts), theirs)
 }
 
 async fn runs_out_after(timeouts: &ConnectionTimeouts) -> Duration {
