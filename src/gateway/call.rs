@@ -1,9 +1,8 @@
 //! A call as the gateway sees it, its caller, and how it is written for a server.
 
-use std::future::pending;
 use std::sync::Arc;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::CallError;
@@ -39,15 +38,10 @@ pub struct CredentialLifetime {
 impl CredentialLifetime {
     /// Waits until the rights have changed or expired.
     pub async fn ended(&self) {
-        let expired = async {
-            match self.until {
-                Some(until) => sleep_until(until).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.gone.cancelled() => {}
-            () = expired => {}
+        let gone = self.gone.cancelled();
+        match self.until {
+            Some(until) => timeout_at(until, gone).await.unwrap_or_default(),
+            None => gone.await,
         }
     }
 }

@@ -138,8 +138,7 @@ impl Gateway {
 
     /// Makes one call, from admission to its outcome. Dropping the future cancels that call alone.
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
-        let mut accounting =
-            Accounting::new(&self.metrics, &caller.tenant, call.arrived, call.size);
+        let mut accounting = Accounting::new(&self.metrics, &caller.tenant, &call);
         let outcome = self.admit(caller, call, &mut accounting).await;
         accounting.finish(&outcome);
         outcome

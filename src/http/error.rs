@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, call_id_value};
+use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
 use crate::common::ids::{CallId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -203,7 +203,7 @@ fn call_response(error: &CallError) -> Response<Body> {
 pub(super) fn call_failed(error: HttpError, call: CallId) -> Response<Body> {
     let mut response = error.into_response();
     let headers = response.headers_mut();
-    headers.insert(CALL_ID.clone(), call_id_value(call));
+    headers.insert(CALL_ID.clone(), text_value(call.to_string()));
     headers.entry(ATTEMPTS.clone()).or_insert(0.into());
     headers.insert(OUTCOME.clone(), HeaderValue::from_static("error"));
     response

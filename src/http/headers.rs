@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
-use crate::common::ids::CallId;
 use crate::config::CALL_MAX;
 use crate::gateway::CallError;
 use crate::protocol::mcp::{meta, trace};
@@ -57,10 +56,6 @@ pub(super) fn trace_members(headers: &HeaderMap) -> String {
         members += &format!(",\"{}\":{tracestate}", meta::TRACESTATE);
     }
     members
-}
-
-pub(crate) fn call_id_value(id: CallId) -> HeaderValue {
-    text_value(id.to_string())
 }
 
 /// Makes a value of text that the gateway wrote itself, without copying.

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::request::{created, ok, read};
 use super::tenants::{find, tenant_id};
+use super::{created, ok, read};
 use crate::common::keys::{KeyId, parse_name};
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};

@@ -8,7 +8,7 @@ use axum::http::Request;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::request::{ok, read};
+use super::{ok, read};
 use crate::common::ids::ServerId;
 use crate::common::keys::KeyId;
 use crate::http::auth::Administrator;

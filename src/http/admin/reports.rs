@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::request::ok;
+use super::ok;
 use super::tenants::tenant_id;
 use crate::common::ids::TenantId;
 use crate::http::auth::store_quota::{self, StorePermit};

@@ -8,8 +8,8 @@ use axum::http::Request;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::ok;
 use super::pins::server_id;
-use super::request::ok;
 use super::tenants::{find, tenant_id};
 use crate::common::ids::ServerId;
 use crate::http::auth::Administrator;

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::Request;
 use serde_json::{Map, Value, json};
 
-use super::request::{created, object, ok};
+use super::{created, object, ok};
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::http::auth::Administrator;

@@ -37,7 +37,10 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             app.origins.check(parts)?;
         }
         let caller = match credential(&parts.headers)? {
-            None => anonymous(app)?,
+            None => {
+                let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
+                Caller::of(tenant)
+            }
             Some(text) if app.oauth.is_some() && looks_like_jwt(text) => {
                 by_token(app, text).await?
             }
@@ -101,11 +104,6 @@ pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, HttpError>
     }
     // Another scheme than `Bearer`, or no text: no key looks like that.
     Ok(Some(first.unwrap_or_default()))
-}
-
-fn anonymous(app: &AppState) -> Result<Caller, HttpError> {
-    let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
-    Ok(Caller::of(tenant))
 }
 
 async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {

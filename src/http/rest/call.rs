@@ -16,8 +16,8 @@ use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout, call_id_value,
-    text_value, trace_members,
+    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout, text_value,
+    trace_members,
 };
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
@@ -88,7 +88,7 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     let mut response = Response::new(Body::from(reply.result));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CALL_ID.clone(), call_id_value(id));
+    headers.insert(CALL_ID.clone(), text_value(id.to_string()));
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
     headers.insert(ATTEMPTS.clone(), reply.attempts.into());
