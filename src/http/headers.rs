@@ -1,4 +1,4 @@
-//! The headers that several handlers share: their names, what they ask for, and how values are made.
+//! The headers that several handlers share: their names, their meaning, and how values are made.
 
 use std::time::Duration;
 

@@ -47,13 +47,13 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // A page of another site may read the callers' routes, never the operators'.
     let pages = callers.clone().layer(auth::origin::cors_layer()).merge(ops.clone());
-    Routes::new(callers.merge(ops).with_state(app.clone()))
-        .with_pages(pages.with_state(app.clone()), app)
+    let everyone = callers.merge(ops).with_state(app.clone());
+    Routes::new(everyone, Some((pages.with_state(app.clone()), app)))
 }
 
 /// Returns the routes of operators, for a port of their own.
 pub fn ops_router(app: Arc<AppState>) -> Routes {
-    Routes::new(ops_routes().fallback(error::no_such_path).with_state(app))
+    Routes::new(ops_routes().fallback(error::no_such_path).with_state(app), None)
 }
 
 /// Returns the routes of other replicas, for a port of their own.
@@ -63,7 +63,7 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);
-    Routes::new(forwarded.with_state(app))
+    Routes::new(forwarded.with_state(app), None)
 }
 
 fn ops_routes() -> Router<Arc<AppState>> {

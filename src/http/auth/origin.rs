@@ -95,14 +95,11 @@ pub struct Routes {
 type HyperRouter = TowerToHyperService<Router>;
 
 impl Routes {
-    /// Returns routes whose answers no page of another site may read.
-    pub(crate) fn new(everyone: Router) -> Self {
-        Self { everyone: TowerToHyperService::new(everyone), pages: None }
-    }
-
-    /// Adds the router for allowed origins; it has [`cors_layer`] on the routes that they may read.
-    pub(crate) fn with_pages(self, pages: Router, app: Arc<AppState>) -> Self {
-        Self { pages: Some((TowerToHyperService::new(pages), app)), ..self }
+    /// Takes a second router for allowed origins; it has [`cors_layer`] on the routes that they may
+    /// read. Without it, no page of another site may read an answer.
+    pub(crate) fn new(everyone: Router, pages: Option<(Router, Arc<AppState>)>) -> Self {
+        let pages = pages.map(|(pages, app)| (TowerToHyperService::new(pages), app));
+        Self { everyone: TowerToHyperService::new(everyone), pages }
     }
 }
 

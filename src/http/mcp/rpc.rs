@@ -21,7 +21,7 @@ use crate::protocol::mcp::{
 use crate::tenants::limits::RateStatus;
 
 /// A JSON-RPC error for a client of either era.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RpcError {
     pub(super) code: i64,
     message: String,
@@ -36,8 +36,7 @@ pub(crate) struct RpcError {
 
 impl RpcError {
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        let (message, rate_status) = (message.into(), RateStatus::default());
-        Self { code, message, data: None, status: None, modern_status: None, rate_status }
+        Self { code, message: message.into(), ..Self::default() }
     }
 
     pub(super) fn invalid_request(status: StatusCode, message: &str) -> Self {
