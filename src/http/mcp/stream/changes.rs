@@ -1,5 +1,5 @@
-//! Changes at servers, as the notifications that tell clients of them, and the servers whose changes
-//! a stream reports. A reload may add and remove servers while the stream is open.
+//! Changes at servers, as the notifications that tell clients of them. Also the servers whose
+//! changes a stream reports: a reload may add and remove servers while the stream is open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
