@@ -141,7 +141,8 @@ impl Session {
         Ok(())
     }
 
-    /// Registers a request, so that it can be cancelled, and its stream can carry messages. A request whose id is in use already cannot be cancelled.
+    /// Registers a request, so that it can be cancelled, and its stream can carry messages. A
+    /// request whose id is in use already cannot be cancelled.
     pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
