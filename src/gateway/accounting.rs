@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{CallError, Reply};
+use super::{Call, CallError, Reply};
 use crate::backend::Backend;
 use crate::backend::instance::tools::Tool;
 use crate::common::usage::Counts;
@@ -35,12 +35,8 @@ enum Target {
 pub(super) struct InFlightGauge(prometheus::IntGauge);
 
 impl<'a> Accounting<'a> {
-    pub(super) fn new(
-        metrics: &'a Metrics,
-        tenant: &'a Tenant,
-        arrived: Instant,
-        size: usize,
-    ) -> Self {
+    pub(super) fn new(metrics: &'a Metrics, tenant: &'a Tenant, call: &Call) -> Self {
+        let (arrived, size) = (call.arrived, call.size);
         let (backend, target) = (None, Target::Unknown);
         Self { metrics, tenant, arrived, size, backend, target, finished: false }
     }

@@ -1,24 +1,35 @@
-//! One attempt of a call at one instance: slot, instance, frame, answer.
+//! The attempts of a call. Each is made at one instance: slot, instance, frame, answer. After a
+//! failed one, another may follow.
+//!
+//! A call that no server has received is retried while there is time. A call that a server may have
+//! received is retried only if `retry = "safe"`, its tool is read-only or idempotent, and retries
+//! stay within the backend's retry budget.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rand::RngExt;
 use tokio::time::Instant;
 
-use super::retry::Attempts;
-use super::{Call, CallError, Reply};
-use crate::backend::Backend;
-use crate::backend::connection::{Answer, CallPermits, DeadlineExtension, NewCall};
+use super::{Call, CallError, Executed, Reply};
+use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
 use crate::backend::queue::QueueEntry;
+use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
+use crate::config::Retry;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
 use crate::tenants::limits::{Admission, RateStatus};
+
+/// The most attempts of one call, the first included.
+const ATTEMPTS_MAX: u32 = 5;
+/// The pause before the second attempt; doubled for each further one.
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Attempt<'a> {
     pub(super) backend: &'a Backend,
@@ -78,8 +89,7 @@ impl Attempt<'_> {
             permits: Some(permits),
         })?;
         let meta = self.meta(deadline);
-        let headers = call.headers(&ready, *tool)?;
-        let frame = call.frame(handle.id(), &ready, *tool, &meta);
+        let (frame, headers) = call.write(handle.id(), &ready, *tool, &meta)?;
         handle.send_with(frame, headers)?;
         let answer = handle.answer().await?;
         measured.answered();
@@ -142,22 +152,127 @@ fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
     Ok((result, head))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::common::offload::LONG;
-    use crate::common::offload::testing::is_offloaded;
+/// All attempts of one call so far, at whichever backends.
+#[derive(Default)]
+pub(super) struct AttemptHistory {
+    /// The attempts, the current one included.
+    count: u32,
+    /// True if a failed attempt may have run the tool.
+    may_have_run: bool,
+}
 
-    #[test]
-    fn only_a_long_answer_is_offloaded() {
-        let read = |len: usize| async move {
-            let around = "{\"a\":\"\"}".len();
-            let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
-            let (read, head) =
-                read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
-            assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
-        };
-        assert!(!is_offloaded(read(LONG)));
-        assert!(is_offloaded(read(LONG + 1)));
+impl AttemptHistory {
+    /// Adds the earlier attempts and the tenant's rates to the last error.
+    pub(super) fn into_error(self, last: CallError, rate_status: Option<RateStatus>) -> CallError {
+        let rate_status = rate_status.unwrap_or_default();
+        let attempts = self.count;
+        if attempts == 0 && rate_status.is_empty() {
+            return last;
+        }
+        let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
+        CallError::Attempted { attempts, executed, rate_status, last: Box::new(last) }
     }
 }
+
+/// The attempts of one call at one backend.
+pub(super) struct Attempts<'a> {
+    backend: &'a Backend,
+    deadline: Instant,
+    /// True if the operator and the tool allow the call to run twice.
+    is_repeatable: bool,
+    history: &'a mut AttemptHistory,
+    /// The instance that failed the call last.
+    pub(super) avoid: Option<usize>,
+}
+
+impl<'a> Attempts<'a> {
+    /// Begins the first attempt here. Fails if an attempt elsewhere may have run the tool and the
+    /// call must not run twice.
+    pub(super) fn new(
+        backend: &'a Backend,
+        tool: Option<&Tool>,
+        deadline: Instant,
+        history: &'a mut AttemptHistory,
+    ) -> Result<Self, CallError> {
+        backend.retries().note_call();
+        let is_repeatable =
+            backend.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
+        if history.may_have_run && !is_repeatable {
+            let reason = CloseReason::Stopped.to_string();
+            return Err(CallError::BackendExited { reason, executed: Executed::Unknown });
+        }
+        history.count += 1;
+        Ok(Self { backend, deadline, is_repeatable, history, avoid: None })
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.history.count
+    }
+
+    /// Returns the deadline of the current attempt: a part of the call's, if it may be repeated.
+    pub(super) fn deadline(&self) -> Instant {
+        if !self.is_repeatable || self.history.count >= ATTEMPTS_MAX {
+            return self.deadline;
+        }
+        let now = Instant::now();
+        let left = self.deadline.duration_since(now);
+        let attempt = self.backend.config().attempt_timeout.unwrap_or(left / 3);
+        (now + attempt).min(self.deadline)
+    }
+
+    /// Returns the time of the next attempt after this error, or `None` if there is none.
+    pub(super) fn next(&mut self, error: &CallError) -> Option<Instant> {
+        if self.history.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
+            return None;
+        }
+        let pause = PAUSE * (1 << (self.history.count - 1));
+        let pause = pause.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let now = Instant::now();
+        // The server or its supervisor knows best when to come back.
+        let until = match (error, self.backend.state()) {
+            (CallError::BackendHttp { retry_after: Some(after), .. }, _) => now + *after,
+            // No call waits for the end of a quarantine. An attempt that failed otherwise learns of
+            // the quarantine from its next attempt, at once.
+            (CallError::ServerUnavailable { .. }, RunState::Quarantined { .. }) => return None,
+            (_, RunState::Backoff { until, .. }) => until.max(now),
+            _ => now,
+        };
+        let at = until + pause;
+        // Last, because what is spent of the budget does not come back.
+        if at >= self.deadline || !self.may_spend(error) {
+            return None;
+        }
+        self.history.count += 1;
+        self.history.may_have_run |= error.executed() == Executed::Unknown;
+        self.backend.metrics().retries.inc();
+        Some(at)
+    }
+
+    fn may_repeat(&self, error: &CallError) -> bool {
+        let failed = match error {
+            CallError::BackendExited { .. }
+            | CallError::BackendProtocol { .. }
+            // The instance was ready when the call came, and gone when it was to be written.
+            | CallError::ServerUnavailable { .. } => true,
+            // The instance was replaced at that moment.
+            CallError::BackendStopped => !matches!(self.backend.state(), RunState::Stopped),
+            // Most other statuses would be the same again.
+            CallError::BackendHttp { .. } => {
+                error.is_retryable() || error.executed() == Executed::Unknown
+            }
+            // The attempt's deadline passed, not the call's.
+            CallError::DeadlineExceeded { .. } => self.is_repeatable,
+            _ => false,
+        };
+        failed && (error.executed() == Executed::No || self.is_repeatable)
+    }
+
+    /// Takes a retry from the budget. A call that no server has received needs no budget.
+    fn may_spend(&self, error: &CallError) -> bool {
+        error.executed() == Executed::No || self.backend.retries().spend()
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/attempt.rs"]
+mod tests;

@@ -1,10 +1,11 @@
-//! A call as the gateway sees it, and how it is written for a server.
+//! A call as the gateway sees it, its caller, and how it is written for a server.
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Caller};
+use super::CallError;
 use crate::backend::Ready;
 use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::instance::tools::Tool;
@@ -13,7 +14,45 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::requests::CallMeta;
-use crate::registry::Server;
+use crate::registry::{Server, SessionOwner};
+use crate::tenants::Tenant;
+
+#[derive(Clone)]
+pub struct Caller {
+    /// The tenant whose limits and rights apply.
+    pub tenant: Arc<Tenant>,
+    /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
+    pub session: Option<SessionOwner>,
+    pub credential: CredentialLifetime,
+}
+
+/// The lifetime of a caller's credential. A stream must end with it, and be asked for again.
+#[derive(Clone)]
+pub struct CredentialLifetime {
+    /// Cancelled when the key is revoked or the tenant changes.
+    pub gone: CancellationToken,
+    /// The time at which the key or token expires.
+    pub until: Option<Instant>,
+}
+
+impl CredentialLifetime {
+    /// Waits until the rights have changed or expired.
+    pub async fn ended(&self) {
+        let gone = self.gone.cancelled();
+        match self.until {
+            Some(until) => timeout_at(until, gone).await.unwrap_or_default(),
+            None => gone.await,
+        }
+    }
+}
+
+impl Caller {
+    /// Returns a caller for `tenant` outside of any session.
+    pub fn of(tenant: Arc<Tenant>) -> Self {
+        let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
+        Self { tenant, session: None, credential }
+    }
+}
 
 pub struct Call {
     pub id: CallId,
@@ -123,36 +162,31 @@ impl Call {
         }
     }
 
-    /// Returns the headers that repeat arguments, for servers that are sent them.
-    pub(super) fn headers(
-        &self,
-        ready: &Ready,
-        tool: Option<&Tool>,
-    ) -> Result<Vec<(String, String)>, CallError> {
-        match (&self.operation, tool) {
-            (Operation::Tool { arguments, .. }, Some(tool))
-                if ready.connection.has_headers()
-                    && ready.dialect.version().era() == Era::Modern =>
-            {
-                Ok(tool.header_params.write(arguments.as_str())?)
-            }
-            _ => Ok(vec![]),
-        }
-    }
-
-    pub(super) fn frame(
+    /// Writes the call for a server, with the headers that repeat arguments if the server is sent
+    /// them.
+    pub(super) fn write(
         &self,
         id: u64,
         ready: &Ready,
         tool: Option<&Tool>,
         meta: &CallMeta,
-    ) -> Frame {
+    ) -> Result<(Frame, Vec<(String, String)>), CallError> {
+        let Ready { dialect, connection, .. } = ready;
         match (&self.operation, tool) {
             (Operation::Tool { arguments, .. }, Some(tool)) => {
-                ready.dialect.tools_call(id, &tool.name_json, arguments, &self.others, meta)
+                let has_headers =
+                    connection.has_headers() && dialect.version().era() == Era::Modern;
+                let headers = match has_headers {
+                    true => tool.header_params.write(arguments.as_str())?,
+                    false => vec![],
+                };
+                let others = &self.others;
+                Ok((dialect.tools_call(id, &tool.name_json, arguments, others, meta), headers))
             }
             (Operation::Tool { .. }, None) => unreachable!("find_tool fails for an unknown tool"),
-            (Operation::Method(method), _) => ready.dialect.request(id, method, &self.others, meta),
+            (Operation::Method(method), _) => {
+                Ok((dialect.request(id, method, &self.others, meta), vec![]))
+            }
         }
     }
 }

@@ -4,14 +4,18 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::backend::NotReady;
+use crate::backend::connection::{CloseReason, RequestError};
+use crate::backend::queue::QueueError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
-use crate::tenants::limits::RateStatus;
+use crate::registry::NoBackend;
+use crate::tenants::limits::{LimitRefusal, RateStatus};
 
 /// The `Retry-After` where no better time is known.
-pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
+const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// Says whether the tool has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,10 @@ pub enum CallError {
     },
     #[error("the gateway is shutting down")]
     ShuttingDown,
+    /// The backend stopped before it received the call. No caller sees this error:
+    /// `Gateway::dispatch` finds the backend that has replaced it, or knows of a shutdown.
+    #[error("the backend was stopped")]
+    BackendStopped,
     /// A JSON-RPC error of the server.
     #[error("the server answered with an error: {}", .0.message)]
     Backend(ErrorObject),
@@ -121,7 +129,7 @@ impl CallError {
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
-            Self::ShuttingDown => "shutting_down",
+            Self::ShuttingDown | Self::BackendStopped => "shutting_down",
             Self::Backend(_) => "backend_error",
             Self::BackendExited { .. } => "backend_exited",
             Self::BackendProtocol { .. } => "backend_protocol",
@@ -158,6 +166,7 @@ impl CallError {
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
+            | Self::BackendStopped
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
@@ -180,6 +189,7 @@ impl CallError {
             Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
+            | Self::BackendStopped
             | Self::ShuttingDown => Some(RETRY_SOON),
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
@@ -254,19 +264,118 @@ impl Executed {
         }
     }
 
-    pub(super) fn if_written(written: bool) -> Self {
+    fn if_written(written: bool) -> Self {
         if written { Self::Unknown } else { Self::No }
     }
 
     /// Reads an HTTP status. Redirects and most 4xx are refusals. 303 and the 4xx that come in the
     /// middle of the work are not. 503 is a refusal if it says when to come back. All others prove
     /// nothing: proxies send them when the server behind them does not answer.
-    pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
+    fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
             303 | 408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,
         }
+    }
+}
+
+impl From<NotReady> for CallError {
+    fn from(not_ready: NotReady) -> Self {
+        match not_ready {
+            NotReady::Down { retry_after, reason } => {
+                Self::ServerUnavailable { reason: reason.to_string(), retry_after }
+            }
+            NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
+            NotReady::Stopped => Self::BackendStopped,
+        }
+    }
+}
+
+impl From<NoBackend> for CallError {
+    fn from(no_backend: NoBackend) -> Self {
+        match no_backend {
+            NoBackend::NoSession => Self::InvalidRequest(
+                "this server runs one process per MCP session; call it over /mcp, in a session \
+                 that `initialize` opened"
+                    .to_owned(),
+            ),
+            NoBackend::TooMany => Self::TooManyProcesses,
+            NoBackend::SecretsMissing { server, names } => {
+                Self::SecretMissing { server: server.to_string(), names }
+            }
+            NoBackend::Stopped => Self::ShuttingDown,
+        }
+    }
+}
+
+impl From<LimitRefusal> for CallError {
+    fn from(refusal: LimitRefusal) -> Self {
+        let detail = refusal.to_string();
+        match refusal {
+            LimitRefusal::Busy { rate_status, .. } => {
+                Self::TenantBusy { detail: detail.into(), rate_status }
+            }
+            LimitRefusal::RateLimited { scope, retry_after, rate_status } => {
+                Self::RateLimited { scope, retry_after, rate_status }
+            }
+        }
+    }
+}
+
+impl From<QueueError> for CallError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Full => Self::Overloaded,
+            QueueError::Expired => Self::DeadlineExceeded { executed: Executed::No },
+        }
+    }
+}
+
+impl From<RequestError> for CallError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
+                Self::BackendStopped
+            }
+            RequestError::Closed { reason: CloseReason::Protocol(reason), written } => {
+                Self::BackendProtocol { reason, executed: Executed::if_written(written) }
+            }
+            RequestError::Closed { reason, written } => Self::BackendExited {
+                reason: reason.to_string(),
+                executed: Executed::if_written(written),
+            },
+            RequestError::Expired { written } => {
+                Self::DeadlineExceeded { executed: Executed::if_written(written) }
+            }
+            RequestError::TooLarge => Self::BackendTooLarge,
+            RequestError::Busy => Self::ServerUnavailable {
+                reason: "the server does not read its input".to_owned(),
+                retry_after: RETRY_SOON,
+            },
+            RequestError::IdentityMismatch => Self::protocol("the answer belonged to another call"),
+            RequestError::Http { status, retry_after } => Self::BackendHttp {
+                status,
+                executed: Executed::by_status(status, retry_after),
+                retry_after,
+            },
+            RequestError::Unsendable(reason) => Self::InvalidRequest(reason),
+            RequestError::Unreached { reason, .. } => {
+                Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
+        let error = CallError::from(RequestError::Busy);
+        assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
+        assert!(error.is_retryable());
     }
 }

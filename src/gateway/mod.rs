@@ -11,10 +11,7 @@
 mod accounting;
 mod attempt;
 mod call;
-mod caller;
 mod error;
-mod error_sources;
-mod retry;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +20,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
-use self::attempt::Attempt;
-pub use self::call::{Call, Operation, ToolName};
-pub use self::caller::{Caller, CredentialLifetime};
+use self::attempt::{Attempt, AttemptHistory, Attempts};
+pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
-use self::retry::{AttemptHistory, Attempts};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::common::offload::Offload;
@@ -143,8 +138,7 @@ impl Gateway {
 
     /// Makes one call, from admission to its outcome. Dropping the future cancels that call alone.
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
-        let mut accounting =
-            Accounting::new(&self.metrics, &caller.tenant, call.arrived, call.size);
+        let mut accounting = Accounting::new(&self.metrics, &caller.tenant, &call);
         let outcome = self.admit(caller, call, &mut accounting).await;
         accounting.finish(&outcome);
         outcome
@@ -179,7 +173,7 @@ impl Gateway {
         let mut backend = self.backend(caller, call.server.clone())?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
-                Err(CallError::ShuttingDown) => {
+                Err(CallError::BackendStopped) => {
                     backend = self.next_backend(caller, &call.server, &backend)?;
                 }
                 outcome => return outcome,

@@ -1,5 +1,7 @@
 //! Errors of requests, and the one place where an error becomes an HTTP status.
 
+use std::fmt::Display;
+
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
@@ -7,30 +9,38 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, call_id_value};
+use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
 use crate::common::ids::{CallId, TenantId};
 use crate::gateway::CallError;
+use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
 
 /// The reason why a request fails: an error of HTTP itself, of the call, or of the store.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    Call(CallError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("{detail}")]
     Unauthenticated {
         detail: &'static str,
         /// The value of `WWW-Authenticate`.
         challenge: String,
     },
-    /// The store cannot be asked for this key now.
+    #[error("this key or token cannot be looked up now: the store does not answer")]
     AuthUnavailable,
+    #[error("{0}")]
     Forbidden(&'static str),
+    #[error("{0}")]
     InvalidRequest(String),
-    PayloadTooLarge {
-        limit: usize,
-    },
+    #[error("the body is larger than the limit of {limit} bytes")]
+    PayloadTooLarge { limit: usize },
+    #[error("there is no {0}")]
     NotFound(String),
-    /// The tenant stands in the configuration file, where the API cannot change it.
+    /// The API cannot change the file.
+    #[error("tenant `{0}` is defined in the configuration file; change it there")]
     InConfigurationFile(TenantId),
-    Store(StoreError),
+    #[error("{}", store_detail(.0))]
+    Store(#[from] StoreError),
 }
 
 pub(crate) type HttpResult = Result<Response<Body>, HttpError>;
@@ -46,6 +56,9 @@ struct Problem<'a> {
     executed: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<BackendProblem<'a>>,
+    /// The header `Retry-After`, in seconds.
+    #[serde(skip)]
+    retry_after: Option<u64>,
 }
 
 /// A server's own JSON-RPC error, unchanged.
@@ -76,6 +89,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Overloaded
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
+        | CallError::BackendStopped
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::Attempted { .. } => unreachable!("the last error is not a history"),
@@ -83,77 +97,48 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
 }
 
 impl HttpError {
-    /// Returns the stable code that callers match on.
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Call(error) => error.code(),
-            Self::Unauthenticated { .. } => "unauthenticated",
-            Self::AuthUnavailable => "auth_unavailable",
-            Self::Forbidden(_) => "forbidden",
-            Self::InvalidRequest(_) => "invalid_request",
-            Self::PayloadTooLarge { .. } => "payload_too_large",
-            Self::NotFound(_) => "not_found",
-            Self::InConfigurationFile(_) => "in_configuration_file",
-            Self::Store(error) => match error {
-                StoreError::NotFound(_) => "not_found",
-                StoreError::AlreadyExists(_) => "already_exists",
-                StoreError::TooManyKeys(_) => "too_many_keys",
-                StoreError::NotHeld { .. } => "definition_changed",
-                StoreError::TooManyRows(_) => "invalid_request",
-                StoreError::Unavailable(_) => "store_unavailable",
-                StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => "internal_error",
-            },
-        }
+    pub(super) fn invalid(error: impl Display) -> Self {
+        Self::InvalidRequest(error.to_string())
     }
 
-    fn status(&self) -> StatusCode {
+    /// Returns the HTTP status, and the stable code that callers match on.
+    pub(super) fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::Call(error) => status_of(error),
-            Self::Unauthenticated { .. } => StatusCode::UNAUTHORIZED,
-            Self::AuthUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
-            Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::InConfigurationFile(_) => StatusCode::CONFLICT,
+            Self::Call(error) => (status_of(error), error.code()),
+            Self::Unauthenticated { .. } => (StatusCode::UNAUTHORIZED, "unauthenticated"),
+            Self::AuthUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "auth_unavailable"),
+            Self::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Self::InConfigurationFile(_) => (StatusCode::CONFLICT, "in_configuration_file"),
             Self::Store(error) => match error {
-                StoreError::NotFound(_) => StatusCode::NOT_FOUND,
-                StoreError::AlreadyExists(_)
-                | StoreError::TooManyKeys(_)
-                | StoreError::NotHeld { .. } => StatusCode::CONFLICT,
-                StoreError::TooManyRows(_) => StatusCode::BAD_REQUEST,
-                StoreError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+                StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+                StoreError::AlreadyExists(_) => (StatusCode::CONFLICT, "already_exists"),
+                StoreError::TooManyKeys(_) => (StatusCode::CONFLICT, "too_many_keys"),
+                StoreError::NotHeld { .. } => (StatusCode::CONFLICT, "definition_changed"),
+                StoreError::TooManyRows(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+                StoreError::Unavailable(_) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
+                }
                 StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
-                    StatusCode::INTERNAL_SERVER_ERROR
+                    (StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
                 }
             },
         }
     }
+}
 
-    fn detail(&self) -> String {
-        match self {
-            Self::Call(error) => error.to_string(),
-            Self::Unauthenticated { detail, .. } | Self::Forbidden(detail) => (*detail).to_owned(),
-            Self::AuthUnavailable => {
-                "this key or token cannot be looked up now: the store does not answer".to_owned()
-            }
-            Self::InvalidRequest(detail) => detail.clone(),
-            Self::PayloadTooLarge { limit } => {
-                format!("the body is larger than the limit of {limit} bytes")
-            }
-            Self::NotFound(noun) => format!("there is no {noun}"),
-            Self::InConfigurationFile(id) => {
-                format!("tenant `{id}` is defined in the configuration file; change it there")
-            }
-            // A database's own words are for the log only.
-            Self::Store(StoreError::Unavailable(_)) => {
-                "the store cannot be reached now; a change may or may not have been made".to_owned()
-            }
-            Self::Store(StoreError::InvalidUrl(_) | StoreError::Corrupt(_)) => {
-                "the store failed; the gateway's log has the reason".to_owned()
-            }
-            Self::Store(error) => error.to_string(),
+/// Describes an error of the store. A database's own words are for the log only.
+fn store_detail(error: &StoreError) -> String {
+    match error {
+        StoreError::Unavailable(_) => {
+            "the store cannot be reached now; a change may or may not have been made".to_owned()
         }
+        StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
+            "the store failed; the gateway's log has the reason".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 
@@ -169,30 +154,18 @@ impl IntoResponse for HttpError {
             }
             _ => {}
         }
-        let status = self.status();
+        let (status, code) = self.status_and_code();
         let executed = match &self {
             Self::Store(_) if status.is_server_error() => "unknown",
             _ => "no",
         };
-        let mut response = problem(status, self.code(), self.detail(), executed);
-        let headers = response.headers_mut();
+        let mut response = Problem::new(status, code, self.to_string(), executed).into_response();
         if let Self::Unauthenticated { challenge, .. } = self {
             let challenge = HeaderValue::from_str(&challenge).ok();
-            headers.extend(challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge)));
+            let challenge = challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge));
+            response.headers_mut().extend(challenge);
         }
         response
-    }
-}
-
-impl From<CallError> for HttpError {
-    fn from(error: CallError) -> Self {
-        Self::Call(error)
-    }
-}
-
-impl From<StoreError> for HttpError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }
 
@@ -209,31 +182,16 @@ impl From<QueryRejection> for HttpError {
 }
 
 fn call_response(error: &CallError) -> Response<Body> {
-    let status = status_of(error);
-    let backend = match error.last() {
-        CallError::Backend(error) => Some(BackendProblem {
-            code: error.code,
-            message: &error.message,
-            data: error.data.as_deref(),
-        }),
-        _ => None,
-    };
-    let mut response = Problem {
-        title: status.canonical_reason().unwrap_or_default(),
-        status: status.as_u16(),
-        code: error.code(),
-        detail: error.to_string(),
-        retryable: error.is_retryable(),
-        executed: error.executed().as_str(),
-        backend,
+    let executed = error.executed().as_str();
+    let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
+    problem.retryable = error.is_retryable();
+    // In whole seconds, rounded up: a caller that comes back too early is refused again.
+    problem.retry_after = error.retry_after().map(|it| it.as_secs_f64().ceil().max(1.0) as u64);
+    if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
+        problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }
-    .into_response();
+    let mut response = problem.into_response();
     let headers = response.headers_mut();
-    if let Some(retry_after) = error.retry_after() {
-        // In whole seconds, rounded up: a caller that comes back too early is refused again.
-        let seconds = retry_after.as_secs_f64().ceil().max(1.0) as u64;
-        headers.insert(header::RETRY_AFTER, seconds.into());
-    }
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {
         add_rate_status(headers, rate_status);
@@ -245,7 +203,7 @@ fn call_response(error: &CallError) -> Response<Body> {
 pub(super) fn call_failed(error: HttpError, call: CallId) -> Response<Body> {
     let mut response = error.into_response();
     let headers = response.headers_mut();
-    headers.insert(CALL_ID.clone(), call_id_value(call));
+    headers.insert(CALL_ID.clone(), text_value(call.to_string()));
     headers.entry(ATTEMPTS.clone()).or_insert(0.into());
     headers.insert(OUTCOME.clone(), HeaderValue::from_static("error"));
     response
@@ -257,38 +215,38 @@ pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
          spoken at /mcp",
         uri.path()
     );
-    problem(StatusCode::NOT_FOUND, "not_found", detail, "no")
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail, "no").into_response()
 }
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
     let detail = format!("`{}` does not accept {method}", uri.path());
-    problem(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail, "no")
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    Problem::new(status, "method_not_allowed", detail, "no").into_response()
 }
 
-/// Responds with a problem of the gateway's own. A 503 is temporary: it may be retried.
-fn problem(status: StatusCode, code: &str, detail: String, executed: &str) -> Response<Body> {
-    let is_temporary = status == StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = Problem {
-        title: status.canonical_reason().unwrap_or_default(),
-        status: status.as_u16(),
-        code,
-        detail,
-        retryable: is_temporary && executed == "no",
-        executed,
-        backend: None,
+impl<'a> Problem<'a> {
+    /// Returns a problem of the gateway's own. A 503 is temporary: it may be retried.
+    fn new(status: StatusCode, code: &'a str, detail: String, executed: &'a str) -> Self {
+        let is_temporary = status == StatusCode::SERVICE_UNAVAILABLE;
+        Self {
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            code,
+            detail,
+            retryable: is_temporary && executed == "no",
+            executed,
+            backend: None,
+            retry_after: is_temporary.then_some(1),
+        }
     }
-    .into_response();
-    if is_temporary {
-        response.headers_mut().insert(header::RETRY_AFTER, 1.into());
-    }
-    response
-}
 
-impl IntoResponse for Problem<'_> {
     fn into_response(self) -> Response<Body> {
         let body = serde_json::to_vec(&self).expect("a problem is plain data");
         let status = StatusCode::from_u16(self.status).expect("made of a status");
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
-        (status, content_type, body).into_response()
+        let mut response = (status, content_type, body).into_response();
+        let retry_after = self.retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into()));
+        response.headers_mut().extend(retry_after);
+        response
     }
 }

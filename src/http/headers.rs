@@ -1,9 +1,13 @@
-//! The header names that several handlers share, and how their values are made.
+//! The headers that several handlers share: their names, their meaning, and how values are made.
+
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
-use crate::common::ids::CallId;
+use crate::config::CALL_MAX;
+use crate::gateway::CallError;
+use crate::protocol::mcp::{meta, trace};
 use crate::tenants::limits::RateStatus;
 
 pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
@@ -18,8 +22,40 @@ pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-
 pub(crate) static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-pub(crate) fn call_id_value(id: CallId) -> HeaderValue {
-    text_value(id.to_string())
+/// The longest timeout that a caller may ask for.
+const TIMEOUT_MS_MAX: u64 = CALL_MAX.as_millis() as u64;
+
+/// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
+pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
+    if headers.contains_key(&IDEMPOTENCY_KEY) {
+        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is \
+                       sent twice would run twice";
+        return Err(CallError::InvalidRequest(message.to_owned()));
+    }
+    let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };
+    match value.to_str().ok().and_then(|text| text.parse().ok()) {
+        Some(ms @ 1..=TIMEOUT_MS_MAX) => Ok(Some(Duration::from_millis(ms))),
+        _ => Err(CallError::InvalidRequest(format!(
+            "`Trunkline-Timeout-Ms` must be a whole number of milliseconds from 1 to \
+             {TIMEOUT_MS_MAX}"
+        ))),
+    }
+}
+
+/// Copies the request's trace (W3C Trace Context) into members of `_meta`, `,"name":value` each:
+/// stdio has no headers. Empty without a valid trace.
+pub(super) fn trace_members(headers: &HeaderMap) -> String {
+    let all = |name| headers.get_all(name).iter().map(|value| value.to_str().ok());
+    // Several parents are ambiguous; the state may be a list on several lines.
+    let mut parents = all(meta::TRACEPARENT);
+    let (Some(Some(parent)), None) = (parents.next(), parents.next()) else { return String::new() };
+    let Some(traceparent) = trace::traceparent(parent) else { return String::new() };
+    let mut members = format!(",\"{}\":\"{traceparent}\"", meta::TRACEPARENT);
+    let state: Option<Vec<&str>> = all(meta::TRACESTATE).collect();
+    if let Some(tracestate) = state.and_then(|state| trace::tracestate(&state.join(","))) {
+        members += &format!(",\"{}\":{tracestate}", meta::TRACESTATE);
+    }
+    members
 }
 
 /// Makes a value of text that the gateway wrote itself, without copying.

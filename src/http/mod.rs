@@ -3,17 +3,14 @@
 mod admin;
 mod auth;
 mod body;
-mod connection_timeouts;
 mod error;
 mod headers;
 mod mcp;
-mod oauth;
 mod ops;
 mod replicas;
 mod rest;
 pub mod server;
 mod state;
-mod trace;
 
 use std::sync::Arc;
 
@@ -21,7 +18,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 
-pub use self::auth::cors::Routes;
+pub use self::auth::origin::Routes;
 pub use self::state::AppState;
 
 /// Returns the routes of callers; with `with_ops` also those of operators.
@@ -38,9 +35,9 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         )
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
-        .route("/.well-known/oauth-protected-resource", get(oauth::metadata))
-        .route("/.well-known/oauth-protected-resource/mcp", get(oauth::metadata))
-        .route("/.well-known/oauth-protected-resource/mcp/{server}", get(oauth::metadata))
+        .route("/.well-known/oauth-protected-resource", get(auth::resource_metadata))
+        .route("/.well-known/oauth-protected-resource/mcp", get(auth::resource_metadata))
+        .route("/.well-known/oauth-protected-resource/mcp/{server}", get(auth::resource_metadata))
         .route("/v1/usage", get(admin::own_usage))
         .route("/healthz", get(ops::healthz))
         .fallback(error::no_such_path)
@@ -49,14 +46,14 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
     // The operators' `/readyz` says more; it takes the place of the callers' one.
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // A page of another site may read the callers' routes, never the operators'.
-    let pages = callers.clone().layer(auth::cors::layer()).merge(ops.clone());
-    Routes::new(callers.merge(ops).with_state(app.clone()))
-        .with_pages(pages.with_state(app.clone()), app)
+    let pages = callers.clone().layer(auth::origin::cors_layer()).merge(ops.clone());
+    let everyone = callers.merge(ops).with_state(app.clone());
+    Routes::new(everyone, Some((pages.with_state(app.clone()), app)))
 }
 
 /// Returns the routes of operators, for a port of their own.
 pub fn ops_router(app: Arc<AppState>) -> Routes {
-    Routes::new(ops_routes().fallback(error::no_such_path).with_state(app))
+    Routes::new(ops_routes().fallback(error::no_such_path).with_state(app), None)
 }
 
 /// Returns the routes of other replicas, for a port of their own.
@@ -66,7 +63,7 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);
-    Routes::new(forwarded.with_state(app))
+    Routes::new(forwarded.with_state(app), None)
 }
 
 fn ops_routes() -> Router<Arc<AppState>> {

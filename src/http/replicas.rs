@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::http::{Request, Response, StatusCode};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use tokio::time::Instant;
 
 use super::body;
+use super::headers::text_value;
 use super::state::AppState;
 use crate::cluster::{PROOF, ProofError, REFUSED_BY, REPLICA};
 
@@ -35,7 +36,7 @@ pub(super) async fn check_proof(
     };
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
-    let mut response = match body::read(&parts.headers, body, app.max_body, deadline).await {
+    let mut response = match body::read(body, app.max_body, deadline).await {
         Ok(body) if opened.matches_body(&body) => {
             opened.restore_headers(&mut parts.headers);
             parts.extensions.insert(Forwarded);
@@ -44,12 +45,8 @@ pub(super) async fn check_proof(
         Ok(_) => return refuse(ProofError::Invalid, &replicas.me().id),
         Err(error) => error.into_response(),
     };
-    response.headers_mut().insert(&REPLICA, token_value(&signature));
+    response.headers_mut().insert(&REPLICA, text_value(signature));
     response
-}
-
-fn token_value(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).expect("made of letters, digits, `-` and `_`")
 }
 
 fn refuse(refused: ProofError, by: &str) -> Response<Body> {
@@ -59,7 +56,7 @@ fn refuse(refused: ProofError, by: &str) -> Response<Body> {
         }
         // Tells a replica that means this one that it is still there.
         ProofError::Invalid => {
-            let by = [(REFUSED_BY.clone(), token_value(by))];
+            let by = [(REFUSED_BY.clone(), text_value(by.to_owned()))];
             (StatusCode::FORBIDDEN, by, "only other replicas may call here\n").into_response()
         }
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Request, Response, StatusCode};
+use axum::http::Request;
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::request::{object, respond};
 use super::tenants::{find, tenant_id};
+use super::{created, ok, read};
 use crate::common::keys::{KeyId, parse_name};
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};
@@ -38,11 +38,11 @@ pub(super) async fn list(
     if keys.is_empty() {
         find(&app, &tenant).await?;
     }
-    Ok(key_list(&keys))
+    key_list(&keys)
 }
 
 pub(super) async fn list_admin(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
-    Ok(key_list(&app.store.list_keys(&KeyOwner::Admin).await?))
+    key_list(&app.store.list_keys(&KeyOwner::Admin).await?)
 }
 
 pub(super) async fn create(
@@ -71,12 +71,12 @@ pub(super) async fn revoke(
 ) -> HttpResult {
     let id = KeyId::parse(&id).ok_or_else(|| HttpError::NotFound(format!("key `{id}`")))?;
     app.store.revoke_key(&Actor::key(key), &id).await?;
-    Ok(respond(StatusCode::OK, &json!({"id": id.as_str(), "state": "revoked"})))
+    ok(&json!({"id": id.as_str(), "state": "revoked"}))
 }
 
-fn key_list(keys: &[KeyRecord]) -> Response<Body> {
+fn key_list(keys: &[KeyRecord]) -> HttpResult {
     let keys: Vec<_> = keys.iter().map(KeyView::of).collect();
-    respond(StatusCode::OK, &json!({"keys": keys}))
+    ok(&json!({"keys": keys}))
 }
 
 async fn create_for(
@@ -85,18 +85,14 @@ async fn create_for(
     owner: &KeyOwner,
     request: Request<Body>,
 ) -> HttpResult {
-    let body = Value::Object(object(app, request).await?);
-    let invalid = |error: String| HttpError::InvalidRequest(error);
-    let new_key: NewKeyRequest =
-        serde_json::from_value(body).map_err(|error| invalid(error.to_string()))?;
-    if let Some(name) = &new_key.name {
-        parse_name(name).map_err(|error| invalid(error.to_string()))?;
+    let NewKeyRequest { name, expires } = read(app, request).await?;
+    if let Some(name) = &name {
+        parse_name(name).map_err(HttpError::invalid)?;
     }
-    if new_key.expires.is_some_and(|expires| expires <= Timestamp::now()) {
-        return Err(invalid("`expires` must be in the future".to_owned()));
+    if expires.is_some_and(|expires| expires <= Timestamp::now()) {
+        return Err(HttpError::invalid("`expires` must be in the future"));
     }
-    let expires = new_key.expires.map(|expires| expires.as_millisecond());
-    let created =
-        app.store.create_key(&Actor::key(actor), owner, new_key.name.as_deref(), expires).await?;
-    Ok(respond(StatusCode::CREATED, &KeyView::of_new(&created)))
+    let (actor, expires) = (Actor::key(actor), expires.map(Timestamp::as_millisecond));
+    let key = app.store.create_key(&actor, owner, name.as_deref(), expires).await?;
+    created(&KeyView::of_new(&key))
 }

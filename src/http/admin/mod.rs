@@ -5,17 +5,24 @@
 mod keys;
 mod pins;
 mod reports;
-mod request;
 mod secrets;
 mod tenants;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use axum::response::IntoResponse;
 use axum::routing::{delete, get, put};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 pub(super) use self::reports::{ADMIN_REPORTS_MAX, TENANT_REPORTS_MAX, own_usage};
-pub(super) use self::request::respond;
+use super::body;
+use super::error::{HttpError, HttpResult};
 use super::state::AppState;
 
 pub(super) fn routes() -> Router<Arc<AppState>> {
@@ -35,4 +42,35 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
         .route("/admin/v1/servers", get(reports::servers))
         .route("/admin/v1/servers/{server}/pins", pins)
         .route("/admin/v1/servers/{server}/pins/{tool}", delete(pins::forget_one))
+}
+
+/// Reads the JSON object of a request; an empty body is an empty object.
+async fn object(app: &AppState, request: Request<Body>) -> Result<Map<String, Value>, HttpError> {
+    let deadline = Instant::now() + body::TIMEOUT;
+    let body = body::read(request.into_body(), app.max_body, deadline).await?;
+    if body.is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_slice(&body)
+        .map_err(|error| HttpError::invalid(format!("the body must be a JSON object: {error}")))
+}
+
+/// Reads a request whose members are those of `T`.
+async fn read<T: DeserializeOwned>(app: &AppState, request: Request<Body>) -> Result<T, HttpError> {
+    let members = Value::Object(object(app, request).await?);
+    serde_json::from_value(members).map_err(HttpError::invalid)
+}
+
+pub(super) fn ok(body: &impl Serialize) -> HttpResult {
+    respond(StatusCode::OK, body)
+}
+
+fn created(body: &impl Serialize) -> HttpResult {
+    respond(StatusCode::CREATED, body)
+}
+
+fn respond(status: StatusCode, body: &impl Serialize) -> HttpResult {
+    let body = serde_json::to_vec(body).expect("views are plain data");
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    Ok((status, headers, body).into_response())
 }

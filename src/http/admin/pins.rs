@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Request, StatusCode};
+use axum::http::Request;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::request::{object, respond};
+use super::{ok, read};
 use crate::common::ids::ServerId;
+use crate::common::keys::KeyId;
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::state::AppState;
@@ -35,7 +36,7 @@ pub(super) async fn list(
     if !is_known && pins.is_empty() && held.is_empty() {
         return Err(HttpError::NotFound(format!("server `{server}`")));
     }
-    Ok(respond(StatusCode::OK, &json!({"pins": views(&pins, &held)})))
+    ok(&json!({"pins": views(&pins, &held)}))
 }
 
 pub(super) async fn approve(
@@ -45,18 +46,14 @@ pub(super) async fn approve(
     request: Request<Body>,
 ) -> HttpResult {
     let server = server_id(&server)?;
-    let body = Value::Object(object(&app, request).await?);
-    let approval: Approval = serde_json::from_value(body)
-        .map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
-    let parsed = approval.approve.iter().map(|text| text.parse());
-    let hashes: Vec<Hash> = parsed
-        .collect::<Result<_, _>>()
-        .map_err(|error| HttpError::InvalidRequest(format!("`approve`: {error}")))?;
+    let Approval { approve } = read(&app, request).await?;
+    let hashes: Result<Vec<Hash>, _> = approve.iter().map(|text| text.parse()).collect();
+    let hashes = hashes.map_err(|error| HttpError::invalid(format!("`approve`: {error}")))?;
     if hashes.is_empty() {
-        return Err(HttpError::InvalidRequest("`approve` must name at least one hash".to_owned()));
+        return Err(HttpError::invalid("`approve` must name at least one hash"));
     }
     let tools = app.store.approve(&Actor::key(key), &server, &hashes).await?;
-    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "approved": tools})))
+    ok(&json!({"server": server.as_str(), "approved": tools}))
 }
 
 pub(super) async fn forget_all(
@@ -64,9 +61,7 @@ pub(super) async fn forget_all(
     Administrator(key): Administrator,
     Path(server): Path<String>,
 ) -> HttpResult {
-    let server = server_id(&server)?;
-    let forgotten = app.store.forget_pins(&Actor::key(key), &server, None).await?;
-    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
+    forget(&app, key, &server, None).await
 }
 
 pub(super) async fn forget_one(
@@ -74,11 +69,15 @@ pub(super) async fn forget_one(
     Administrator(key): Administrator,
     Path((server, tool)): Path<(String, String)>,
 ) -> HttpResult {
-    let server = server_id(&server)?;
-    let forgotten = app.store.forget_pins(&Actor::key(key), &server, Some(&tool)).await?;
-    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "forgotten": forgotten})))
+    forget(&app, key, &server, Some(&tool)).await
+}
+
+async fn forget(app: &AppState, key: KeyId, server: &str, tool: Option<&str>) -> HttpResult {
+    let server = server_id(server)?;
+    let forgotten = app.store.forget_pins(&Actor::key(key), &server, tool).await?;
+    ok(&json!({"server": server.as_str(), "forgotten": forgotten}))
 }
 
 pub(super) fn server_id(text: &str) -> Result<ServerId, HttpError> {
-    ServerId::parse(text).map_err(|error| HttpError::InvalidRequest(error.to_string()))
+    ServerId::parse(text).map_err(HttpError::invalid)
 }

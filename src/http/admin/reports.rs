@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::request::respond;
+use super::ok;
 use super::tenants::tenant_id;
 use crate::common::ids::TenantId;
 use crate::http::auth::store_quota::{self, StorePermit};
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::error::{HttpError, HttpResult};
-use crate::http::rest::servers::ServerView;
+use crate::http::rest::server_view::{ServerView, Viewer};
 use crate::http::state::AppState;
+use crate::registry::Server;
 use crate::store::{UsageQuery, UsageTotal};
 
 /// The period of a report without `from`.
@@ -50,40 +50,25 @@ enum By {
     Total,
 }
 
-#[derive(Serialize)]
-struct UsageView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    minute: Option<Timestamp>,
-    tenant: String,
-    server: String,
-    tool: String,
-    calls: u64,
-    errors: u64,
-    tool_errors: u64,
-    queue_ms: f64,
-    backend_ms: f64,
-    bytes_in: u64,
-    bytes_out: u64,
-}
-
-impl From<UsageTotal> for UsageView {
-    fn from(total: UsageTotal) -> Self {
-        let counts = total.counts;
-        let ms = |us: u64| us as f64 / 1000.0;
-        Self {
-            minute: total.minute.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
-            tenant: total.tenant.to_string(),
-            server: total.server.to_string(),
-            tool: total.tool,
-            calls: counts.calls,
-            errors: counts.errors,
-            tool_errors: counts.tool_errors,
-            queue_ms: ms(counts.queue_us),
-            backend_ms: ms(counts.backend_us),
-            bytes_in: counts.bytes_in,
-            bytes_out: counts.bytes_out,
-        }
+fn usage_view(total: UsageTotal) -> Value {
+    let counts = total.counts;
+    let ms = |us: u64| us as f64 / 1000.0;
+    let mut view = json!({
+        "tenant": total.tenant.as_str(),
+        "server": total.server.as_str(),
+        "tool": total.tool,
+        "calls": counts.calls,
+        "errors": counts.errors,
+        "tool_errors": counts.tool_errors,
+        "queue_ms": ms(counts.queue_us),
+        "backend_ms": ms(counts.backend_us),
+        "bytes_in": counts.bytes_in,
+        "bytes_out": counts.bytes_out,
+    });
+    if let Some(minute) = total.minute.and_then(|ms| Timestamp::from_millisecond(ms).ok()) {
+        view["minute"] = json!(minute);
     }
+    view
 }
 
 /// Reports the usage of all tenants, or of one.
@@ -120,9 +105,7 @@ async fn report(app: &AppState, tenant: Option<TenantId>, params: &UsageParams) 
     let longest = if params.by == By::Minute { BY_MINUTE_MAX } else { TOTAL_MAX };
     if to.duration_since(from) > longest {
         let days = longest.as_hours() / 24;
-        return Err(HttpError::InvalidRequest(format!(
-            "`from` and `to` are more than {days} days apart"
-        )));
+        return Err(HttpError::invalid(format!("`from` and `to` are more than {days} days apart")));
     }
     let query = UsageQuery {
         from: from.as_millisecond(),
@@ -131,8 +114,8 @@ async fn report(app: &AppState, tenant: Option<TenantId>, params: &UsageParams) 
         by_minute: params.by == By::Minute,
     };
     let usage = app.store.usage(&query).await?;
-    let usage: Vec<_> = usage.into_iter().map(UsageView::from).collect();
-    Ok(respond(StatusCode::OK, &json!({"from": from, "to": to, "usage": usage})))
+    let usage: Vec<_> = usage.into_iter().map(usage_view).collect();
+    ok(&json!({"from": from, "to": to, "usage": usage}))
 }
 
 /// The query of the audit log: at most `limit` entries, before the one with the id `before`.
@@ -152,7 +135,7 @@ pub(super) async fn audit(
     let Query(params) = params?;
     let limit = params.limit.unwrap_or(ENTRIES);
     if !(1..=ENTRIES_MAX).contains(&limit) {
-        return Err(HttpError::InvalidRequest(format!("`limit` must be from 1 to {ENTRIES_MAX}")));
+        return Err(HttpError::invalid(format!("`limit` must be from 1 to {ENTRIES_MAX}")));
     }
     let entries = app.store.audit(limit, params.before.as_deref()).await?;
     let entries: Vec<_> = entries
@@ -168,14 +151,13 @@ pub(super) async fn audit(
             })
         })
         .collect();
-    Ok(respond(StatusCode::OK, &json!({"entries": entries})))
+    ok(&json!({"entries": entries}))
 }
 
 /// Shows all servers in full.
 pub(super) async fn servers(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
     let registry = app.gateway.registry();
-    let servers = registry.servers();
-    let servers: Vec<_> =
-        servers.iter().map(|server| ServerView::for_operator(registry, server)).collect();
-    Ok(respond(StatusCode::OK, &json!({"servers": servers})))
+    let view = |server: &Arc<Server>| ServerView::new(registry, server.clone(), &Viewer::Operator);
+    let servers: Vec<_> = registry.servers().iter().map(view).collect();
+    ok(&json!({"servers": servers}))
 }

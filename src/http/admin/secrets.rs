@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Request, StatusCode};
+use axum::http::Request;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::ok;
 use super::pins::server_id;
-use super::request::respond;
 use super::tenants::{find, tenant_id};
 use crate::common::ids::ServerId;
 use crate::http::auth::Administrator;
@@ -35,7 +35,7 @@ pub(super) async fn list(
         known.as_ref().ok_or_else(|| unknown(&server))?;
     }
     let views = by_tenant::views(&server, known.as_ref().map(|known| known.config()), &records);
-    Ok(respond(StatusCode::OK, &json!({"secrets": views})))
+    ok(&json!({"secrets": views}))
 }
 
 pub(super) async fn set(
@@ -45,16 +45,14 @@ pub(super) async fn set(
     request: Request<Body>,
 ) -> HttpResult {
     let (tenant, server) = (tenant_id(&tenant)?, server_id(&server)?);
-    let (parts, request_body) = request.into_parts();
     let deadline = Instant::now() + body::TIMEOUT;
-    let body = body::read(&parts.headers, request_body, app.max_body, deadline).await?;
-    let value = value_of(&body)?;
+    let value = value_of(&body::read(request.into_body(), app.max_body, deadline).await?)?;
     find(&app, &tenant).await?;
     let known = app.gateway.registry().get(server.as_str()).ok_or_else(|| unknown(&server))?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
-    let set = app.directory.secrets();
-    let view = set.set(&Actor::key(key), label, known.config(), &value).await?;
-    Ok(respond(StatusCode::OK, &view))
+    let secrets = app.directory.secrets();
+    let view = secrets.set(&Actor::key(key), label, known.config(), &value).await?;
+    ok(&view)
 }
 
 pub(super) async fn remove(
@@ -65,7 +63,7 @@ pub(super) async fn remove(
     let (tenant, server) = (tenant_id(&tenant)?, server_id(&server)?);
     let label = Label { tenant: &tenant, server: &server, name: &name };
     app.directory.secrets().remove(&Actor::key(key), label).await?;
-    Ok(respond(StatusCode::OK, &json!({"server": server.as_str(), "name": name, "set": false})))
+    ok(&json!({"server": server.as_str(), "name": name, "set": false}))
 }
 
 fn unknown(server: &ServerId) -> HttpError {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Request, StatusCode};
+use axum::http::Request;
 use serde_json::{Map, Value, json};
 
-use super::request::{object, respond};
+use super::{created, object, ok};
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::http::auth::Administrator;
@@ -19,7 +19,7 @@ use crate::tenants::{Source, TenantView};
 pub(super) async fn list(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
     let known = app.directory.known_tenants(app.store.tenants().await?);
     let views = known.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
-    Ok(respond(StatusCode::OK, &json!({"tenants": views.collect::<Vec<_>>()})))
+    ok(&json!({"tenants": views.collect::<Vec<_>>()}))
 }
 
 pub(super) async fn show(
@@ -29,7 +29,7 @@ pub(super) async fn show(
 ) -> HttpResult {
     let id = tenant_id(&id)?;
     let (source, policy) = find(&app, &id).await?;
-    Ok(respond(StatusCode::OK, &TenantView::of(&id, source, &policy)))
+    ok(&TenantView::of(&id, source, &policy))
 }
 
 pub(super) async fn add(
@@ -40,12 +40,12 @@ pub(super) async fn add(
     let mut body = object(&app, request).await?;
     let id = match body.remove("id") {
         Some(Value::String(id)) => tenant_id(&id)?,
-        _ => return Err(HttpError::InvalidRequest("`id` must name the tenant".to_owned())),
+        _ => return Err(HttpError::invalid("`id` must name the tenant")),
     };
     let policy = policy(Value::Object(body))?;
     refuse_if_in_file(&app, &id)?;
     app.store.add_tenant(&Actor::key(key), &id, &policy).await?;
-    Ok(respond(StatusCode::CREATED, &TenantView::of(&id, Source::Store, &policy)))
+    created(&TenantView::of(&id, Source::Store, &policy))
 }
 
 /// Changes the given members; null removes one (RFC 7396). The answer of `GET` can be sent back.
@@ -70,7 +70,7 @@ pub(super) async fn change(
         policy(merged)
     };
     let policy = app.store.change_tenant(&Actor::key(key), &id, change).await?;
-    Ok(respond(StatusCode::OK, &TenantView::of(&id, Source::Store, &policy)))
+    ok(&TenantView::of(&id, Source::Store, &policy))
 }
 
 pub(super) async fn remove(
@@ -81,11 +81,11 @@ pub(super) async fn remove(
     let id = tenant_id(&id)?;
     refuse_if_in_file(&app, &id)?;
     let revoked_keys = app.store.remove_tenant(&Actor::key(key), &id).await?;
-    Ok(respond(StatusCode::OK, &json!({"id": id.as_str(), "revoked_keys": revoked_keys})))
+    ok(&json!({"id": id.as_str(), "revoked_keys": revoked_keys}))
 }
 
 pub(super) fn tenant_id(text: &str) -> Result<TenantId, HttpError> {
-    TenantId::parse(text).map_err(|error| HttpError::InvalidRequest(error.to_string()))
+    TenantId::parse(text).map_err(HttpError::invalid)
 }
 
 /// Finds a tenant of the file, of the store, or the anonymous one.
@@ -102,9 +102,9 @@ fn remove_unchanged(
     value: &str,
 ) -> Result<(), HttpError> {
     match body.remove(name) {
-        Some(given) if given != value => Err(HttpError::InvalidRequest(format!(
-            "`{name}` is \"{value}\", and cannot be changed"
-        ))),
+        Some(given) if given != value => {
+            Err(HttpError::invalid(format!("`{name}` is \"{value}\", and cannot be changed")))
+        }
         _ => Ok(()),
     }
 }
@@ -118,7 +118,7 @@ fn refuse_if_in_file(app: &AppState, id: &TenantId) -> Result<(), HttpError> {
 }
 
 fn policy(members: Value) -> Result<Policy, HttpError> {
-    serde_json::from_value(members).map_err(|error| HttpError::InvalidRequest(error.to_string()))
+    serde_json::from_value(members).map_err(HttpError::invalid)
 }
 
 fn merge(into: &mut Value, patch: Value) {

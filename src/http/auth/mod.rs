@@ -1,19 +1,20 @@
 //! Authentication as a parameter of the handlers: a handler cannot forget it.
 
-pub(crate) mod cors;
 pub(crate) mod origin;
 pub(crate) mod store_quota;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Response, Uri, header};
+use axum::response::IntoResponse;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::error::HttpError;
+use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
 use super::state::AppState;
@@ -36,7 +37,10 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             app.origins.check(parts)?;
         }
         let caller = match credential(&parts.headers)? {
-            None => anonymous(app)?,
+            None => {
+                let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
+                Caller::of(tenant)
+            }
             Some(text) if app.oauth.is_some() && looks_like_jwt(text) => {
                 by_token(app, text).await?
             }
@@ -95,17 +99,11 @@ pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, HttpError>
     let mut credentials = tokens.by_ref().chain(keys);
     let Some(first) = credentials.next() else { return Ok(None) };
     if credentials.next().is_some() {
-        return Err(HttpError::InvalidRequest(
-            "send one key or token, in `Authorization` or in `X-API-Key`".to_owned(),
-        ));
+        let message = "send one key or token, in `Authorization` or in `X-API-Key`";
+        return Err(HttpError::invalid(message));
     }
     // Another scheme than `Bearer`, or no text: no key looks like that.
     Ok(Some(first.unwrap_or_default()))
-}
-
-fn anonymous(app: &AppState) -> Result<Caller, HttpError> {
-    let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
-    Ok(Caller::of(tenant))
 }
 
 async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
@@ -151,6 +149,22 @@ async fn by_token(app: &AppState, token: &str) -> Result<Caller, HttpError> {
     let credential =
         CredentialLifetime { until: Some(instant(verified.expires)), ..caller.credential };
     Ok(Caller { credential, ..caller })
+}
+
+/// Tells clients without a token where to get one: the metadata of the gateway as a protected
+/// resource (RFC 9728), served without authentication. All addresses share it, since a token is
+/// valid at all of them.
+pub(super) async fn resource_metadata(
+    State(app): State<Arc<AppState>>,
+    uri: Uri,
+) -> Response<Body> {
+    match &app.resource {
+        Some(resource) => {
+            let content_type = [(header::CONTENT_TYPE, "application/json")];
+            (content_type, resource.metadata().to_owned()).into_response()
+        }
+        None => no_such_path(uri).await,
+    }
 }
 
 /// Converts milliseconds since 1970 to the clock of deadlines.

@@ -1,14 +1,34 @@
-//! Rejects browser origins and host names that are not allowed.
+//! Rejects browser origins and host names that are not allowed, and adds the headers that allowed
+//! origins need (CORS).
 //!
 //! A browser lets any page send requests to any address, this machine's own included, and names the
 //! page's site in `Origin`. A page can also have its own name lead to this machine (DNS rebinding);
 //! then `Host` is that name.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::config::{Config, Host, WebOrigin};
 use crate::http::error::HttpError;
+use crate::http::headers::{
+    ATTEMPTS, CALL_ID, OUTCOME, PROTOCOL_VERSION, RATE_LIMIT, RATE_LIMIT_POLICY, SERVER_TIMING,
+    SESSION_ID,
+};
+use crate::http::state::AppState;
+
+/// The time for which a browser keeps the answer to its preflight request.
+const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 
 /// The allowed origins and hosts. Loopback names are always allowed.
 pub(crate) struct OriginPolicy {
@@ -62,6 +82,62 @@ fn host(parts: &Parts) -> Option<Host> {
         Some(authority) => Host::parse(authority.as_str()),
         None => Host::parse(parts.headers.get(header::HOST)?.to_str().ok()?),
     }
+}
+
+/// The routes of a listener. Two routers instead of a layer around one: requests without `Origin`,
+/// which are most, do not pay for CORS.
+#[derive(Clone)]
+pub struct Routes {
+    everyone: HyperRouter,
+    pages: Option<(HyperRouter, Arc<AppState>)>,
+}
+
+type HyperRouter = TowerToHyperService<Router>;
+
+impl Routes {
+    /// Takes a second router for allowed origins; it has [`cors_layer`] on the routes that they may
+    /// read. Without it, no page of another site may read an answer.
+    pub(crate) fn new(everyone: Router, pages: Option<(Router, Arc<AppState>)>) -> Self {
+        let pages = pages.map(|(pages, app)| (TowerToHyperService::new(pages), app));
+        Self { everyone: TowerToHyperService::new(everyone), pages }
+    }
+}
+
+impl Service<Request<Incoming>> for Routes {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <HyperRouter as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        if let Some((pages, app)) = &self.pages
+            && let Some(origin) = request.headers().get(header::ORIGIN)
+            && app.origins.allows_origin(origin)
+        {
+            return pages.call(request);
+        }
+        self.everyone.call(request)
+    }
+}
+
+/// Answers preflight requests and lets the page read the answer. [`Routes`] has checked the origin.
+pub(crate) fn cors_layer() -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::mirror_request())
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([
+            SESSION_ID.clone(),
+            PROTOCOL_VERSION.clone(),
+            CALL_ID.clone(),
+            OUTCOME.clone(),
+            SERVER_TIMING.clone(),
+            ATTEMPTS.clone(),
+            RATE_LIMIT.clone(),
+            RATE_LIMIT_POLICY.clone(),
+            header::RETRY_AFTER,
+            header::WWW_AUTHENTICATE,
+        ])
+        .max_age(MAX_AGE)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::{asked_timeout, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -138,14 +138,14 @@ impl CallTarget {
             method::RESOURCES_READ => ("uri", params.text("uri")?),
             _ => ("name", params.text("name")?),
         };
-        let split = match (&request.http.scope, method, member) {
-            (Scope::One(server), ..) => Some((server.as_str(), &*name)),
+        let split = match (&request.http.scope, member) {
+            (scope, "uri") => scope.split_uri(&name),
+            (Scope::One(server), _) => Some((server.as_str(), &*name)),
             // The gateway looks up the whole name, because it may be a shortened one.
-            (Scope::All, method::TOOLS_CALL, _) => {
+            (Scope::All, _) if method == method::TOOLS_CALL => {
                 names::split(&name).map(|(server, _)| (server, &*name))
             }
-            (Scope::All, _, "uri") => names::split_resource_uri(&name),
-            (Scope::All, ..) => names::split(&name),
+            (Scope::All, _) => names::split(&name),
         };
         match split {
             Some((server, name)) => {
@@ -261,5 +261,5 @@ pub(super) fn supported_capabilities(capabilities: &str) -> String {
 fn with_trace(params: &Params<'_>, headers: &HeaderMap) -> String {
     let others = params.other_meta();
     let has_own = [meta::TRACEPARENT, meta::TRACESTATE].iter().any(|it| params.meta(it).is_some());
-    if has_own { others } else { others + &crate::http::trace::members(headers) }
+    if has_own { others } else { others + &trace_members(headers) }
 }

@@ -23,7 +23,7 @@ use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::asked_timeout;
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
@@ -44,46 +44,30 @@ const ITEMS_MAX: usize = 10_000;
 /// The code of an error that says that the tenant has reached a limit of its own.
 const TOO_MANY_REQUESTS: i64 = 429;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ListKind {
-    Tools,
-    Prompts,
-    Resources,
-    Templates,
+/// A kind of list.
+#[derive(Clone, Copy)]
+pub(super) struct ListKind {
+    method: &'static str,
+    /// The member of the result that holds the items.
+    member: &'static str,
+    /// The member of an item that names it.
+    key: &'static str,
 }
+
+const KINDS: [ListKind; 4] = [
+    ListKind { method: method::TOOLS_LIST, member: "tools", key: "name" },
+    ListKind { method: method::PROMPTS_LIST, member: "prompts", key: "name" },
+    ListKind { method: method::RESOURCES_LIST, member: "resources", key: "uri" },
+    ListKind { method: method::TEMPLATES_LIST, member: "resourceTemplates", key: "uriTemplate" },
+];
 
 impl ListKind {
     pub(super) fn of(method: &str) -> Option<Self> {
-        let kinds = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
-        kinds.into_iter().find(|kind| kind.method() == method)
+        KINDS.into_iter().find(|kind| kind.method == method)
     }
 
-    fn method(self) -> &'static str {
-        match self {
-            Self::Tools => method::TOOLS_LIST,
-            Self::Prompts => method::PROMPTS_LIST,
-            Self::Resources => method::RESOURCES_LIST,
-            Self::Templates => method::TEMPLATES_LIST,
-        }
-    }
-
-    /// The member of the result that holds the items.
-    fn member(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::Prompts => "prompts",
-            Self::Resources => "resources",
-            Self::Templates => "resourceTemplates",
-        }
-    }
-
-    /// The member of an item that names it.
-    fn key(self) -> &'static str {
-        match self {
-            Self::Tools | Self::Prompts => "name",
-            Self::Resources => "uri",
-            Self::Templates => "uriTemplate",
-        }
+    fn is_tools(self) -> bool {
+        self.method == method::TOOLS_LIST
     }
 }
 
@@ -155,17 +139,17 @@ async fn list_one(
 ) -> Result<Listing, RpcError> {
     let (caller, id) = (request.caller, server.id().as_str());
     let capabilities = &ready.about.capabilities;
-    let capability = match kind {
-        ListKind::Tools => &capabilities.tools,
-        ListKind::Prompts => &capabilities.prompts,
-        ListKind::Resources | ListKind::Templates => &capabilities.resources,
+    let capability = match kind.method {
+        method::TOOLS_LIST => &capabilities.tools,
+        method::PROMPTS_LIST => &capabilities.prompts,
+        _ => &capabilities.resources,
     };
-    let is_granted = kind == ListKind::Tools || caller.tenant.may_use_all_of(id);
+    let is_granted = kind.is_tools() || caller.tenant.may_use_all_of(id);
     if capability.is_none() || !is_granted {
-        let message = format!("this server has no {}", kind.member());
+        let message = format!("this server has no {}", kind.member);
         return Err(RpcError::new(METHOD_NOT_FOUND, message));
     }
-    if kind == ListKind::Tools {
+    if kind.is_tools() {
         backend.refresh_if_stale(ready);
         let tools = granted(caller, id, ready);
         let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
@@ -177,7 +161,7 @@ async fn list_one(
     let mut pages = Pages::default();
     let mut params = String::new();
     loop {
-        let call = Call::plain(server.clone(), kind.method(), params, deadline);
+        let call = Call::plain(server.clone(), kind.method, params, deadline);
         let page = gateway.call(caller, call).await?.result;
         pages.count(page.len()).map_err(endless)?;
         let cursor;
@@ -202,7 +186,7 @@ impl Listing {
             let page = std::str::from_utf8(&page).expect("checked by the gateway");
             self.caching = self.caching.and(Caching::of(page));
             let members = Members::parse(page).map_err(|_| broken())?;
-            let items = members.get(kind.member()).ok_or_else(broken)?;
+            let items = members.get(kind.member).ok_or_else(broken)?;
             let items: Vec<&RawValue> = serde_json::from_str(items.get()).map_err(|_| broken())?;
             if self.items.len() + items.len() > ITEMS_MAX {
                 return Err(CallError::protocol("its list is too long"));
@@ -215,7 +199,7 @@ impl Listing {
 
     /// Renames the items so that names tell servers apart. Items without a name are left out.
     fn exposed(mut self, caller: &Caller, server: &str, ready: &Ready, kind: ListKind) -> Self {
-        if kind == ListKind::Tools {
+        if kind.is_tools() {
             let tools = ready.tools.exposed();
             let granted = tools.filter(|(_, tool)| caller.tenant.may_call(server, tool.name()));
             let named = |(name, tool): (&str, &Tool)| renamed(tool.definition().get(), kind, name);
@@ -224,10 +208,10 @@ impl Listing {
         }
         let exposed = |item: &String| {
             let members = Members::parse(item).ok()?;
-            let name = text_of(members.get(kind.key())?)?;
-            let name = match kind {
-                ListKind::Tools | ListKind::Prompts => names::join(server, &name),
-                ListKind::Resources | ListKind::Templates => names::resource_uri(server, &name),
+            let name = text_of(members.get(kind.key)?)?;
+            let name = match kind.key {
+                "name" => names::join(server, &name),
+                _ => names::resource_uri(server, &name),
             };
             renamed(item, kind, &name)
         };
@@ -246,7 +230,7 @@ impl Listing {
                 )
             })?,
         };
-        let mut page = format!("{{\"{}\":[", kind.member());
+        let mut page = format!("{{\"{}\":[", kind.member);
         let mut end = start;
         for item in &self.items[start..] {
             if end > start {
@@ -292,7 +276,7 @@ impl Listing {
 
 fn renamed(item: &str, kind: ListKind, name: &str) -> Option<String> {
     let name = Value::from(name).to_string();
-    let change = |member: &str, _: &RawValue| match member == kind.key() {
+    let change = |member: &str, _: &RawValue| match member == kind.key {
         true => MemberChange::Replace(Cow::Owned(name.clone())),
         false => MemberChange::Keep,
     };
@@ -311,8 +295,7 @@ mod tests {
             let around = "{\"prompts\":[\"\"]}".len();
             let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
             let list = Listing { items: vec![], caching: Caching::ANY };
-            let Ok((list, None)) =
-                list.with_page(&Offload::new(), page.into(), ListKind::Prompts).await
+            let Ok((list, None)) = list.with_page(&Offload::new(), page.into(), KINDS[1]).await
             else {
                 panic!("it is a page")
             };

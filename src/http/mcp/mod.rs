@@ -36,17 +36,19 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+pub(super) use self::legacy::{delete_session as delete, open_session_stream as get};
 use self::rpc::RpcError;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
 pub(super) use self::stream::stream_quota::StreamQuota;
 use super::auth::Authenticated;
 use super::error::HttpError;
+use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 use super::replicas::Forwarded;
 use super::{AppState, body};
 use crate::common::ids::ServerId;
@@ -55,10 +57,8 @@ use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::framing::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
-use crate::protocol::mcp::{Era, ProtocolVersion, meta, method};
+use crate::protocol::mcp::{Era, ProtocolVersion, meta, method, names};
 
-const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-pub(super) const SESSION_ID: &str = "mcp-session-id";
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
 const JSON: &str = "application/json";
@@ -82,6 +82,22 @@ impl Scope {
 
     fn shows(&self, server: &ServerId) -> bool {
         self.server().is_none_or(|shown| shown == server.as_str())
+    }
+
+    /// Returns a server's URI as the endpoint lists it.
+    fn exposed_uri(&self, server: &str, uri: &str) -> String {
+        match self {
+            Self::All => names::resource_uri(server, uri),
+            Self::One(_) => uri.to_owned(),
+        }
+    }
+
+    /// Returns the server of a URI that the endpoint lists, and the server's own URI.
+    fn split_uri<'a>(&'a self, uri: &'a str) -> Option<(&'a str, &'a str)> {
+        match self {
+            Self::All => names::split_resource_uri(uri),
+            Self::One(server) => Some((server, uri)),
+        }
     }
 }
 
@@ -143,7 +159,7 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         return error.respond(Era::Modern, None);
     }
     let (limit, deadline) = (http.app.max_body, http.arrived + body::TIMEOUT);
-    http.body = match body::read_for(&http.caller, &http.headers, body, limit, deadline).await {
+    http.body = match body::read_for(&http.caller, body, limit, deadline).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
@@ -157,33 +173,19 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         Ok(Message::Request { id, method, params }) => answer(&http, id, &method, params).await,
         // Over HTTP, modern clients send servers neither notifications nor responses.
         Ok(_) if is_modern(&http.headers) => {
-            match text_header(&http.headers, PROTOCOL_VERSION).and_then(ProtocolVersion::parse) {
-                Some(_) => rpc::accepted(),
+            match text_header(&http.headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse) {
+                Some(_) => StatusCode::ACCEPTED.into_response(),
                 None => bad_request("`MCP-Protocol-Version` is unknown"),
             }
         }
         Ok(Message::Notification { method, params }) => {
-            responded(legacy::accept_notification(&http, &method, params).await)
+            legacy::accept_notification(&http, &method, params).await.into_response()
         }
         Ok(Message::Response { id, outcome }) => {
-            responded(legacy::accept_response(&http, id, outcome).await)
+            legacy::accept_response(&http, id, outcome).await.into_response()
         }
         Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
     }
-}
-
-/// Opens the stream of a legacy session.
-pub(super) async fn get(http: HttpRequest) -> Response<Body> {
-    responded(legacy::open_session_stream(&http).await)
-}
-
-/// Ends a legacy session.
-pub(super) async fn delete(http: HttpRequest) -> Response<Body> {
-    responded(legacy::delete_session(&http).await)
-}
-
-fn responded(outcome: Result<Response<Body>, RpcError>) -> Response<Body> {
-    outcome.unwrap_or_else(|error| error.respond_without_id())
 }
 
 async fn answer(
@@ -195,7 +197,7 @@ async fn answer(
     let params = match Params::parse(params) {
         Ok(params) => params,
         Err(error) => {
-            let names_session = http.headers.contains_key(SESSION_ID);
+            let names_session = http.headers.contains_key(&SESSION_ID);
             let is_legacy = names_session || method == method::INITIALIZE;
             let is_legacy = is_legacy && !is_modern(&http.headers);
             let era = if is_legacy { Era::Legacy } else { Era::Modern };
@@ -221,7 +223,7 @@ fn era_of(headers: &HeaderMap, method: &str, params: &Params<'_>) -> Era {
 
 /// Returns whether the header names a version that is not of the legacy era.
 fn is_modern(headers: &HeaderMap) -> bool {
-    let Some(version) = headers.get(PROTOCOL_VERSION) else { return false };
+    let Some(version) = headers.get(&PROTOCOL_VERSION) else { return false };
     let version = version.to_str().ok().and_then(ProtocolVersion::parse);
     version.is_none_or(|version| version.era() == Era::Modern)
 }
@@ -231,7 +233,7 @@ fn check_media_types(headers: &HeaderMap) -> Result<(), RpcError> {
     let is = |value: &str, kind: &str| {
         value.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
     };
-    if !text_header(headers, header::CONTENT_TYPE.as_str()).is_some_and(|value| is(value, JSON)) {
+    if !text_header(headers, &header::CONTENT_TYPE).is_some_and(|value| is(value, JSON)) {
         let message = "`Content-Type` must be `application/json`";
         return Err(RpcError::invalid_request(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
@@ -251,6 +253,6 @@ fn bad_request(message: &str) -> Response<Body> {
     RpcError::invalid_request(StatusCode::BAD_REQUEST, message).respond(Era::Modern, None)
 }
 
-fn text_header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+fn text_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }

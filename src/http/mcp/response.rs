@@ -15,8 +15,7 @@ use super::translate::Translation;
 use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
 use crate::gateway::{CallError, Reply};
-use crate::http::headers::add_rate_status;
-use crate::http::headers::{ATTEMPTS, CALL_ID, call_id_value};
+use crate::http::headers::{ATTEMPTS, CALL_ID, add_rate_status, text_value};
 use crate::tenants::limits::RateStatus;
 
 /// How long a response may be silent before it becomes a stream, which has keep-alives. Otherwise
@@ -133,7 +132,7 @@ pub(super) async fn respond_with_json(
 }
 
 fn with_call_id(mut response: Response<Body>, call: CallId) -> Response<Body> {
-    response.headers_mut().insert(CALL_ID.clone(), call_id_value(call));
+    response.headers_mut().insert(CALL_ID.clone(), text_value(call.to_string()));
     response
 }
 

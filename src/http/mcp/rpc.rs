@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ use crate::protocol::mcp::{
 use crate::tenants::limits::RateStatus;
 
 /// A JSON-RPC error for a client of either era.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RpcError {
     pub(super) code: i64,
     message: String,
@@ -35,8 +36,7 @@ pub(crate) struct RpcError {
 
 impl RpcError {
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        let (message, rate_status) = (message.into(), RateStatus::default());
-        Self { code, message, data: None, status: None, modern_status: None, rate_status }
+        Self { code, message: message.into(), ..Self::default() }
     }
 
     pub(super) fn invalid_request(status: StatusCode, message: &str) -> Self {
@@ -93,17 +93,19 @@ impl RpcError {
         self.respond_with(self.status(era), id)
     }
 
-    /// Responds to a message that is no JSON-RPC request, so the HTTP status must tell the error.
-    pub(super) fn respond_without_id(&self) -> Response<Body> {
-        let of_code = u16::try_from(self.code).ok();
-        let of_code = of_code.and_then(|code| StatusCode::from_u16(code).ok());
-        self.respond_with(self.status.or(of_code).unwrap_or(StatusCode::BAD_REQUEST), None)
-    }
-
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
         add_rate_status(response.headers_mut(), &self.rate_status);
         response
+    }
+}
+
+/// Responds to a message that is no JSON-RPC request, so the HTTP status must tell the error.
+impl IntoResponse for RpcError {
+    fn into_response(self) -> Response<Body> {
+        let of_code = u16::try_from(self.code).ok();
+        let of_code = of_code.and_then(|code| StatusCode::from_u16(code).ok());
+        self.respond_with(self.status.or(of_code).unwrap_or(StatusCode::BAD_REQUEST), None)
     }
 }
 
@@ -194,16 +196,6 @@ pub(super) fn respond_result(id: &RawValue, json: &str) -> Response<Body> {
 }
 
 pub(super) fn respond(status: StatusCode, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
-}
-
-/// Accepts a message that has no response.
-pub(super) fn accepted() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::ACCEPTED;
-    response
+    let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (status, content_type, Body::from(body)).into_response()
 }

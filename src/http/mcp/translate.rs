@@ -40,7 +40,7 @@ impl Translation {
         match event {
             CallNotification::Progress(params) => {
                 let token = self.progress_token.as_deref()?.get();
-                let params = text(&params);
+                let params = String::from_utf8_lossy(&params);
                 // Ambiguous parameters, with a name that appears twice, are dropped.
                 let params = Members::parse(&params).ok()?;
                 let params =
@@ -48,7 +48,8 @@ impl Translation {
                 Some(rpc::notification(method::PROGRESS, &params))
             }
             CallNotification::Log(params) => {
-                Some(rpc::notification(method::LOG_MESSAGE, &text(&params)))
+                let params = String::from_utf8_lossy(&params);
+                Some(rpc::notification(method::LOG_MESSAGE, &params))
             }
             CallNotification::Message(message) => Some(message),
             CallNotification::Acknowledged(_) => None,
@@ -132,8 +133,4 @@ fn drop_members(object: &str, names: &[&str]) -> String {
         ),
         Err(_) => object.to_owned(),
     }
-}
-
-fn text(json: &Bytes) -> Cow<'_, str> {
-    String::from_utf8_lossy(json)
 }

@@ -7,25 +7,21 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, header};
 use tokio::time::Instant;
 
 use crate::common::ids::CallId;
-use crate::config::CALL_MAX;
 use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::auth::Authenticated;
+use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, IDEMPOTENCY_KEY, OUTCOME, SERVER_TIMING, TIMEOUT_MS, add_rate_status,
-    call_id_value, text_value,
+    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout, text_value,
+    trace_members,
 };
 use crate::http::state::AppState;
-use crate::http::{body, trace};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
-
-/// The longest timeout that a caller may ask for.
-const TIMEOUT_MS_MAX: u64 = CALL_MAX.as_millis() as u64;
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
@@ -38,7 +34,7 @@ pub(crate) async fn call_tool(
     let (caller, call) = match read_request(&app, id, caller, path, request).await {
         Ok(read) => read,
         Err(error) => {
-            app.gateway.metrics().count_unresolved("", error.code());
+            app.gateway.metrics().count_unresolved("", error.status_and_code().1);
             return call_failed(error, id);
         }
     };
@@ -57,67 +53,33 @@ async fn read_request(
 ) -> Result<(Caller, Call), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
-    let call = read_call(app, &caller, id, server, tool, request).await?;
-    Ok((caller, call))
-}
-
-async fn read_call(
-    app: &AppState,
-    caller: &Caller,
-    id: CallId,
-    server: String,
-    tool: String,
-    request: Request<Body>,
-) -> Result<Call, HttpError> {
     let arrived = Instant::now();
-    let (parts, request_body) = request.into_parts();
-    let asked = asked_timeout(&parts.headers)?;
-    let server = app.gateway.server(caller, &server)?;
+    let asked = asked_timeout(request.headers())?;
+    let server = app.gateway.server(&caller, &server)?;
     let deadline = arrived + asked.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
-    let body =
-        body::read_for(caller, &parts.headers, request_body, app.max_body, body_deadline).await?;
+    let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
+    let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() {
         RawObject::empty()
     } else {
         RawObject::parse(body).map_err(CallError::from)?
     };
-    let size = arguments.as_str().len();
-    let operation = Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None };
-    let meta = CallMeta { others: trace::members(&parts.headers), ..CallMeta::default() };
-    let (others, listener) = (String::new(), None);
-    // A REST caller does not ask for progress, so nothing moves the deadline.
-    let deadline_max = None;
-    Ok(Call {
+    let call = Call {
         id,
         server,
-        operation,
-        others,
+        size: arguments.as_str().len(),
+        operation: Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None },
+        others: String::new(),
         meta,
-        size,
-        listener,
+        listener: None,
         arrived,
         deadline,
-        deadline_max,
-    })
-}
-
-/// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
-pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
-    if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is \
-                       sent twice would run twice";
-        return Err(CallError::InvalidRequest(message.to_owned()));
-    }
-    let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };
-    match value.to_str().ok().and_then(|text| text.parse().ok()) {
-        Some(ms @ 1..=TIMEOUT_MS_MAX) => Ok(Some(Duration::from_millis(ms))),
-        _ => Err(CallError::InvalidRequest(format!(
-            "`Trunkline-Timeout-Ms` must be a whole number of milliseconds from 1 to \
-             {TIMEOUT_MS_MAX}"
-        ))),
-    }
+        // A REST caller does not ask for progress, so nothing moves the deadline.
+        deadline_max: None,
+    };
+    Ok((caller, call))
 }
 
 fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
@@ -126,7 +88,7 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     let mut response = Response::new(Body::from(reply.result));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CALL_ID.clone(), call_id_value(id));
+    headers.insert(CALL_ID.clone(), text_value(id.to_string()));
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(reply.kind.as_str()));
     headers.insert(SERVER_TIMING.clone(), text_value(timing));
     headers.insert(ATTEMPTS.clone(), reply.attempts.into());

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Request};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::config::Secret;
-use crate::http::admin::respond;
+use crate::http::admin::ok;
 use crate::http::auth::store_quota::StorePermit;
 use crate::http::auth::{Authenticated, credential};
 use crate::http::body;
@@ -38,7 +38,7 @@ pub(crate) async fn list(
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
     let records = app.store.list_secrets(&caller.tenant.id, Some(server.id())).await?;
     let views = by_tenant::views(server.id(), Some(server.config()), &records);
-    Ok(respond(StatusCode::OK, &json!({"secrets": views})))
+    ok(&json!({"secrets": views}))
 }
 
 pub(crate) async fn set(
@@ -49,17 +49,16 @@ pub(crate) async fn set(
 ) -> HttpResult {
     let Path((server, name)) = path?;
     let server = app.gateway.server(&caller, &server)?;
-    let (parts, request_body) = request.into_parts();
-    require_key(&parts.headers)?;
+    require_key(request.headers())?;
     let (limit, deadline) = (BODY_LEN_MAX.min(app.max_body), Instant::now() + body::TIMEOUT);
-    let body = body::read_for(&caller, &parts.headers, request_body, limit, deadline).await?;
+    let body = body::read_for(&caller, request.into_body(), limit, deadline).await?;
     let value = value_of(&body)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
     let tenant = &caller.tenant.id;
     let label = Label { tenant, server: server.id(), name: &name };
     let set = app.directory.secrets();
     let view = set.set(&Actor::tenant(tenant), label, server.config(), &value).await?;
-    Ok(respond(StatusCode::OK, &view))
+    ok(&view)
 }
 
 pub(crate) async fn remove(
@@ -75,10 +74,8 @@ pub(crate) async fn remove(
     let tenant = &caller.tenant.id;
     let label = Label { tenant, server: server.id(), name: &name };
     app.directory.secrets().remove(&Actor::tenant(tenant), label).await?;
-    Ok(respond(
-        StatusCode::OK,
-        &json!({"server": server.id().as_str(), "name": name, "set": false}),
-    ))
+    let view = json!({"server": server.id().as_str(), "name": name, "set": false});
+    ok(&view)
 }
 
 /// Refuses anonymous callers: they are many, and share one tenant.
@@ -98,7 +95,7 @@ pub(crate) fn value_of(body: &[u8]) -> Result<Secret, HttpError> {
     let is_alone = members.len() == 1;
     match members.into_iter().next() {
         Some((name, Value::String(value))) if is_alone && name == "value" => Ok(Secret::new(value)),
-        _ => Err(HttpError::InvalidRequest("the body must be {\"value\": \"…\"}".to_owned())),
+        _ => Err(HttpError::invalid("the body must be {\"value\": \"…\"}")),
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::servers::granted;
 use crate::backend::instance::pool;
-use crate::backend::{Backend, RunState};
+use crate::backend::{Backend, Ready, RunState};
 use crate::common::ids::SessionId;
 use crate::gateway::Caller;
 use crate::registry::{OwnedBackend, Registry, Server};
@@ -15,11 +16,14 @@ use crate::registry::{OwnedBackend, Registry, Server};
 /// The most processes shown of a server that has one for each tenant or session.
 const PROCESSES_MAX: usize = 100;
 
-/// The caller that a server is shown to.
-pub(crate) struct Viewer<'a> {
-    pub(crate) caller: &'a Caller,
-    /// The session that the request names, if any: it sees its own processes.
-    pub(crate) session: Option<SessionId>,
+/// The one that a server is shown to.
+pub(crate) enum Viewer<'a> {
+    Caller {
+        caller: &'a Caller,
+        /// The session that the request names, if any: it sees its own processes.
+        session: Option<SessionId>,
+    },
+    Operator,
 }
 
 #[derive(Default, Serialize)]
@@ -89,14 +93,7 @@ struct InstanceView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stderr: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_failure: Option<FailureView>,
-}
-
-#[derive(Serialize)]
-struct FailureView {
-    at: Timestamp,
-    detail: String,
-    stderr: Vec<String>,
+    last_failure: Option<Value>,
 }
 
 /// The process of one tenant or of one session, as operators see it.
@@ -113,64 +110,55 @@ struct ProcessView {
 }
 
 impl ServerView {
-    pub(crate) fn for_caller(
-        registry: &Registry,
-        server: &Arc<Server>,
-        viewer: &Viewer<'_>,
-    ) -> Self {
-        Self::of_current(registry, server, |server| Self::caller_view(registry, server, viewer))
-    }
-
-    pub(crate) fn for_operator(registry: &Registry, server: &Arc<Server>) -> Self {
-        Self::of_current(registry, server, |server| Self::operator_view(registry, server))
-    }
-
-    /// Builds the view of a server; again if a rollover has replaced the server meanwhile, since
-    /// the replaced backend may have stopped while it was looked at.
-    fn of_current(
-        registry: &Registry,
-        server: &Arc<Server>,
-        view: impl Fn(&Server) -> Self,
-    ) -> Self {
-        let mut server = server.clone();
+    /// Shows a server; again if a rollover has replaced the server meanwhile, since the replaced
+    /// backend may have stopped while it was looked at.
+    pub(crate) fn new(registry: &Registry, mut server: Arc<Server>, viewer: &Viewer<'_>) -> Self {
         loop {
-            let built = view(&server);
+            let view = match viewer {
+                Viewer::Caller { caller, session } => {
+                    Self::for_caller(registry, &server, caller, session.as_ref())
+                }
+                Viewer::Operator => Self::for_operator(registry, &server),
+            };
             match registry.get(server.id().as_str()) {
                 Some(current) if !Arc::ptr_eq(&current, &server) => server = current,
-                _ => return built,
+                _ => return view,
             }
         }
     }
 
-    fn caller_view(registry: &Registry, server: &Server, viewer: &Viewer<'_>) -> Self {
-        let Viewer { caller, session } = viewer;
-        let of_session = || session.as_ref().and_then(|session| server.of_session(session));
+    fn for_caller(
+        registry: &Registry,
+        server: &Server,
+        caller: &Caller,
+        session: Option<&SessionId>,
+    ) -> Self {
+        let of_session = || session.and_then(|session| server.of_session(session));
         let Some(backend) = server.running(&caller.tenant.id).or_else(of_session) else {
             return Self::without_process(server);
         };
+        let ready = ready(&backend);
+        let tools = ready.as_ref().map(|it| granted(caller, server.id().as_str(), it).count());
         let replacement = registry.replacement(server, Some(&caller.tenant.id));
         let replacement = replacement.as_deref().map(ReplacementView::for_caller);
-        let view = Self { replacement, ..Self::of_backend(server, &backend) };
-        let RunState::Ready(ready) = backend.state() else { return view };
-        Self { tools: Some(granted(caller, server.id().as_str(), &ready).count()), ..view }
+        Self { tools, replacement, ..Self::of_backend(server, &backend, ready.as_deref()) }
     }
 
-    fn operator_view(registry: &Registry, server: &Server) -> Self {
+    fn for_operator(registry: &Registry, server: &Server) -> Self {
         let Some(backend) = server.shared() else {
             let own = server.owned();
             let process_count = Some(own.len());
             let processes = select(own).iter().map(ProcessView::of).collect();
             return Self { process_count, processes, ..Self::without_process(server) };
         };
+        let ready = ready(backend);
         let replacement = registry.replacement(server, None);
-        let replacement = replacement.as_deref().map(ReplacementView::for_operator);
-        let instances = InstanceView::all(backend);
-        let view = Self { instances, replacement, ..Self::of_backend(server, backend) };
-        let RunState::Ready(ready) = backend.state() else { return view };
         Self {
-            tools: Some(ready.tools.iter().count()),
-            held: server.config().pin.then(|| ready.tools.held_len()),
-            ..view
+            tools: ready.as_ref().map(|ready| ready.tools.iter().count()),
+            held: ready.as_ref().filter(|_| server.config().pin).map(|it| it.tools.held_len()),
+            instances: InstanceView::all(backend),
+            replacement: replacement.as_deref().map(ReplacementView::for_operator),
+            ..Self::of_backend(server, backend, ready.as_deref())
         }
     }
 
@@ -181,26 +169,27 @@ impl ServerView {
         Self { id: server.id().to_string(), state, ..Self::default() }
     }
 
-    fn of_backend(server: &Server, backend: &Backend) -> Self {
+    fn of_backend(server: &Server, backend: &Backend, ready: Option<&Ready>) -> Self {
         let instances = backend.instances();
         let is_ready =
             |instance: &&pool::InstanceStatus| matches!(instance.state, RunState::Ready(_));
-        let (version, era) = match backend.state() {
-            RunState::Ready(ready) => {
-                let version = ready.dialect.version();
-                (Some(version.as_str()), Some(version.era().to_string()))
-            }
-            _ => (None, None),
-        };
+        let version = ready.map(|ready| ready.dialect.version());
         Self {
             id: server.id().to_string(),
             state: StateView::of_backend(backend),
-            protocol_version: version,
-            era,
+            protocol_version: version.map(|version| version.as_str()),
+            era: version.map(|version| version.era().to_string()),
             ready: Some(instances.iter().filter(is_ready).count()),
             instance_count: Some(instances.len()),
             ..Self::default()
         }
+    }
+}
+
+fn ready(backend: &Backend) -> Option<Arc<Ready>> {
+    match backend.state() {
+        RunState::Ready(ready) => Some(ready),
+        _ => None,
     }
 }
 
@@ -246,10 +235,8 @@ impl InstanceView {
     }
 
     fn of(instance: &pool::InstanceStatus) -> Self {
-        let last_failure = instance.last_failure.as_ref().map(|failure| FailureView {
-            at: failure.at,
-            detail: failure.detail.to_string(),
-            stderr: failure.stderr.to_vec(),
+        let last_failure = instance.last_failure.as_ref().map(|failure| {
+            json!({"at": failure.at, "detail": &*failure.detail, "stderr": &*failure.stderr})
         });
         let state = StateView { since: Some(instance.since), ..StateView::of(&instance.state) };
         let in_flight = instance.in_flight();

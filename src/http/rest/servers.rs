@@ -1,5 +1,6 @@
 //! Lists the servers and tools that a caller may use: `GET /v1/servers` and below.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,11 +9,9 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-pub(crate) use super::server_view::ServerView;
-use super::server_view::Viewer;
+use super::server_view::{ServerView, Viewer};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::gateway::Caller;
@@ -26,14 +25,10 @@ pub(crate) async fn list_servers(
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
 ) -> HttpResult {
-    #[derive(Serialize)]
-    struct List {
-        servers: Vec<ServerView>,
-    }
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     let servers = app.gateway.servers(&caller);
-    let servers = servers.map(|server| ServerView::for_caller(registry, &server, &viewer));
-    Ok(json(&List { servers: servers.collect() }))
+    let views = servers.map(|server| ServerView::new(registry, server, &viewer));
+    Ok(json(&BTreeMap::from([("servers", views.collect::<Vec<_>>())])))
 }
 
 pub(crate) async fn show_server(
@@ -45,14 +40,14 @@ pub(crate) async fn show_server(
     let Path(server) = path?;
     let server = app.gateway.server(&caller, &server)?;
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
-    Ok(json(&ServerView::for_caller(registry, &server, &viewer)))
+    Ok(json(&ServerView::new(registry, server, &viewer)))
 }
 
 /// Returns the viewer: a request that names its session sees the session's own processes.
 fn viewer<'a>(app: &AppState, caller: &'a Caller, headers: &HeaderMap) -> Viewer<'a> {
     let token = headers.get(&SESSION_ID).and_then(|token| token.to_str().ok());
     let session = token.and_then(|token| app.sessions.id_in(&caller.tenant.id, token));
-    Viewer { caller, session }
+    Viewer::Caller { caller, session }
 }
 
 /// Lists one server's tools, as the server defines them.
@@ -61,16 +56,12 @@ pub(crate) async fn list_tools(
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
-    #[derive(Serialize)]
-    struct List<'a> {
-        tools: Vec<&'a RawValue>,
-    }
     let Path(server) = path?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
     let (backend, ready) = app.gateway.ready(&caller, server, until).await?;
     let tools = granted(&caller, backend.id().as_str(), &ready);
-    Ok(json(&List { tools: tools.map(Tool::definition).collect() }))
+    Ok(json(&BTreeMap::from([("tools", tools.map(Tool::definition).collect::<Vec<_>>())])))
 }
 
 /// Returns the tools that a caller may call.

@@ -1,7 +1,6 @@
 //! The legacy era (up to 2025-11-25): `initialize` opens a session, and every later message names
 //! it. A request goes on when its client disconnects; only `notifications/cancelled` ends it.
 
-mod initialize;
 mod resources;
 pub(crate) mod session_stream;
 
@@ -9,22 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::initialize::initialize;
 use self::resources::{subscribe, unsubscribe};
 use self::session_stream::SessionStream;
-use super::forward::{ForwardedCall, forwarded_method};
+use super::endpoint_info::EndpointInfo;
+use super::forward::{ForwardedCall, forwarded_method, supported_capabilities};
 use super::lists::{self, ListKind};
 use super::response::CallResponse;
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::session::forward_to_owner::{KeepAlives, PROMPT};
-use super::session::sessions::SessionInUse;
+use super::session::sessions::{CAPABILITIES_LEN_MAX, SessionInUse};
 use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
 use crate::backend::changes::recipients::SessionClient;
@@ -32,14 +32,16 @@ use crate::backend::{Backend, RunState};
 use crate::config;
 use crate::gateway::{Call, CallError, Caller, Executed};
 use crate::http::AppState;
-use crate::http::rest::call::asked_timeout;
+use crate::http::headers::{asked_timeout, text_value};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
-use crate::protocol::mcp::{Era, LogLevel, method};
+use crate::protocol::mcp::{Era, LogLevel, ProtocolVersion, method};
 use crate::registry::{Server, SessionOwner};
 
 /// How long a call goes on after its client has disconnected.
 const ABANDONED_MAX: Duration = Duration::from_secs(60);
+const TOO_MANY_OPENED: &str =
+    "sessions are opened too often; use those that are open, or wait a moment";
 /// The result of a request that has nothing to say.
 const EMPTY: &str = "{}";
 
@@ -50,6 +52,55 @@ pub(super) async fn answer(request: McpRequest<'_>) -> Response<Body> {
         _ => answer_in_session(request).await,
     };
     answered.unwrap_or_else(|error| error.respond(Era::Legacy, Some(id)))
+}
+
+/// Opens a session.
+async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
+    let McpRequest { http, id, ref params, .. } = request;
+    let version = ProtocolVersion::parse(&params.text("protocolVersion")?);
+    let version = version.filter(|version| version.era() == Era::Legacy);
+    let version = version.unwrap_or(ProtocolVersion::LATEST_LEGACY);
+    let capabilities = params.get("capabilities").ok_or(ParamsError::Missing("capabilities"))?;
+    if !capabilities.get().starts_with('{') || capabilities.get().len() > CAPABILITIES_LEN_MAX {
+        return Err(RpcError::invalid_params(format!(
+            "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
+        )));
+    }
+    let capabilities = RawValue::from_string(supported_capabilities(capabilities.get()))
+        .expect("JSON without some members is JSON");
+    let tenant = &http.caller.tenant.id;
+    let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
+    let (session, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
+    let session = &session.session;
+    let opening = OpeningSession { app: &http.app, session, is_known: false };
+    let caller = in_session(&http.caller, session);
+    let info = EndpointInfo::of(&McpRequest { caller: &caller, ..request }).await?;
+    opening.done();
+    let mut response = rpc::respond_result(id, &info.initialize_result(version));
+    response.headers_mut().insert(&SESSION_ID, text_value(token));
+    Ok(response)
+}
+
+/// Ends a session that its client never learns of, because opening it fails or the client
+/// disconnects. Nobody else would end the session's processes.
+struct OpeningSession<'a> {
+    app: &'a AppState,
+    session: &'a Session,
+    is_known: bool,
+}
+
+impl OpeningSession<'_> {
+    fn done(mut self) {
+        self.is_known = true;
+    }
+}
+
+impl Drop for OpeningSession<'_> {
+    fn drop(&mut self) {
+        if !self.is_known {
+            end_session(self.app, self.session);
+        }
+    }
 }
 
 async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
@@ -85,7 +136,7 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
 
 /// Returns the session that a message names.
 fn session_of(http: &HttpRequest) -> Result<SessionInUse<'_>, RpcError> {
-    let Some(token) = text_header(&http.headers, SESSION_ID) else {
+    let Some(token) = text_header(&http.headers, &SESSION_ID) else {
         let message = "`Mcp-Session-Id` is missing: send `initialize` first, and the id it gives \
                        with every request";
         return Err(RpcError::invalid_request(StatusCode::BAD_REQUEST, message));
@@ -121,7 +172,7 @@ fn needs_owner(request: &McpRequest<'_>) -> bool {
 fn shows_per_session(request: &McpRequest<'_>) -> bool {
     let mut servers = request.http.app.gateway.servers(request.caller);
     let scope = &request.http.scope;
-    servers.any(|it| matches!(&*it, Server::PerSession(_)) && scope.shows(it.id()))
+    servers.any(|server| is_per_session(&server) && scope.shows(server.id()))
 }
 
 /// Returns when the slowest server of the endpoint must have answered.
@@ -254,7 +305,7 @@ pub(super) async fn accept_notification(
         }
         _ => {}
     }
-    Ok(rpc::accepted())
+    Ok(StatusCode::ACCEPTED.into_response())
 }
 
 /// Accepts a client's response to a server's request.
@@ -268,7 +319,7 @@ pub(super) async fn accept_response(
         return http.forward_to(owner, Instant::now() + PROMPT, None).await;
     }
     session.respond_to_server(id, outcome);
-    Ok(rpc::accepted())
+    Ok(StatusCode::ACCEPTED.into_response())
 }
 
 /// Returns the processes that belong to a session.
@@ -276,41 +327,37 @@ fn own_backends(http: &HttpRequest, session: &Session) -> Vec<Arc<Backend>> {
     http.app.gateway.registry().of_session(&session.id)
 }
 
-/// Answers `GET`.
-pub(super) async fn open_session_stream(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
-    if !names_session(http) {
+/// Answers `GET`: opens the stream of a session.
+pub(crate) async fn open_session_stream(http: HttpRequest) -> Result<Response<Body>, RpcError> {
+    if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(http)?.session;
+    let session = &session_of(&http)?.session;
     match http.remote_owner(session) {
         Some(owner) => http.forward_to(owner, Instant::now() + PROMPT, None).await,
-        None => Ok(sse::respond(SessionStream::open(http, session)?)),
+        None => Ok(sse::respond(SessionStream::open(&http, session)?)),
     }
 }
 
-/// Answers `DELETE`.
-pub(super) async fn delete_session(http: &HttpRequest) -> Result<Response<Body>, RpcError> {
-    if !names_session(http) {
+/// Answers `DELETE`: ends a session.
+pub(crate) async fn delete_session(http: HttpRequest) -> Result<Response<Body>, RpcError> {
+    if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(http)?.session;
+    let session = &session_of(&http)?.session;
     end_session(&http.app, session);
     http.notify_end(session).await;
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 fn names_session(http: &HttpRequest) -> bool {
-    !is_modern(&http.headers) && http.headers.contains_key(SESSION_ID)
+    !is_modern(&http.headers) && http.headers.contains_key(&SESSION_ID)
 }
 
 fn not_allowed() -> Response<Body> {
     let message = "only POST is allowed, except GET and DELETE of a session (`Mcp-Session-Id`)";
     let error = RpcError::invalid_request(StatusCode::METHOD_NOT_ALLOWED, message);
-    let mut response = error.respond_without_id();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-    response
+    ([(header::ALLOW, "POST")], error).into_response()
 }
 
 fn end_session(app: &AppState, session: &Session) {

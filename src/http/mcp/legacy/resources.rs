@@ -9,12 +9,11 @@ use super::{EMPTY, session_not_found};
 use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::Lists;
 use crate::gateway::CallError;
+use crate::http::headers::asked_timeout;
+use crate::http::mcp::McpRequest;
 use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::Session;
-use crate::http::mcp::{McpRequest, Scope};
-use crate::http::rest::call::asked_timeout;
-use crate::protocol::mcp::names;
 use crate::registry::{BackendRef, Server};
 
 /// Watches a resource. Counts as a call: it makes the server work as much as one.
@@ -72,12 +71,9 @@ fn resource(
         return Err(session_not_found());
     }
     let uri = request.params.text("uri")?;
-    let (server, uri) = match &request.http.scope {
-        Scope::One(server) => (server.as_str(), &*uri),
-        Scope::All => names::split_resource_uri(&uri).ok_or_else(|| {
-            RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
-        })?,
-    };
+    let (server, uri) = request.http.scope.split_uri(&uri).ok_or_else(|| {
+        RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
+    })?;
     let found = request.http.app.gateway.server(request.caller, server)?;
     if !request.caller.tenant.may_use_all_of(server) {
         return Err(RpcError::method_not_found(request.method));

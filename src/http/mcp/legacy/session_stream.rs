@@ -10,19 +10,18 @@ use crate::backend::changes::mailbox::Lists;
 use crate::backend::changes::recipients::SessionClient;
 use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller};
+use crate::gateway::CallError;
 use crate::http::mcp::HttpRequest;
 use crate::http::mcp::rpc::RpcError;
-use crate::http::mcp::session::{OpenStream, Session};
-use crate::http::mcp::stream::change_messages::ChangeMessages;
+use crate::http::mcp::session::{Registered, Session};
+use crate::http::mcp::stream::changes::{ChangeMessages, VisibleServers, is_ready};
 use crate::http::mcp::stream::sse;
-use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,
     notifications: CallNotifications,
     servers: VisibleServers,
-    stream: OpenStream,
+    stream: Registered,
 }
 
 impl SessionStream {
@@ -33,11 +32,10 @@ impl SessionStream {
         let (caller, quota) = (&http.caller, &http.app.stream_quota);
         let is_visible = |server: &ServerId| caller.tenant.sees(server.as_str());
         session.retain_subscriptions(is_visible);
-        let mut servers = VisibleServers::new(http, caller);
+        let mut servers = VisibleServers::new(http, caller, Lists::ALL);
         let mut open = || {
             for backend in own_backends(http, session).iter().filter(|it| is_visible(it.id())) {
-                let lists = visible_lists(caller, backend.id());
-                session.subscribe(backend.changes(), lists, quota)?;
+                session.subscribe(backend.changes(), servers.lists(backend.id()), quota)?;
             }
             subscribe_to_added(session, &mut servers)?;
             session.open_stream(quota)
@@ -49,17 +47,11 @@ impl SessionStream {
     }
 }
 
-fn visible_lists(caller: &Caller, server: &ServerId) -> Lists {
-    let may_use_all = caller.tenant.may_use_all_of(server.as_str());
-    Lists { tools: true, prompts: may_use_all, resources: may_use_all }
-}
-
 /// Subscribes a session to servers that were added. Returns the lists of those that are ready: they
 /// will not announce their lists any more.
 fn subscribe_to_added(session: &Session, servers: &mut VisibleServers) -> Result<Lists, CallError> {
     let mut ready = Lists::default();
-    for source in servers.added() {
-        let lists = visible_lists(&servers.caller, source.changes.server());
+    for (source, lists) in servers.added() {
         session.subscribe(&source.changes, lists, &servers.app.stream_quota)?;
         if is_ready(&source) {
             ready = ready.or(lists);

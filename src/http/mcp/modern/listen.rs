@@ -18,18 +18,18 @@ use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller, Executed};
+use crate::gateway::{CallError, Executed};
 use crate::http::mcp::rpc::{self, RpcError};
-use crate::http::mcp::session::too_many_streams;
-use crate::http::mcp::stream::change_messages::{ChangeMessages, exposed_uri, subscription_meta};
+use crate::http::mcp::stream::changes::{
+    ChangeMessages, VisibleServers, is_ready, subscription_meta,
+};
 use crate::http::mcp::stream::sse;
 use crate::http::mcp::stream::stream_quota::StreamPermit;
-use crate::http::mcp::stream::visible_servers::{VisibleServers, is_ready};
 use crate::http::mcp::{McpRequest, Scope};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::mcp::method;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
-use crate::protocol::mcp::{method, names};
 use crate::registry::ChangeSource;
 use crate::tenants::limits::{Admission, RateStatus};
 
@@ -55,37 +55,37 @@ pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, R
     // serde would also take an array as the members in order.
     let filter = Some(filter.get()).filter(|filter| filter.starts_with('{'));
     let filter = filter.and_then(|filter| serde_json::from_str(filter).ok());
-    let mut filter: Filter = filter.ok_or_else(|| {
+    let filter: Filter = filter.ok_or_else(|| {
         let expected = "an object such as {\"toolsListChanged\": true}";
         ParamsError::WrongType { at: "params.notifications".into(), expected }
     })?;
-    let uris = std::mem::take(&mut filter.resource_subscriptions);
-    if uris.len() > WATCHED_BY_TENANT_MAX {
+    if filter.resource_subscriptions.len() > WATCHED_BY_TENANT_MAX {
         return Err(RpcError::invalid_params(format!(
             "at most {WATCHED_BY_TENANT_MAX} resources can be watched at once"
         )));
     }
-    let mut resources = by_server(&request.http.scope, uris);
-    resources.retain(|server, _| {
-        let is_visible = request.http.app.gateway.server(request.caller, server).is_ok();
-        is_visible && request.caller.tenant.may_use_all_of(server)
-    });
+    let wanted = Lists {
+        tools: filter.tools_list_changed,
+        prompts: filter.prompts_list_changed,
+        resources: filter.resources_list_changed,
+    };
+    let resources = by_server(request, &filter.resource_subscriptions);
     let (_admission, rate_status) = admit(request, &resources).await?;
-    let opened = open_stream(request, filter, resources).await;
+    let opened = open_stream(request, wanted, resources).await;
     opened.map_err(|error| error.with_rate_status(rate_status))
 }
 
-fn by_server(scope: &Scope, uris: Vec<String>) -> Resources {
+/// Sorts the resources by server, without those of servers that the caller may not use.
+fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
+    let McpRequest { http, caller, .. } = request;
     let mut resources = Resources::new();
-    for uri in &uris {
-        let split = match scope {
-            Scope::One(server) => Some((server.as_str(), uri.as_str())),
-            Scope::All => names::split_resource_uri(uri),
-        };
-        if let Some((server, uri)) = split {
-            resources.entry(server.to_owned()).or_default().push(uri.to_owned());
-        }
+    for (server, uri) in uris.iter().filter_map(|uri| http.scope.split_uri(uri)) {
+        resources.entry(server.to_owned()).or_default().push(uri.to_owned());
     }
+    resources.retain(|server, _| {
+        let is_visible = http.app.gateway.server(caller, server).is_ok();
+        is_visible && caller.tenant.may_use_all_of(server)
+    });
     resources
 }
 
@@ -109,25 +109,27 @@ async fn admit(
 
 async fn open_stream(
     request: &McpRequest<'_>,
-    filter: Filter,
+    wanted: Lists,
     mut resources: Resources,
 ) -> Result<Response<Body>, RpcError> {
     let (http, caller) = (request.http, request.caller);
-    let permit = http.app.stream_quota.take(&caller.tenant.id).ok_or_else(too_many_streams)?;
+    let permit = http.app.stream_quota.take(&caller.tenant.id)?;
     let mailbox = Arc::new(Mailbox::default());
     let mut subscriptions = HashMap::new();
     let mut accepted = Accepted::default();
-    let mut servers = VisibleServers::new(http, caller);
+    let mut servers = VisibleServers::new(http, caller, wanted);
     let sources = servers.added();
-    for source in &sources {
+    for (source, lists) in &sources {
         let server = source.changes.server();
-        let (lists, subscription) = filter.subscribe(source, caller, &mailbox);
+        let subscription =
+            source.changes.subscribe(caller.tenant.id.clone(), mailbox.clone(), *lists);
         let watched = resources.remove(server.as_str()).unwrap_or_default();
-        accepted.add(source, lists, &subscription, watched)?;
+        accepted.add(source, *lists, &subscription, watched)?;
         subscriptions.insert(server.clone(), subscription);
     }
     // A client that is told that it listens must not miss a change from then on.
-    let settled = sources.iter().filter(|source| is_ready(source)).map(|source| {
+    let ready = sources.iter().map(|(source, _)| source).filter(|source| is_ready(source));
+    let settled = ready.map(|source| {
         let server = source.changes.server();
         let subscription = &subscriptions[server];
         async move { (server, subscription.await_answers(http.arrived + ACCEPT_WAIT).await) }
@@ -140,30 +142,10 @@ async fn open_stream(
         acknowledgement: Some(accepted.acknowledgement(&id, &scope)),
         changes: ChangeMessages { mailbox, scope, subscription_id: Some(id) },
         servers,
-        filter,
         subscriptions,
         _permit: permit,
         is_over: false,
     }))
-}
-
-impl Filter {
-    /// Subscribes a mailbox to the lists of a server that the client wants and may see.
-    fn subscribe(
-        &self,
-        source: &ChangeSource,
-        caller: &Caller,
-        mailbox: &Arc<Mailbox>,
-    ) -> (Lists, Subscription) {
-        let changes = &source.changes;
-        let may_use_all = caller.tenant.may_use_all_of(changes.server().as_str());
-        let lists = Lists {
-            tools: self.tools_list_changed,
-            prompts: self.prompts_list_changed && may_use_all,
-            resources: self.resources_list_changed && may_use_all,
-        };
-        (lists, changes.subscribe(caller.tenant.id.clone(), mailbox.clone(), lists))
-    }
 }
 
 /// The part of a filter that servers have accepted.
@@ -187,13 +169,14 @@ impl Accepted {
             Some(RunState::Ready(ready)) => Some(ready.about.clone()),
             _ => None,
         };
-        let has = |capability: fn(&ServerCapabilities) -> bool| {
-            about.as_ref().is_none_or(|about| capability(&about.capabilities))
-        };
-        self.lists.tools |= lists.tools && has(|it| it.tools.is_some());
-        self.lists.prompts |= lists.prompts && has(|it| it.prompts.is_some());
-        self.lists.resources |= lists.resources && has(|it| it.resources.is_some());
-        if has(|it| it.resources.as_ref().is_some_and(|resources| resources.subscribe)) {
+        let capabilities = about.as_ref().map(|about| &about.capabilities);
+        let has = capabilities.map_or(Lists::ALL, Lists::of);
+        self.lists.tools |= lists.tools && has.tools;
+        self.lists.prompts |= lists.prompts && has.prompts;
+        self.lists.resources |= lists.resources && has.resources;
+        let can_watch =
+            |it: &ServerCapabilities| it.resources.as_ref().is_some_and(|it| it.subscribe);
+        if capabilities.is_none_or(can_watch) {
             let server = source.changes.server();
             self.resources.extend(watched.iter().map(|uri| (server.clone(), uri.clone())));
             subscription.watch_all(watched).map_err(|error| watch_error(&error))?;
@@ -214,7 +197,7 @@ impl Accepted {
         }
         if !self.resources.is_empty() {
             let uris = self.resources.iter();
-            let uris = uris.map(|(server, uri)| exposed_uri(scope, server.as_str(), uri));
+            let uris = uris.map(|(server, uri)| scope.exposed_uri(server.as_str(), uri));
             notifications["resourceSubscriptions"] = uris.collect();
         }
         let meta = subscription_meta(id);
@@ -242,7 +225,6 @@ struct ListenStream {
     acknowledgement: Option<Bytes>,
     changes: ChangeMessages,
     servers: VisibleServers,
-    filter: Filter,
     subscriptions: HashMap<ServerId, Subscription>,
     _permit: StreamPermit,
     is_over: bool,
@@ -251,11 +233,12 @@ struct ListenStream {
 impl ListenStream {
     /// Subscribes to servers that were added. Servers that came back are still subscribed to.
     fn subscribe_to_added(&mut self) {
-        for source in self.servers.added() {
-            let (caller, mailbox) = (&self.servers.caller, &self.changes.mailbox);
-            let (lists, subscription) = self.filter.subscribe(&source, caller, mailbox);
-            let server = source.changes.server();
-            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(&source.changes)) {
+        for (source, lists) in self.servers.added() {
+            let (changes, mailbox) = (&source.changes, &self.changes.mailbox);
+            let server = changes.server();
+            if !self.subscriptions.get(server).is_some_and(|it| it.belongs_to(changes)) {
+                let tenant = self.servers.caller.tenant.id.clone();
+                let subscription = changes.subscribe(tenant, mailbox.clone(), lists);
                 self.subscriptions.insert(server.clone(), subscription);
             }
             if is_ready(&source) {

@@ -60,7 +60,7 @@ fn check_envelope(request: &McpRequest<'_>) -> Result<(), RpcError> {
     if !capabilities.is_some_and(|capabilities| capabilities.get().starts_with('{')) {
         return Err(missing(meta::CLIENT_CAPABILITIES));
     }
-    same(headers.get(PROTOCOL_VERSION), &version, "MCP-Protocol-Version")?;
+    same(headers.get(&PROTOCOL_VERSION), &version, "MCP-Protocol-Version")?;
     if ProtocolVersion::parse(&version).is_none_or(|version| version.era() != Era::Modern) {
         let message = "this protocol version is not supported in `_meta`";
         let error = RpcError::new(UNSUPPORTED_PROTOCOL_VERSION, message);
@@ -74,7 +74,7 @@ fn check_envelope(request: &McpRequest<'_>) -> Result<(), RpcError> {
 /// Rejects headers that repeat the body but appear more than once.
 fn check_repeated(headers: &HeaderMap) -> Result<(), HeaderMismatch> {
     let repeats_body = |name: &str| {
-        [PROTOCOL_VERSION, METHOD, NAME].contains(&name) || name.starts_with(PARAM_PREFIX)
+        [PROTOCOL_VERSION.as_str(), METHOD, NAME].contains(&name) || name.starts_with(PARAM_PREFIX)
     };
     let is_repeated = |name: &&HeaderName| headers.get_all(*name).iter().nth(1).is_some();
     let mut names = headers.keys().filter(|name| repeats_body(name.as_str()));

@@ -102,16 +102,11 @@ impl SessionClient for Session {
 
     fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue) {
         let mut state = self.state.lock();
-        let is_same = |(asker, theirs): &(Weak<Connection>, Box<RawValue>)| {
+        let mut cancelled = state.server_requests.extract_if(|_, (asker, theirs)| {
             asker.ptr_eq(connection) && canonical(theirs) == canonical(id)
-        };
-        let number = state
-            .server_requests
-            .iter()
-            .find(|(_, asked)| is_same(asked))
-            .map(|(number, _)| *number);
-        let Some(number) = number else { return };
-        state.server_requests.remove(&number);
+        });
+        let Some((number, _)) = cancelled.next() else { return };
+        drop(cancelled);
         let params = format!("{{\"requestId\":{number}}}");
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }

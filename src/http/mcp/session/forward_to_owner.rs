@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Response};
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -113,12 +114,7 @@ impl HttpRequest {
         if self.is_forwarded {
             return;
         }
-        let stored = self.app.sessions.announce_end(session);
-        let stored = async {
-            if let Some(stored) = stored {
-                let _ = stored.await;
-            }
-        };
+        let stored = OptionFuture::from(self.app.sessions.announce_end(session));
         let notified = self.notify_and_wait(session, self.body.clone());
         let _ = timeout(END_WAIT, async { tokio::join!(notified, stored) }).await;
     }

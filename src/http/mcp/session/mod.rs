@@ -6,7 +6,6 @@
 mod client;
 pub(crate) mod forward_to_owner;
 mod revoked_sessions;
-mod session_rate;
 pub(crate) mod sessions;
 
 use std::collections::HashMap;
@@ -37,10 +36,6 @@ use crate::protocol::mcp::params::text_of;
 const RUNNING_MAX: usize = 4096;
 /// How long changes are kept for a client without a stream.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
-
-pub(crate) fn too_many_streams() -> CallError {
-    CallError::busy("too many streams are open, or sessions remembered; end some of them (DELETE)")
-}
 
 /// The replica that opened a session. Only there are its processes, streams and subscriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,14 +141,14 @@ impl Session {
         Ok(())
     }
 
-    /// Registers a request until the guard is dropped. Then it can be cancelled, and its stream can
-    /// carry messages. A request whose id is in use already cannot be cancelled.
+    /// Registers a request, so that it can be cancelled, and its stream can carry messages. A
+    /// request whose id is in use already cannot be cancelled.
     pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
         listener: Option<NotificationListener>,
         cancelled: CancellationToken,
-    ) -> RunningRequest {
+    ) -> Registered {
         let mut state = self.state.lock();
         let number = state.next_number();
         let id = canonical(id);
@@ -167,7 +162,7 @@ impl Session {
         if self.ended.is_cancelled() {
             cancelled.cancel();
         }
-        RunningRequest { session: self.clone(), number, id: can_cancel.then_some(id) }
+        Registered { session: self.clone(), number, id: can_cancel.then_some(id) }
     }
 
     /// Cancels a request of the client's. Returns whether it runs here.
@@ -183,13 +178,13 @@ impl Session {
     pub(crate) fn open_stream(
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
-    ) -> Result<(OpenStream, CallNotifications), CallError> {
+    ) -> Result<(Registered, CallNotifications), CallError> {
         let (listener, notifications) = NotificationListener::new(None);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();
         state.session_stream = Some((number, listener));
-        Ok((OpenStream { session: self.clone(), number }, notifications))
+        Ok((Registered { session: self.clone(), number, id: None }, notifications))
     }
 
     /// Subscribes to a server's changes: to these lists, and to the resources that are watched.
@@ -262,7 +257,7 @@ impl SessionState {
         quota: &Arc<StreamQuota>,
     ) -> Result<(), CallError> {
         if self.permit.is_none() {
-            self.permit = Some(quota.take(tenant).ok_or_else(too_many_streams)?);
+            self.permit = Some(quota.take(tenant)?);
         }
         Ok(())
     }
@@ -301,39 +296,24 @@ fn canonical(id: &RawValue) -> String {
     }
 }
 
-/// A request that is being answered.
-pub(crate) struct RunningRequest {
-    session: Arc<Session>,
+/// A request that is being answered, or the session's open stream. Registered until dropped.
+pub(crate) struct Registered {
+    pub(crate) session: Arc<Session>,
     number: u64,
     /// `None` if it cannot be cancelled.
     id: Option<String>,
 }
 
-impl Drop for RunningRequest {
+impl Drop for Registered {
     fn drop(&mut self) {
         let mut state = self.session.state.lock();
         state.last_used = Instant::now();
         state.request_streams.retain(|(number, _)| *number != self.number);
+        state.session_stream.take_if(|(number, _)| *number == self.number);
         if let Some(id) = &self.id
             && state.running.get(id).is_some_and(|(number, _)| *number == self.number)
         {
             state.running.remove(id);
-        }
-    }
-}
-
-/// The session's open stream.
-pub(crate) struct OpenStream {
-    pub(crate) session: Arc<Session>,
-    number: u64,
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        let mut state = self.session.state.lock();
-        state.last_used = Instant::now();
-        if state.session_stream.as_ref().is_some_and(|(number, _)| *number == self.number) {
-            state.session_stream = None;
         }
     }
 }

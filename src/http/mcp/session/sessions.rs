@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,7 +15,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::revoked_sessions::RevokedSessions;
-use super::session_rate::SessionRate;
 use super::{OwnerReplica, Session};
 use crate::backend::changes::recipients::SessionClient;
 use crate::cluster::{Cluster, Peer};
@@ -28,6 +29,9 @@ const VALID_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// The longest text of a client's capabilities: the token is a header.
 pub(crate) const CAPABILITIES_LEN_MAX: usize = 4096;
+/// Sessions that a tenant may open at once, and then per second.
+const BURST: NonZeroU32 = NonZeroU32::new(1000).expect("it is not 0");
+const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not 0");
 const SHARDS: usize = 32;
 /// How often the owner of a session is told that the session is used in another replica.
 pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -42,7 +46,9 @@ pub(crate) struct Sessions {
     /// Names this process in tokens.
     replica: String,
     cluster: Option<Arc<Cluster>>,
-    rate: SessionRate,
+    /// Limits how often a tenant may open sessions. Opening one is no call, so no rate of the
+    /// tenant's counts it. But all replicas remember each ended session until its token expires.
+    rate: DefaultKeyedRateLimiter<TenantId>,
     /// By the first byte of the id, so that callers do not share one lock.
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -91,7 +97,7 @@ impl Sessions {
             Some(cluster) => cluster.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
         };
-        let rate = SessionRate::new();
+        let rate = RateLimiter::keyed(Quota::per_second(PER_SECOND).allow_burst(BURST));
         Self { sealer, replica, cluster, rate, shards: Default::default() }
     }
 
@@ -103,9 +109,7 @@ impl Sessions {
         version: ProtocolVersion,
         capabilities: &RawValue,
     ) -> Option<(SessionInUse<'_>, String)> {
-        if !self.rate.admits(tenant) {
-            return None;
-        }
+        self.rate.check_key(tenant).ok()?;
         let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
         let token = SessionToken {
             id: *id.as_bytes(),
@@ -229,7 +233,7 @@ impl Sessions {
     /// valid again since the last call, because there were too many to remember.
     pub(crate) fn sweep(&self) -> u64 {
         let mut forgotten = 0;
-        self.rate.sweep();
+        self.rate.retain_recent();
         for shard in &self.shards {
             let idle: Vec<_> = {
                 let mut shard = shard.lock();

@@ -1,9 +1,7 @@
 //! Streams of events to MCP clients: how they are written, counted, fed with changes, and relayed
 //! from another replica.
 
-pub(crate) mod change_messages;
+pub(crate) mod changes;
 pub(crate) mod relay_response;
 pub(crate) mod sse;
-pub(crate) mod sse_progress;
 pub(crate) mod stream_quota;
-pub(crate) mod visible_servers;

@@ -12,10 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::sse;
-use super::sse_progress::SseProgress;
 use crate::cluster::end_to_end;
 use crate::gateway::{CallError, Executed};
-use crate::http::mcp::rpc::RpcError;
+use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::session::forward_to_owner::owner_exited;
 
 /// How long a response may be silent: three keep-alives of a stream.
@@ -90,6 +89,61 @@ impl RelayedResponse {
         let id = self.id.as_deref().filter(|_| !self.progress.has_response)?;
         Some(Ok(sse::event(&RpcError::from(error).body(Some(id)))))
     }
+}
+
+/// Follows a stream of events: whether it is between two events, and whether the response that the
+/// client waits for has passed. Only the beginning of each event is kept.
+struct SseProgress {
+    /// The beginnings of an event that is the response: with a result, or with an error.
+    response_heads: Vec<Vec<u8>>,
+    /// The beginning of the current event.
+    head: Vec<u8>,
+    ends_line: bool,
+    /// The stream is between two events.
+    is_at_boundary: bool,
+    /// The response has passed.
+    has_response: bool,
+}
+
+impl SseProgress {
+    /// Follows a stream that another replica writes, in response to the request with this id.
+    fn new(id: Option<&RawValue>) -> Self {
+        let response_heads = id.map_or(vec![], |id| vec![result_head(id), error_head(id)]);
+        Self {
+            response_heads,
+            head: vec![],
+            ends_line: false,
+            is_at_boundary: true,
+            has_response: false,
+        }
+    }
+
+    /// Takes the next bytes of the stream, which may be cut anywhere.
+    fn push(&mut self, chunk: &[u8]) {
+        for part in chunk.split_inclusive(|byte| *byte == b'\n') {
+            self.is_at_boundary = self.ends_line && part == b"\n";
+            self.ends_line = part.ends_with(b"\n");
+            if self.is_at_boundary {
+                self.has_response |= self.response_heads.iter().any(|it| self.head.starts_with(it));
+                self.head.clear();
+            } else {
+                let longest = self.response_heads.iter().map(Vec::len).max().unwrap_or_default();
+                let room = longest.saturating_sub(self.head.len());
+                self.head.extend_from_slice(&part[..part.len().min(room)]);
+            }
+        }
+    }
+}
+
+fn result_head(id: &RawValue) -> Vec<u8> {
+    let whole = sse::event(&rpc::result(id, ""));
+    whole.strip_suffix(b"}\n\n").unwrap_or(&whole).to_vec()
+}
+
+fn error_head(id: &RawValue) -> Vec<u8> {
+    let whole = sse::event(&RpcError::new(0, "").body(Some(id)));
+    let rest = br#"{"code":0,"message":""}}"#.len() + 2;
+    whole[..whole.len() - rest].to_vec()
 }
 
 #[cfg(test)]

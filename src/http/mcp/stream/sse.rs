@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, header};
+use axum::http::{HeaderName, Response, header};
+use axum::response::IntoResponse;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use tokio::time::sleep;
@@ -24,7 +25,7 @@ pub(crate) trait MessageSource: Send + 'static {
 ///
 /// Messages are taken from the source only as the client reads them. The source bounds what waits
 /// for a slow client. The connection of a client that reads nothing is closed
-/// (`http/connection_timeouts.rs`).
+/// (`http/server.rs`).
 pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
     let events = stream::unfold(source, |mut source| async {
         let event = tokio::select! {
@@ -34,20 +35,17 @@ pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
         };
         Some((Ok::<_, std::convert::Infallible>(event), source))
     });
-    let mut response = Response::new(Body::from_stream(events));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(events)).into_response()
 }
 
 /// Responds with a stream that has no events.
 pub(crate) fn respond_empty() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    let event_stream = HeaderValue::from_static("text/event-stream");
-    response.headers_mut().insert(header::CONTENT_TYPE, event_stream);
-    response
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::empty()).into_response()
 }
 
 /// Writes a message as one event. A raw line break would end the event, so each becomes a space: in

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::common::ids::TenantId;
+use crate::gateway::CallError;
 
 /// The most streams and remembered sessions of one tenant.
 const STREAMS_MAX: usize = 1024;
@@ -26,14 +27,16 @@ pub(crate) struct StreamPermit {
 
 impl StreamQuota {
     /// Returns a permit, unless the tenant holds as many as it may.
-    pub(crate) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<StreamPermit> {
+    pub(crate) fn take(self: &Arc<Self>, tenant: &TenantId) -> Result<StreamPermit, CallError> {
         let mut taken = self.taken.lock();
         let count = taken.entry(tenant.clone()).or_default();
         if *count == STREAMS_MAX {
-            return None;
+            return Err(CallError::busy(
+                "too many streams are open, or sessions remembered; end some of them (DELETE)",
+            ));
         }
         *count += 1;
-        Some(StreamPermit { quota: self.clone(), tenant: tenant.clone() })
+        Ok(StreamPermit { quota: self.clone(), tenant: tenant.clone() })
     }
 }
 
@@ -58,8 +61,8 @@ mod tests {
         let quota = Arc::new(StreamQuota::default());
         let [a, b] = ["a", "b"].map(|tenant| TenantId::parse(tenant).unwrap());
         let taken: Vec<_> = (0..STREAMS_MAX).map(|_| quota.take(&a).unwrap()).collect();
-        assert!(quota.take(&a).is_none());
-        assert!(quota.take(&b).is_some());
+        assert!(quota.take(&a).is_err());
+        assert!(quota.take(&b).is_ok());
         drop(taken);
         assert!(quota.taken.lock().is_empty());
     }

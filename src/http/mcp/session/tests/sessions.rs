@@ -213,3 +213,19 @@ async fn an_ended_session_is_remembered_until_its_token_expires() {
     revoked.remove_expired(session.expires + 1);
     assert!(!revoked.contains(&session.id));
 }
+
+#[test]
+fn one_tenant_cannot_open_sessions_without_end_and_others_do_not_notice() {
+    let sessions = sessions();
+    let capabilities = RawValue::from_string("{}".into()).unwrap();
+    let opens = |id: &str| {
+        let version = ProtocolVersion::LATEST_LEGACY;
+        sessions.create(&tenant(id), &ALL, version, &capabilities).is_some()
+    };
+    let opened = (0..10_000).take_while(|_| opens("a")).count();
+    // The rate admits a few more meanwhile.
+    assert!((1000..2000).contains(&opened), "{opened}");
+    assert!(opens("b"));
+    sessions.sweep();
+    assert_eq!(sessions.rate.len(), 2, "both have opened sessions just now");
+}

@@ -148,3 +148,47 @@ async fn a_stream_that_lasts_ends_with_either_gateway() {
     sender.send(Err("reset")).await.unwrap();
     assert_eq!(next(&mut body).await, None);
 }
+
+fn raw(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// Streams, and whether each has the response to the request `7`.
+fn streams() -> [(String, bool); 6] {
+    let id = raw("7");
+    let event = |message: &[u8]| String::from_utf8(sse::event(message).to_vec()).unwrap();
+    let question = event(br#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#);
+    let result = event(&rpc::result(&id, &format!("{{\"a\":\"{}\"}}", "x".repeat(500))));
+    let error = event(&RpcError::new(-32000, "no").body(Some(&id)));
+    let other = event(&rpc::result(&raw("70"), "{}"));
+    [
+        (String::new(), false),
+        (format!(":\n\n{question}"), false),
+        (other, false),
+        (format!("{question}{result}"), true),
+        (error, true),
+        (format!("{result}:\n\n"), true),
+    ]
+}
+
+#[test]
+fn the_response_is_found_wherever_the_stream_is_cut() {
+    for (stream, has_response) in streams() {
+        for len in 1..=stream.len().max(1) {
+            let mut progress = SseProgress::new(Some(&raw("7")));
+            stream.as_bytes().chunks(len).for_each(|chunk| progress.push(chunk));
+            assert!(progress.is_at_boundary, "{stream} by {len}");
+            assert_eq!(progress.has_response, has_response, "{stream} by {len}");
+        }
+    }
+}
+
+#[test]
+fn half_an_event_is_neither_whole_nor_a_response() {
+    let response = sse::event(&rpc::result(&raw("7"), "{}"));
+    for len in 1..response.len() {
+        let mut progress = SseProgress::new(Some(&raw("7")));
+        progress.push(&response[..len]);
+        assert!(!progress.is_at_boundary && !progress.has_response, "{len} bytes");
+    }
+}

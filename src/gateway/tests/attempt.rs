@@ -1,0 +1,68 @@
+use super::*;
+use crate::backend::testing::{backend, set_state};
+use crate::common::offload::LONG;
+use crate::common::offload::testing::is_offloaded;
+use crate::config::{Program, ServerConfig, Transport};
+
+#[test]
+fn only_a_long_answer_is_offloaded() {
+    let read = |len: usize| async move {
+        let around = "{\"a\":\"\"}".len();
+        let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
+        let (read, head) =
+            read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
+        assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
+    };
+    assert!(!is_offloaded(read(LONG)));
+    assert!(is_offloaded(read(LONG + 1)));
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns the pause before the next attempt after these errors, at a backend in this state.
+fn next_after(errors: &[CallError], state: RunState) -> Option<Duration> {
+    let backend = backend(ServerConfig::new(Transport::Stdio(Program::default())));
+    set_state(&backend, state);
+    let (now, mut history) = (Instant::now(), AttemptHistory::default());
+    let mut attempts = Attempts::new(&backend, None, now + MINUTE, &mut history).unwrap();
+    let mut next = None;
+    for error in errors {
+        next = attempts.next(error);
+    }
+    next.map(|at| at - now)
+}
+
+fn never_written() -> CallError {
+    CallError::BackendExited { reason: String::new(), executed: Executed::No }
+}
+
+fn refused() -> CallError {
+    CallError::ServerUnavailable { reason: String::new(), retry_after: MINUTE / 2 }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_waits_for_the_end_of_a_quarantine() {
+    let until = Instant::now() + MINUTE / 2;
+    let quarantined = || RunState::Quarantined { until, reason: "failed".into() };
+    assert_eq!(next_after(&[refused()], quarantined()), None);
+    // The next attempt says why.
+    assert!(next_after(&[never_written()], quarantined()).is_some_and(|after| after <= PAUSE));
+    // A restart that comes sooner is waited for.
+    let backoff = RunState::Backoff { until, reason: "failed".into() };
+    assert!(next_after(&[refused()], backoff).is_some_and(|after| after > MINUTE / 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_double_and_differ() {
+    for count in 1..ATTEMPTS_MAX {
+        let errors: Vec<_> = (0..count).map(|_| never_written()).collect();
+        let pauses = || next_after(&errors, RunState::Starting).unwrap();
+        let pauses: Vec<_> = (0..100).map(|_| pauses()).collect();
+        let longest = PAUSE * (1 << (count - 1));
+        let (low, high) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+        assert!(*low >= longest / 2 && *high <= longest, "{low:?} to {high:?} of {longest:?}");
+        assert!(*high - *low > longest / 4, "{low:?} to {high:?} of {longest:?}");
+    }
+    let too_many: Vec<_> = (0..ATTEMPTS_MAX).map(|_| never_written()).collect();
+    assert_eq!(next_after(&too_many, RunState::Starting), None);
+}

@@ -1,0 +1,128 @@
+//! Changes at servers, as the notifications that tell clients of them. Also the servers whose
+//! changes a stream reports: a reload may add and remove servers while the stream is open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use crate::backend::RunState;
+use crate::backend::changes::Changes;
+use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox};
+use crate::common::ids::ServerId;
+use crate::gateway::Caller;
+use crate::http::AppState;
+use crate::http::mcp::{HttpRequest, Scope, rpc};
+use crate::protocol::mcp::{meta, method};
+use crate::registry::ChangeSource;
+
+pub(crate) struct ChangeMessages {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) scope: Scope,
+    /// Names the `subscriptions/listen` request in each message; legacy streams have none.
+    pub(crate) subscription_id: Option<Box<RawValue>>,
+}
+
+impl ChangeMessages {
+    /// Waits for the next change. Cancel-safe.
+    pub(crate) async fn next(&self) -> Bytes {
+        match self.mailbox.next().await {
+            Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
+            Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
+            Change::List(List::Resources) => self.message(method::RESOURCES_CHANGED, None),
+            Change::Resource(server, uri) => {
+                let uri = self.scope.exposed_uri(server.as_str(), &uri);
+                self.message(method::RESOURCE_UPDATED, Some(&uri))
+            }
+        }
+    }
+
+    fn message(&self, method: &str, uri: Option<&str>) -> Bytes {
+        let uri = uri.map(|uri| format!("\"uri\":{}", json!(uri)));
+        let members = uri.into_iter().chain(self.subscription_id.as_deref().map(subscription_meta));
+        let members = members.collect::<Vec<_>>().join(",");
+        rpc::notification(method, &format!("{{{members}}}"))
+    }
+}
+
+/// Writes the `_meta` that names the `subscriptions/listen` request of a message.
+pub(crate) fn subscription_meta(id: &RawValue) -> String {
+    format!("\"_meta\":{{\"{}\":{}}}", meta::SUBSCRIPTION_ID, id.get())
+}
+
+/// The servers that an endpoint shows to a caller, kept current. Processes of the caller's session
+/// are not among them. Listening to a server does not start it.
+pub(crate) struct VisibleServers {
+    pub(crate) app: Arc<AppState>,
+    pub(crate) caller: Caller,
+    scope: Scope,
+    /// The lists that the client wants to be told of.
+    wanted: Lists,
+    changed: watch::Receiver<u64>,
+    /// As of the last call of `added`. A server that was removed and added again has new changes.
+    known: HashMap<ServerId, Arc<Changes>>,
+}
+
+impl VisibleServers {
+    pub(crate) fn new(http: &HttpRequest, caller: &Caller, wanted: Lists) -> Self {
+        Self {
+            app: http.app.clone(),
+            caller: caller.clone(),
+            scope: http.scope.clone(),
+            wanted,
+            changed: http.app.gateway.registry().changed(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Returns the lists of a server that the client wants and may see.
+    pub(crate) fn lists(&self, server: &ServerId) -> Lists {
+        let Lists { tools, prompts, resources } = self.wanted;
+        let may_use_all = self.caller.tenant.may_use_all_of(server.as_str());
+        Lists { tools, prompts: prompts && may_use_all, resources: resources && may_use_all }
+    }
+
+    /// Returns the servers that were added since the last call, with their [`lists`](Self::lists);
+    /// the first time, all servers.
+    pub(crate) fn added(&mut self) -> Vec<(ChangeSource, Lists)> {
+        self.changed.borrow_and_update();
+        let servers = self.app.gateway.servers(&self.caller);
+        let shown = servers.filter(|server| self.scope.shows(server.id()));
+        let tenant = &self.caller.tenant.id;
+        let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
+        let of_now =
+            |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
+        let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());
+        let is_known = |source: &ChangeSource| {
+            let known = before.get(source.changes.server());
+            known.is_some_and(|known| Arc::ptr_eq(known, &source.changes))
+        };
+        let with_lists = |source: ChangeSource| {
+            let lists = self.lists(source.changes.server());
+            (source, lists)
+        };
+        now.into_iter().filter(|source| !is_known(source)).map(with_lists).collect()
+    }
+
+    /// Waits until servers may have been added, and returns `true`. Returns `false` when the stream
+    /// must close: the gateway shuts down, or the caller's rights have changed. Cancel-safe.
+    pub(crate) async fn changed(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.app.closing.cancelled() => false,
+            () = self.caller.credential.ended() => false,
+            changed = self.changed.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+/// Returns whether a server is ready already, so that it will not announce its lists any more.
+pub(crate) fn is_ready(source: &ChangeSource) -> bool {
+    source.backend.as_ref().is_some_and(|backend| matches!(backend.state(), RunState::Ready(_)))
+}
