@@ -1,4 +1,4 @@
-//! What became of the calls.
+//! Counts of calls by outcome.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

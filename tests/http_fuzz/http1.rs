@@ -78,8 +78,10 @@ const BODIES: &[&str] = &[
     "null",
     "{\"a\":{\"a\":{\"a\":{}}}}",
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#,
-    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}}"#,
-    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"f","version":"1"}}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call",
+        "params":{"name":"echo","arguments":{"text":"x"}}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",
+        "capabilities":{},"clientInfo":{"name":"f","version":"1"}}}"#,
     r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
     r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
 ];
