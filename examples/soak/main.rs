@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Four tenants call over REST and over MCP of both eras. Some callers hang up, and sessions are
-//! opened and ended. One of three servers is killed every 5 s. The configuration changes every 20 s, and
-//! another server is replaced with it. Each call sends a mark of its own and must get it back.
+//! opened and ended. One of three servers is killed every 5 s. The configuration changes every
+//! 20 s, and another server is replaced with it. Each call sends a mark of its own and must get
+//! that mark back.
 //!
 //! Exit code 1 if an answer has another call's mark, a call fails without a known reason, memory
 //! grows by more than 1 MiB an hour after the first ten minutes, or descriptors or calls in flight
