@@ -113,6 +113,8 @@ impl Target {
             _ => command.arg("serve").arg("--listen"),
         };
         command.arg(address.to_string()).current_dir(dir.path()).env("RUST_LOG", "warn");
+        // Without a configuration file, the store is there.
+        command.env("XDG_STATE_HOME", dir.path());
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn()?;
         let pid = child.id().context("it ended at once")?;
         wait_until_ready(kind, address).await?;
@@ -174,7 +176,7 @@ impl Target {
 async fn create_key(program: &Path, dir: &Path) -> Result<String> {
     std::fs::write(dir.join("trunkline.toml"), WITH_LIMITS)?;
     let mut command = Command::new(program);
-    command.args(["key", "create", "load"]).current_dir(dir);
+    command.args(["key", "create", "load", "--create"]).current_dir(dir);
     let output = command.output().await?;
     if !output.status.success() {
         bail!("no key was made: {}", String::from_utf8_lossy(&output.stderr));

@@ -141,7 +141,7 @@ fn processes() -> impl Iterator<Item = (Pid, String)> {
 
 async fn make_key(dir: &TempDir, tenant: usize) -> Result<String> {
     let made = Command::new(std::env::current_exe()?)
-        .args(["key", "create", &format!("tenant{tenant}")])
+        .args(["key", "create", &format!("tenant{tenant}"), "--create"])
         .current_dir(dir.path())
         .output()
         .await?;

@@ -21,7 +21,7 @@ use crate::backend::instance::pins::Pins;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::protocol::mcp::Era;
-use crate::store::Store;
+use crate::store::{Missing, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Directory;
 use crate::tenants::limits::SharedLimits;
@@ -53,7 +53,8 @@ pub struct BackgroundTasks {
 impl TenantServices {
     /// Opens the store and reads tenants, keys and approved tools.
     pub async fn open(config: &Config, metrics: &Metrics) -> Result<Self> {
-        let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
+        let store = Store::configured(config, Missing::Create).await?;
+        tracing::info!(store = store.place(), "opened the store");
         let connect = |url| SharedLimits::connect(url, ANSWER_TIMEOUT, metrics);
         let shared_limits = config.limits.shared.as_ref().map(connect).transpose()?;
         let pins = pin_sync::open(config, &store, metrics).await;

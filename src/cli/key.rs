@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::output::{print, table};
 use super::tenant::must_exist;
-use super::{ConfigArgs, Loaded, actor, load_config, with_store};
+use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyId, parse_name};
-use crate::store::{KeyOwner, KeyRecord, KeyState, StoreError};
+use crate::store::{KeyOwner, KeyRecord, KeyState, Missing, StoreError};
 use crate::tenants::KeyView;
 
 #[derive(Subcommand)]
@@ -28,6 +28,8 @@ pub(super) enum Command {
         /// Lifetime, such as 90d, 12h or 30min [default: until it is revoked]
         #[arg(long, value_name = "TIME", value_parser = parse_time)]
         expires_in: Option<Duration>,
+        #[command(flatten)]
+        new: CreateArgs,
     },
     /// List the keys of a tenant
     List {
@@ -66,7 +68,9 @@ pub(super) struct OwnerArgs {
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Create { owner, name, expires_in } => create(owner, name, expires_in).await,
+        Command::Create { owner, name, expires_in, new } => {
+            create(owner, name, expires_in, new.missing()).await
+        }
         Command::List { owner, json } => list(owner, json).await,
         Command::Revoke { id, config } => revoke(id, config).await,
     }
@@ -76,11 +80,12 @@ async fn create(
     args: OwnerArgs,
     name: Option<String>,
     expires_in: Option<Duration>,
+    missing: Missing,
 ) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args.config)?;
     let owner = args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant);
     let expires = expires_in.map(|time| (Timestamp::now() + time).as_millisecond());
-    let new = with_store(&config, async |store| {
+    let new = with_store(&config, missing, async |store| {
         if let KeyOwner::Tenant(tenant) = &owner {
             must_exist(tenant, &config, store).await?;
         }
@@ -116,7 +121,7 @@ fn revocations(keys: &[KeyRecord]) -> String {
 async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args.config)?;
     let owner = args.tenant.map_or(KeyOwner::Admin, KeyOwner::Tenant);
-    let keys = with_store(&config, async |store| {
+    let keys = with_store(&config, Missing::Refuse, async |store| {
         let keys = store.list_keys(&owner).await?;
         // A tenant that was removed from the file may have keys left.
         if let KeyOwner::Tenant(tenant) = &owner
@@ -148,11 +153,13 @@ async fn list(args: OwnerArgs, json: bool) -> anyhow::Result<()> {
 
 async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(config)?;
-    let revoked = with_store(&config, async |store| match store.revoke_key(&actor(), &id).await {
-        Err(error @ StoreError::NotFound(_)) => {
-            bail!("{error}; `trunkline key list TENANT` shows those of a tenant")
+    let revoked = with_store(&config, Missing::Refuse, async |store| {
+        match store.revoke_key(&actor(), &id).await {
+            Err(error @ StoreError::NotFound(_)) => {
+                bail!("{error}; `trunkline key list TENANT` shows those of a tenant")
+            }
+            outcome => Ok(outcome?),
         }
-        outcome => Ok(outcome?),
     });
     revoked.await?;
     eprintln!("revoked key {id}");

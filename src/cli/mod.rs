@@ -20,7 +20,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
-use crate::store::{Actor, Store};
+use crate::store::{Actor, Missing, Store};
 
 /// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
@@ -73,6 +73,20 @@ struct ConfigArgs {
     /// Add the servers of an MCP client's `{"mcpServers": {…}}` file
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
+}
+
+/// An option of the commands that may run before the first `trunkline serve`.
+#[derive(clap::Args)]
+struct CreateArgs {
+    /// Make the store if it does not exist yet
+    #[arg(long)]
+    create: bool,
+}
+
+impl CreateArgs {
+    fn missing(&self) -> Missing {
+        if self.create { Missing::Create } else { Missing::Refuse }
+    }
 }
 
 /// Returns the tree of all commands, for the reference in `docs/reference/cli.md`.
@@ -144,13 +158,15 @@ fn load(sources: &Sources) -> anyhow::Result<Loaded> {
     Ok(Loaded { config, origin, own_program: sources.own_program.clone() })
 }
 
-/// Runs `work` with the configured store and closes the store in any case: SQLite would leave files
-/// behind.
+/// Runs `work` with the configured store, and says on standard error which store that is. Closes
+/// the store in any case: SQLite would leave files behind.
 async fn with_store<T, E: Into<anyhow::Error>>(
     config: &Config,
+    missing: Missing,
     work: impl AsyncFnOnce(&Store) -> Result<T, E>,
 ) -> anyhow::Result<T> {
-    let store = Store::open(&config.store.url, config.auth.hash_key.as_ref()).await?;
+    let store = Store::configured(config, missing).await?;
+    eprintln!("store: {}", store.place());
     let outcome = work(&store).await;
     store.close().await;
     outcome.map_err(E::into)

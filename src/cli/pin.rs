@@ -9,6 +9,7 @@ use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Hash, Held, Pin, PinView, printable, views};
+use crate::store::Missing;
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -117,19 +118,20 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
 async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(server.config)?;
     let server = server.id;
-    let (pins, held) = read(&config, Some(&server)).await?;
-    let hashes: Vec<Hash> = if all {
-        held.iter().map(|held| held.definition.hash).collect()
-    } else {
-        let parse = |text: &String| parse_hash(&server, &pins, &held, text);
-        texts.iter().map(parse).collect::<anyhow::Result<_>>()?
-    };
-    if hashes.is_empty() {
-        eprintln!("nothing of server `{server}` is held back");
-        return Ok(());
-    }
-    let approved =
-        with_store(&config, async |store| store.approve(&actor(), &server, &hashes).await);
+    let approved = with_store(&config, Missing::Refuse, async |store| {
+        let (pins, held) = store.pins(Some(&server)).await?;
+        let hashes: Vec<Hash> = if all {
+            held.iter().map(|held| held.definition.hash).collect()
+        } else {
+            let parse = |text: &String| parse_hash(&server, &pins, &held, text);
+            texts.iter().map(parse).collect::<anyhow::Result<_>>()?
+        };
+        if hashes.is_empty() {
+            eprintln!("nothing of server `{server}` is held back");
+            return Ok(vec![]);
+        }
+        anyhow::Ok(store.approve(&actor(), &server, &hashes).await?)
+    });
     for tool in approved.await? {
         eprintln!("approved tool `{}` of server `{server}`", printable(&tool));
     }
@@ -159,8 +161,9 @@ fn parse_hash(server: &ServerId, pins: &[Pin], held: &[Held], text: &str) -> any
 async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(server.config)?;
     let server = server.id;
-    let forgotten =
-        with_store(&config, async |store| store.forget_pins(&actor(), &server, tool).await);
+    let forgotten = with_store(&config, Missing::Refuse, async |store| {
+        store.forget_pins(&actor(), &server, tool).await
+    });
     let forgotten = forgotten.await?;
     match tool {
         Some(tool) => {
@@ -174,7 +177,7 @@ async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
 }
 
 async fn read(config: &Config, server: Option<&ServerId>) -> anyhow::Result<(Vec<Pin>, Vec<Held>)> {
-    with_store(config, async |store| store.pins(server).await).await
+    with_store(config, Missing::Refuse, async |store| store.pins(server).await).await
 }
 
 fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>> {

@@ -9,15 +9,21 @@ use serde_json::json;
 
 use super::output::{print, table};
 use super::tenant::must_exist;
-use super::{ConfigArgs, Loaded, actor, load_config, with_store};
+use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::{ServerId, TenantId};
 use crate::config::Secret;
+use crate::store::Missing;
 use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Set a secret to the text on standard input, without its last line break
-    Set(SecretArgs),
+    Set {
+        #[command(flatten)]
+        secret: SecretArgs,
+        #[command(flatten)]
+        new: CreateArgs,
+    },
     /// List the secrets that servers need and whether each is set; values are never shown
     List {
         /// Tenant id
@@ -55,14 +61,14 @@ pub(super) struct SecretArgs {
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Set(secret) => set(secret).await,
+        Command::Set { secret, new } => set(secret, new.missing()).await,
         Command::List { tenant, server, json, config } => list(tenant, server, json, config).await,
         Command::Remove(secret) => remove(secret).await,
         Command::Rotate(config) => rotate(config).await,
     }
 }
 
-async fn set(args: SecretArgs) -> anyhow::Result<()> {
+async fn set(args: SecretArgs, missing: Missing) -> anyhow::Result<()> {
     let SecretArgs { tenant, server, name, config } = args;
     let Loaded { config, .. } = load_config(config)?;
     let Some(configured) = config.servers.get(&server) else {
@@ -71,7 +77,7 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
     let value = read_value()?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
     let keyring = Keyring::new(&config.secrets.keys);
-    let set = with_store(&config, async |store| {
+    let set = with_store(&config, missing, async |store| {
         must_exist(&tenant, &config, store).await?;
         anyhow::Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
     });
@@ -84,7 +90,9 @@ async fn remove(args: SecretArgs) -> anyhow::Result<()> {
     let SecretArgs { tenant, server, name, config } = args;
     let Loaded { config, .. } = load_config(config)?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
-    let removed = with_store(&config, async |store| store.remove_secret(&actor(), label).await);
+    let removed = with_store(&config, Missing::Refuse, async |store| {
+        store.remove_secret(&actor(), label).await
+    });
     removed.await?;
     eprintln!("removed {label}");
     Ok(())
@@ -97,7 +105,7 @@ async fn list(
     args: ConfigArgs,
 ) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args)?;
-    let records = with_store(&config, async |store| {
+    let records = with_store(&config, Missing::Refuse, async |store| {
         let records = store.list_secrets(&tenant, server.as_ref()).await?;
         // A tenant that was removed from the file may have secrets left.
         if records.is_empty() {
@@ -125,8 +133,9 @@ async fn list(
 async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args)?;
     let keyring = Keyring::new(&config.secrets.keys);
-    let rotated =
-        with_store(&config, async |store| by_tenant::rotate(store, &keyring, &actor()).await);
+    let rotated = with_store(&config, Missing::Refuse, async |store| {
+        by_tenant::rotate(store, &keyring, &actor()).await
+    });
     let (rotated, unreadable) = rotated.await?;
     eprintln!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen);
     if !unreadable.is_empty() {

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::output::{align, print, table};
 use super::policy_args::{PolicyArgs, RemovalArgs};
-use super::{ConfigArgs, Loaded, actor, load_config, with_store};
+use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
-use crate::store::{Store, StoreError};
+use crate::store::{Missing, Store, StoreError};
 use crate::tenants::{Known, Source, TenantView, known};
 
 #[derive(Subcommand)]
@@ -21,6 +21,8 @@ pub(super) enum Command {
         tenant: TenantArgs,
         #[command(flatten)]
         policy: Box<PolicyArgs>,
+        #[command(flatten)]
+        new: CreateArgs,
     },
     /// List all tenants
     List {
@@ -63,7 +65,7 @@ pub(super) struct TenantArgs {
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Add { tenant, policy } => add(tenant, *policy).await,
+        Command::Add { tenant, policy, new } => add(tenant, *policy, new.missing()).await,
         Command::List { config, json } => list(config, json).await,
         Command::Show { tenant, json } => show(tenant, json).await,
         Command::Set { tenant, policy, removal } => set(tenant, *policy, removal).await,
@@ -71,18 +73,19 @@ pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn add(tenant: TenantArgs, args: PolicyArgs) -> anyhow::Result<()> {
+async fn add(tenant: TenantArgs, args: PolicyArgs, missing: Missing) -> anyhow::Result<()> {
     let (id, config) = to_change(tenant)?;
     let mut policy = Policy::new();
     args.apply(&mut policy);
     policy.check()?;
-    let added =
-        with_store(&config, async |store| match store.add_tenant(&actor(), &id, &policy).await {
+    let added = with_store(&config, missing, async |store| {
+        match store.add_tenant(&actor(), &id, &policy).await {
             Err(error @ StoreError::AlreadyExists(_)) => {
                 bail!("{error}; `trunkline tenant set {id}` changes it")
             }
             outcome => Ok(outcome?),
-        });
+        }
+    });
     let revoked = added.await?;
     eprintln!("added tenant `{id}`; `trunkline key create {id}` makes a key for it");
     if revoked > 0 {
@@ -110,8 +113,9 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
         policy.check()?;
         anyhow::Ok(policy)
     };
-    let changed =
-        with_store(&config, async |store| store.change_tenant(&actor(), &id, change).await);
+    let changed = with_store(&config, Missing::Refuse, async |store| {
+        store.change_tenant(&actor(), &id, change).await
+    });
     changed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("changed tenant `{id}`");
     Ok(())
@@ -119,7 +123,9 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
 
 async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
     let (id, config) = to_change(tenant)?;
-    let removed = with_store(&config, async |store| store.remove_tenant(&actor(), &id).await);
+    let removed = with_store(&config, Missing::Refuse, async |store| {
+        store.remove_tenant(&actor(), &id).await
+    });
     let revoked = removed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
     Ok(())
@@ -182,7 +188,7 @@ async fn known_tenants(config: &Config, store: &Store) -> Result<Known, StoreErr
 
 async fn all(args: ConfigArgs) -> anyhow::Result<Known> {
     let Loaded { config, .. } = load_config(args)?;
-    with_store(&config, async |store| known_tenants(&config, store).await).await
+    with_store(&config, Missing::Refuse, async |store| known_tenants(&config, store).await).await
 }
 
 async fn list(config: ConfigArgs, json: bool) -> anyhow::Result<()> {

@@ -8,6 +8,7 @@
 //! - `settings`, `server`, `tenants`, `oauth`: the declared settings
 //! - `reader`, `servers`: from the tree to the declared types, by serde
 //! - `secret`: texts that must not be printed, and `${…}`
+//! - `store_place`: where the store's file is
 //! - `difference`: changes between two configurations
 //! - `reference`: the page that lists every setting
 
@@ -23,6 +24,7 @@ mod section;
 mod server;
 mod servers;
 mod settings;
+mod store_place;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,7 @@ pub use server::{
     Transport, Upstream,
 };
 pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
 
 /// The configuration without a file. A file decides alone who may call and which servers there are.
@@ -77,7 +80,7 @@ pub struct Sources {
     pub listen: Option<String>,
     /// Variables of the environment.
     pub env: Vec<(String, String)>,
-    /// Base of relative paths.
+    /// Base of relative paths, except those in the configuration file.
     pub working_dir: PathBuf,
     /// This executable, which the command `trunkline` of a server means.
     pub own_program: PathBuf,
@@ -97,7 +100,7 @@ impl Sources {
 
 /// Reads and checks a configuration.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-    let (mut settings, origin) = file(sources)?;
+    let (mut settings, file) = file(sources)?;
     let mut warnings = Vec::new();
     if let Some(path) = &sources.mcp_file {
         let text = read_file(path, sources)?;
@@ -109,25 +112,29 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let listen = Node::new(Value::Text(listen.clone()), Place::Flag("--listen"));
         settings.insert("listen".to_owned(), listen);
     }
+    let base = store_place::base(&mut settings, file.as_deref(), sources);
     let config = settings::config(settings, sources)?;
     warnings.extend(config.warnings);
-    Ok(Config { origin, warnings, ..config })
+    let store = store_place::place(config.store, base, sources);
+    let origin = file.map(|file| file.display().to_string());
+    let origin = origin.unwrap_or_else(|| Place::BuiltIn.to_string());
+    Ok(Config { origin, store, warnings, ..config })
 }
 
 /// Reads the settings of the file, if there is one, and returns its full path with them.
-fn file(sources: &Sources) -> Result<(Table, String), ConfigError> {
+fn file(sources: &Sources) -> Result<(Table, Option<PathBuf>), ConfigError> {
     let path = sources.file.as_deref().unwrap_or(Path::new(FILE_NAME));
     let text = match read_file(path, sources) {
         Ok(text) => text,
         Err(ConfigError::Unreadable { cause, .. })
             if sources.file.is_none() && cause.kind() == io::ErrorKind::NotFound =>
         {
-            return Ok((tree::built_in(WITHOUT_FILE), Place::BuiltIn.to_string()));
+            return Ok((tree::built_in(WITHOUT_FILE), None));
         }
         Err(error) => return Err(error),
     };
     let settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
-    Ok((settings, sources.working_dir.join(path).display().to_string()))
+    Ok((settings, Some(sources.working_dir.join(path))))
 }
 
 fn read_file(path: &Path, sources: &Sources) -> Result<String, ConfigError> {

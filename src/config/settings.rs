@@ -10,6 +10,7 @@ use super::error::{ConfigError, Place};
 use super::kind::{self, Kind};
 use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL};
 use super::section::section;
+use super::store_place::StateDir;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
 use super::{Host, OAuth, Secret, ServerConfig, Sources, WebOrigin, reader, servers, tenants};
@@ -93,10 +94,20 @@ section! {
 section! {
     /// The database of tenants, keys, usage and the audit log.
     pub struct StoreConfig in "store" {
-        /// A file in the working directory, or a PostgreSQL database, such as
+        /// A file, or a PostgreSQL database, such as
         /// `"postgres://trunkline:${DB_PASSWORD}@db.example/trunkline"`. Several replicas need
-        /// PostgreSQL.
+        /// PostgreSQL. A relative path starts at the directory of the configuration file. In
+        /// `TRUNKLINE_STORE__URL` it starts at the working directory. Without a configuration file,
+        /// the default is in the user's state directory: `$XDG_STATE_HOME/trunkline/`, or
+        /// `~/.local/state/trunkline/`.
         url: Secret = "sqlite://trunkline.db", STORE_URL;
+    }
+    with {
+        /// The file of a relative path as versions before this one found it: from the working
+        /// directory. `None` if that is the same file.
+        earlier_url: Option<Secret>,
+        /// The directory of the file, if it is the user's state directory.
+        state_dir: Option<StateDir>,
     }
 }
 

@@ -121,7 +121,7 @@ impl HttpError {
                 StoreError::Unavailable(_) => {
                     (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
                 }
-                StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
+                StoreError::InvalidUrl(_) | StoreError::NoStore(_) | StoreError::Corrupt(_) => {
                     (StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
                 }
             },
@@ -135,7 +135,7 @@ fn store_detail(error: &StoreError) -> String {
         StoreError::Unavailable(_) => {
             "the store cannot be reached now; a change may or may not have been made".to_owned()
         }
-        StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
+        StoreError::InvalidUrl(_) | StoreError::NoStore(_) | StoreError::Corrupt(_) => {
             "the store failed; the gateway's log has the reason".to_owned()
         }
         error => error.to_string(),

@@ -3,6 +3,7 @@
 use sqlx::migrate::MigrateError;
 
 use super::KeyOwner;
+use super::configured::NoStore;
 use crate::common::ids::{InvalidId, ServerId};
 use crate::pins::Hash;
 
@@ -14,6 +15,8 @@ pub enum StoreError {
     /// Temporary: the database cannot be reached, is too slow or overloaded.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    #[error(transparent)]
+    NoStore(#[from] NoStore),
     #[error("there is a {0} already")]
     AlreadyExists(String),
     #[error("there is no {0} in the store")]

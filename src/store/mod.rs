@@ -4,6 +4,7 @@
 //! One statement serves both databases: `$1` parameters, TEXT and BIGINT. `open` has the
 //! differences.
 //!
+//! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
@@ -14,6 +15,7 @@
 
 mod audit;
 mod changes;
+mod configured;
 mod ended_sessions;
 mod error;
 mod keys;
@@ -30,13 +32,14 @@ use std::time::Duration;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::timeout;
 
-use self::open::DatabaseKind;
+use self::open::{DatabaseKind, Opened};
 use crate::common::keys::Hasher;
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, Outage, StoreChanges, Subject};
+pub use self::configured::{Missing, NoStore};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
@@ -58,6 +61,7 @@ pub struct Store(Arc<StoreInner>);
 struct StoreInner {
     kind: DatabaseKind,
     url: Secret,
+    place: String,
     pool: AnyPool,
     hasher: Hasher,
 }
@@ -66,12 +70,21 @@ impl Store {
     /// Opens the store at `sqlite://path` or `postgres://…`, creates it if it is missing, and
     /// migrates it. Without `hash_key`, the store uses a key of its own.
     pub async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
-        let (kind, pool) = open::open(url).await?;
+        Self::open_or(Missing::Create, url, hash_key).await
+    }
+
+    async fn open_or(missing: Missing, url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
+        let Opened { kind, pool, place } = open::open(url, missing).await?;
         let hasher = match hash_key {
             Some(key) => Hasher::new(key),
             None => Hasher::new(&with_timeout(open::own_hash_key(&pool)).await?),
         };
-        Ok(Self(Arc::new(StoreInner { kind, url: url.clone(), pool, hasher })))
+        Ok(Self(Arc::new(StoreInner { kind, url: url.clone(), place, pool, hasher })))
+    }
+
+    /// Returns the file, or the host and the database, to be shown.
+    pub fn place(&self) -> &str {
+        &self.0.place
     }
 
     /// Returns the hasher of the stored keys.

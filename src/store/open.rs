@@ -4,19 +4,19 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use rand::distr::{Alphanumeric, SampleString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{AnyPool, ConnectOptions, Connection, Executor, SqlStr};
 use tokio::time::{sleep, timeout};
 
-use super::{Result, StoreError, with_timeout};
+use super::{Missing, NoStore, Result, StoreError, with_timeout};
 use crate::common::keys::SECRET_LEN;
 use crate::config::Secret;
 
@@ -31,7 +31,7 @@ const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long SQLite waits for another writer: less than [`super::QUERY_TIMEOUT`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
 const SQLITE_BUSY: u32 = 5;
-const URL_HINT: &str = "`[store] url` says where else";
+pub(super) const URL_HINT: &str = "`[store] url` says where else";
 /// A connection that does not answer a ping within this time after use is closed.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Long enough for the migrations of another replica.
@@ -92,32 +92,50 @@ impl DatabaseKind {
     }
 }
 
-pub(super) async fn open(url: &Secret) -> Result<(DatabaseKind, AnyPool)> {
-    sqlx::any::install_default_drivers();
-    if url.expose().starts_with("sqlite:") {
-        return Ok((DatabaseKind::Sqlite, open_sqlite(url).await?));
-    }
-    Ok((DatabaseKind::Postgres, open_postgres(url).await?))
+/// An open database. No place contains a password.
+pub(super) struct Opened {
+    pub(super) kind: DatabaseKind,
+    pub(super) pool: AnyPool,
+    pub(super) place: String,
 }
 
-async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
-    let options = file(url.expose())?;
+pub(super) async fn open(url: &Secret, missing: Missing) -> Result<Opened> {
+    sqlx::any::install_default_drivers();
+    if url.expose().starts_with("sqlite:") {
+        let file = file(url.expose())?;
+        let place = file.get_filename().display().to_string();
+        let pool = open_sqlite(file, missing).await?;
+        return Ok(Opened { kind: DatabaseKind::Sqlite, pool, place });
+    }
+    let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
+    let place = postgres_place(&options);
+    let pool = open_postgres(url, &options, missing, &place).await?;
+    Ok(Opened { kind: DatabaseKind::Postgres, pool, place })
+}
+
+async fn open_sqlite(options: SqliteConnectOptions, missing: Missing) -> Result<AnyPool> {
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
-    create_private(&path).map_err(|error| {
-        let cause = format!("cannot create the file {}: {error}", path.display());
-        StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
-    })?;
-    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
-    let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
+    if missing == Missing::Create {
+        create_private(&path).map_err(|error| {
+            let cause = format!("cannot create the file {}: {error}", path.display());
+            StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
+        })?;
+    }
+    let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(options, missing)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
-        .map_err(|error| with_hint(error.into()))
+        .map_err(with_hint)
         .map_err(|error| with_place(&format!("cannot use the file {}", path.display()), error))?;
     let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
         Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
     });
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
+}
+
+/// Returns the path of the file that a `sqlite:` URL names.
+pub(super) fn path(url: &str) -> Result<PathBuf> {
+    Ok(file(url)?.get_filename().to_owned())
 }
 
 /// Returns the file of a URL by its full path. Relative paths start at the working directory.
@@ -144,8 +162,29 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Fails unless the file is a store. Does not change a file that is none.
+async fn must_be_store(options: &SqliteConnectOptions) -> Result<()> {
+    let path = options.get_filename();
+    if path.try_exists().is_ok_and(|exists| !exists) {
+        return Err(NoStore::Missing(path.display().to_string()).into());
+    }
+    let mut connection = options.connect().await?;
+    let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name = '_sqlx_migrations'";
+    let tables: i64 = sqlx::query_scalar(tables).fetch_one(&mut connection).await?;
+    connection.close().await?;
+    match tables {
+        0 => Err(NoStore::Missing(path.display().to_string()).into()),
+        _ => Ok(()),
+    }
+}
+
 /// sqlx has no migration lock for SQLite, so this transaction serialises migrations.
-async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<(), MigrateError> {
+async fn migrate_sqlite(options: SqliteConnectOptions, missing: Missing) -> Result<()> {
+    let options = options.busy_timeout(OPEN_BUSY_TIMEOUT);
+    if missing == Missing::Refuse {
+        must_be_store(&options).await?;
+    }
+    let options = options.journal_mode(SqliteJournalMode::Wal);
     // Switching to the write-ahead log does not wait for others that open the file.
     let mut connection = loop {
         match options.connect().await {
@@ -165,15 +204,27 @@ fn is_busy(error: &sqlx::Error) -> bool {
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == SQLITE_BUSY)
 }
 
-async fn open_postgres(url: &Secret) -> Result<AnyPool> {
-    let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
+/// Returns host and database, such as `PostgreSQL at db.example:5432, database trunkline`.
+fn postgres_place(options: &PgConnectOptions) -> String {
     let place = match options.get_socket() {
-        Some(socket) => socket.display().to_string(),
-        None => format!("{}:{}", options.get_host(), options.get_port()),
+        Some(socket) => format!("PostgreSQL at {}", socket.display()),
+        None => format!("PostgreSQL at {}:{}", options.get_host(), options.get_port()),
     };
-    migrate_postgres(&options)
+    match options.get_database() {
+        Some(database) => format!("{place}, database {database}"),
+        None => place,
+    }
+}
+
+async fn open_postgres(
+    url: &Secret,
+    options: &PgConnectOptions,
+    missing: Missing,
+    place: &str,
+) -> Result<AnyPool> {
+    migrate_postgres(options, missing, place)
         .await
-        .map_err(|error| with_place(&format!("cannot use the database at {place}"), error))?;
+        .map_err(|error| with_place(&format!("cannot use {place}"), error))?;
     let pool = pool(POSTGRES_CONNECTIONS_MAX)
         .after_connect(|connection, _| {
             Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
@@ -188,8 +239,15 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool> {
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
 }
 
-async fn migrate_postgres(options: &PgConnectOptions) -> Result<()> {
+async fn migrate_postgres(options: &PgConnectOptions, missing: Missing, place: &str) -> Result<()> {
     let mut connection = with_timeout(options.connect()).await?;
+    let tables = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL";
+    if missing == Missing::Refuse
+        && !with_timeout(sqlx::query_scalar::<_, bool>(tables).fetch_one(&mut connection)).await?
+    {
+        with_timeout(connection.close()).await?;
+        return Err(NoStore::Missing(place.to_owned()).into());
+    }
     // A connection of its own, which releases the migration lock when it closes.
     match timeout(MIGRATION_TIMEOUT, migrator().run_direct(None, &mut connection, false)).await {
         Ok(outcome) => outcome?,

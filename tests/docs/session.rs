@@ -62,6 +62,7 @@ pub async fn run(blocks: &[Block]) -> Vec<String> {
         .current_dir(&work)
         .env("PATH", format!("{}:{}", bin.display(), env::var("PATH").unwrap()))
         .env("HOME", &work)
+        .env("XDG_STATE_HOME", dir.path().join("state"))
         .env("DOCS", &docs)
         .env("TRUNKLINE_LISTEN", &address)
         .env("TRUNKLINE_URL", format!("http://{address}"))

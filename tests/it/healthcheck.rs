@@ -149,7 +149,7 @@ async fn every_command_reads_the_file_that_the_variable_names() {
     let file = setup.write();
     let elsewhere = Setup::new();
     let variable = [("TRUNKLINE_CONFIG", file.to_str().unwrap())];
-    let added = trunkline_with(&elsewhere, &["tenant", "add", "acme"], &variable).await;
+    let added = trunkline_with(&elsewhere, &["tenant", "add", "acme", "--create"], &variable).await;
     assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
     let list = trunkline(&setup, &["tenant", "list"]).await;
     assert!(String::from_utf8(list.stdout).unwrap().contains("acme"));

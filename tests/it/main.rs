@@ -94,6 +94,7 @@ mod store_load;
 mod store_opening;
 mod store_outage;
 mod store_pins;
+mod store_place;
 mod store_usage;
 mod supervision;
 mod tenant_limits;

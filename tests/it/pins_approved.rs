@@ -10,7 +10,10 @@ use crate::support::{Answer, Api, Gateway, eventually, refused, trunkline, withi
 async fn run(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
     let output = trunkline(gateway.setup(), args).await;
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    let (printed, said) = (text(output.stdout), text(output.stderr));
+    let is_other = |line: &&str| !line.starts_with("store: ");
+    let said = said.split_inclusive('\n').filter(is_other).collect();
+    (output.status.code().unwrap(), printed, said)
 }
 
 /// Returns the line of `pin list` for a tool, as soon as the gateway has stored it.

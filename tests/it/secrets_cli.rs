@@ -18,7 +18,7 @@ async fn fails(setup: &Setup, args: &[&str], input: &str) -> String {
     error
 }
 
-const SET: [&str; 5] = ["secret", "set", "acme", "own", "TOKEN"];
+const SET: [&str; 6] = ["secret", "set", "acme", "own", "TOKEN", "--create"];
 
 #[tokio::test]
 async fn a_secret_is_set_listed_and_removed() {
@@ -58,6 +58,7 @@ async fn a_secret_is_set_listed_and_removed() {
 async fn what_cannot_be_set_is_said_without_the_value() {
     let setup = setup("");
     setup.write();
+    setup.store().await.close().await;
     for (args, said) in [
         (["secret", "set", "nobody", "own", "TOKEN"], "there is no tenant `nobody`"),
         (["secret", "set", "acme", "none", "TOKEN"], "there is no server `none`"),

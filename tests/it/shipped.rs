@@ -75,7 +75,7 @@ fn the_image_by_itself_lets_in_only_those_who_have_a_key() {
     let text = shipped("docker/image.toml");
     let config = loaded(&text, &[]);
     assert_eq!(config.auth.anonymous_tenant, None);
-    assert_eq!(config.store.url.expose(), "sqlite://trunkline.db");
+    assert_eq!(config.store.url.expose(), "sqlite:///data/trunkline.db");
     assert_eq!(config.servers.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["std"]);
     let config = loaded(&text, &[("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local")]);
     assert_eq!(config.auth.anonymous_tenant.unwrap().as_str(), "local");

@@ -119,7 +119,10 @@ async fn what_cannot_be_opened_is_named_without_its_password() {
 
     let error = failure("postgres://u:hunter2@127.0.0.1:1/db").await;
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-    assert!(error.to_string().contains("cannot use the database at 127.0.0.1:1"), "{error}");
+    assert!(
+        error.to_string().contains("cannot use PostgreSQL at 127.0.0.1:1, database db"),
+        "{error}"
+    );
     let text = failure("postgres://u:s3cret@no-such-host.invalid/db").await.to_string();
     assert!(text.contains("no-such-host.invalid:5432"), "{text}");
     for url in ["postgres://u:hunter2#s3cret@h/db", "postgres://u:hunter2@h:s3cret/db"] {

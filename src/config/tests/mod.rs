@@ -8,6 +8,7 @@ mod mistakes;
 mod oauth;
 mod replicas;
 mod secrets;
+mod store_place;
 
 use std::fs;
 use std::time::Duration;

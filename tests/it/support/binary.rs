@@ -49,6 +49,8 @@ fn command(setup: &Setup) -> Command {
 fn command_of(program: &str, setup: &Setup) -> Command {
     let mut command = Command::new(program);
     command.current_dir(setup.dir.path()).kill_on_drop(true);
+    // Without a configuration file, the store is there and not in the home of whoever tests.
+    command.env("XDG_STATE_HOME", setup.dir.path().join("state"));
     // What the tests themselves are told is not for the program.
     let ours = |name: &OsString| {
         name == "RUST_LOG" || name.to_str().is_some_and(|name| name.starts_with("TRUNKLINE_"))
@@ -78,7 +80,13 @@ impl Serving {
 
     /// Starts it in the directory of a setup, with these arguments and nothing else.
     pub async fn start_with(setup: Setup, args: &[&str]) -> Self {
-        Self::start_as(command(&setup).arg("serve").args(args), setup).await
+        Self::start_in(setup, args, &[]).await
+    }
+
+    /// Starts it so with more variables in its environment.
+    pub async fn start_in(setup: Setup, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let env = env.iter().copied();
+        Self::start_as(command(&setup).arg("serve").args(args).envs(env), setup).await
     }
 
     /// Starts it by another program with its arguments, which changes what the gateway inherits.
