@@ -52,6 +52,7 @@ mod mcp_streams;
 mod mcp_subscriptions;
 mod mcp_together;
 mod misbehaving;
+mod nul;
 mod oauth;
 mod oauth_callers;
 mod oauth_keys;
