@@ -75,6 +75,7 @@ mod reload_listeners;
 mod reload_tenants;
 mod reload_under_load;
 mod replicas;
+mod replicas_cancel;
 mod replicas_lost;
 mod replicas_proofs;
 mod retries;
