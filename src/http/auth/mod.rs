@@ -54,7 +54,7 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
-        app.origins.check(parts)?;
+        app.ops_origins.check(parts)?;
         let text = credential(&parts.headers)?.ok_or_else(|| no_credential(app))?;
         let key = holder(app, text).await?;
         match key.holder {
