@@ -9,6 +9,7 @@
 mod support;
 
 mod admin;
+mod anonymous;
 mod calls;
 mod cancel;
 mod changes;

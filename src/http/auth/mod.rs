@@ -38,8 +38,9 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
         }
         let caller = match credential(&parts.headers)? {
             None => {
-                let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
-                Caller::of(tenant)
+                let access = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
+                let credential = CredentialLifetime { gone: access.gone.clone(), until: None };
+                Caller { tenant: access.tenant.clone(), session: None, credential }
             }
             Some(text) if app.oauth.is_some() && looks_like_jwt(text) => {
                 by_token(app, text).await?
