@@ -102,6 +102,7 @@ mod supervision;
 mod tenant_limits;
 mod tenants_cli;
 mod tools;
+mod unconfined;
 mod unknown_keys;
 mod upstreams;
 mod usage;
