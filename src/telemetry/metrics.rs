@@ -142,8 +142,8 @@ metrics! {
     /// replica no longer exists), refused (it did not accept this one as a replica), broken (it
     /// ended during the request), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
-    /// Cancelled requests that are unknown here and may run in another replica, by outcome: sent (to
-    /// all other replicas), or refused, because their tenant had too many under way.
+    /// Cancelled requests that are unknown here and may run in another replica, by outcome: sent
+    /// (to all other replicas), or refused, because their tenant had too many under way.
     cancel_notices: IntCounterVec = "trunkline_cancel_notices_total" ["outcome"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
     /// many: these tokens can be used again.
