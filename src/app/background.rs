@@ -2,6 +2,7 @@
 //! and runs the tasks that keep it up to date beside the calls.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,9 +19,10 @@ use tokio_util::task::TaskTracker;
 use super::pin_sync;
 use crate::backend::Backend;
 use crate::backend::instance::pins::Pins;
-use crate::config::Config;
+use crate::config::{Config, ServerConfig, Transport};
 use crate::gateway::Gateway;
 use crate::protocol::mcp::Era;
+use crate::registry::Registry;
 use crate::store::{Missing, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Directory;
@@ -88,7 +90,10 @@ impl TenantServices {
             others.spawn(stop.clone().run_until_cancelled_owned(task));
         };
         run(Box::pin(async move { directory.follow().await }));
-        run(Box::pin(async move { warn_of_shared_state(&gateway, &self.directory).await }));
+        run(Box::pin(async move {
+            let unconfined = warn_of_unconfined(gateway.registry(), &self.directory);
+            tokio::join!(warn_of_shared_state(&gateway, &self.directory), unconfined);
+        }));
         // Even if nothing is pinned: a new configuration may pin a server.
         run(Box::pin(pin_sync::follow(self.pins, store.clone())));
         self.oauth.map(|oauth| others.spawn(oauth.run(stop.clone())));
@@ -113,6 +118,51 @@ impl BackgroundTasks {
         let others = async { tokio::join!(leave_cluster, self.others.wait()) };
         let _ = tokio::join!(write, timeout(FINAL_WRITE_TIMEOUT, others));
         let _ = timeout(CLOSE_TIMEOUT, self.store.close()).await;
+    }
+}
+
+/// Warns, once each, of servers that several tenants use and that could end the gateway for all of
+/// them: programs of the gateway's own user, without a sandbox. Setting `user` explicitly, even to
+/// that user, silences the warning.
+async fn warn_of_unconfined(registry: &Registry, directory: &Directory) {
+    let (mut servers_changed, mut tenants_changed) = (registry.changed(), directory.changed());
+    let mut warned = BTreeSet::new();
+    loop {
+        servers_changed.borrow_and_update();
+        tenants_changed.borrow_and_update();
+        let tenants = directory.tenants();
+        for server in registry.servers() {
+            let id = server.id();
+            if is_unconfined(server.config(), registry.own_program())
+                && tenants.iter().filter(|it| it.sees(id.as_str())).take(2).count() > 1
+                && warned.insert(id.clone())
+            {
+                tracing::warn!(
+                    server = %id,
+                    "several tenants use server `{id}`, which runs as the gateway's own user and \
+                     without a `sandbox`: it can end the gateway and all other servers. Set \
+                     `sandbox`, or `user` to another user; if you trust it, to the gateway's own"
+                );
+            }
+        }
+        let changed = tokio::select! {
+            changed = servers_changed.changed() => changed,
+            changed = tenants_changed.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns whether a server is a program that may signal the gateway and its guards. `own_program`
+/// signals nobody.
+fn is_unconfined(server: &ServerConfig, own_program: &Path) -> bool {
+    match &server.transport {
+        Transport::Stdio(program) => {
+            program.sandbox.is_none() && program.user.is_none() && program.command != own_program
+        }
+        Transport::Http(_) => false,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
 use crate::store::{Missing, Store, StoreError};
-use crate::tenants::{Known, Source, TenantView, known};
+use crate::tenants::{BUILT_IN, Known, Source, TenantView, known};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -128,13 +128,24 @@ async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
     });
     let revoked = removed.await.map_err(|error| explained(error, &config, &id))?;
     eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
+    if is_built_in(&config, &id) {
+        eprintln!(
+            "callers without a key are refused until the gateway restarts; then the built-in \
+             tenant `{id}` serves them without limits, unless you remove `auth.anonymous_tenant`"
+        );
+    } else if is_anonymous(&config, &id) {
+        eprintln!(
+            "callers without a key are refused from now on; remove `auth.anonymous_tenant`, or \
+             the gateway does not start again"
+        );
+    }
     Ok(())
 }
 
 /// Explains what to do about a tenant that is not in the store.
 fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Error {
     match error.downcast_ref() {
-        Some(StoreError::NotFound(_)) if is_anonymous(config, id) => anyhow!(
+        Some(StoreError::NotFound(_)) if is_built_in(config, id) => anyhow!(
             "tenant `{id}` is the built-in tenant of callers without a key and has no limits; \
              `trunkline tenant add {id}` sets some"
         ),
@@ -153,6 +164,10 @@ fn unknown(id: &TenantId) -> String {
 
 fn is_anonymous(config: &Config, id: &TenantId) -> bool {
     config.auth.anonymous_tenant.as_ref() == Some(id)
+}
+
+fn is_built_in(config: &Config, id: &TenantId) -> bool {
+    is_anonymous(config, id) && id.as_str() == BUILT_IN
 }
 
 /// Fails if the tenant is defined in the configuration.
@@ -180,7 +195,7 @@ pub(super) async fn must_exist(
     Ok(())
 }
 
-/// Returns all tenants, as the gateway would have them.
+/// Returns all tenants, as a gateway that starts now would have them.
 async fn known_tenants(config: &Config, store: &Store) -> Result<Known, StoreError> {
     let anonymous = config.auth.anonymous_tenant.as_ref();
     Ok(known(&config.tenants, store.tenants().await?, anonymous))

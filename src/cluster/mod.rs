@@ -54,10 +54,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// For all receivers of a notice together.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Notices in flight that nobody waits for: to all replicas, and separately to the owners of
-/// sessions that are used here.
+/// Notices in flight to the owners of sessions that are used here.
 const NOTICES_MAX: usize = 256;
 const NOTICES_OF_TENANT_MAX: usize = 16;
+/// Notices in flight that a request was cancelled. Each is small, and goes to all replicas.
+const CANCELS_MAX: usize = 1024;
+const CANCELS_OF_TENANT_MAX: usize = 64;
+/// Longer than a notice takes, even to a replica that hangs.
+const CANCEL_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -81,8 +85,8 @@ pub struct Cluster {
     unwritten_lost: AtomicU64,
     refusals: RefusalLog,
     used_proofs: UsedProofs,
-    /// For notices to all replicas.
-    notices: Arc<NoticeQuota>,
+    /// For notices to all replicas that a request was cancelled.
+    cancels: Arc<NoticeQuota>,
     /// For notices that keep a session alive.
     use_notices: Arc<NoticeQuota>,
 }
@@ -128,7 +132,7 @@ impl Cluster {
             unwritten_lost: AtomicU64::new(0),
             refusals: RefusalLog::default(),
             used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),
-            notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
+            cancels: NoticeQuota::new(CANCELS_MAX, CANCELS_OF_TENANT_MAX),
             use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
         members::heartbeat(&store, &cluster).await?;
@@ -162,9 +166,10 @@ impl Cluster {
         let _ = timeout(NOTICE_TIMEOUT, join_all(sent)).await;
     }
 
-    /// Returns a permit for one notice that concerns `tenant`, unless too many are in flight.
-    pub fn notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
-        self.notices.take(tenant)
+    /// Waits for a permit for one notice that a request of `tenant` was cancelled. Returns `None`
+    /// if too many are in flight for too long.
+    pub async fn cancel_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+        self.cancels.wait(tenant, CANCEL_WAIT).await
     }
 
     /// Returns a permit for one notice that a session of `tenant` is in use.

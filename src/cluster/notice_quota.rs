@@ -1,58 +1,86 @@
-//! Bounds the notices in flight that nobody waits for: in all and for each tenant, so that no
-//! tenant delays the notices of others.
+//! Bounds the notices in flight: in all and for each tenant, so that no tenant delays the notices
+//! of others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::common::ids::TenantId;
 
 pub(super) struct NoticeQuota {
-    max: usize,
+    all: Arc<Semaphore>,
     tenant_max: usize,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Default)]
-struct Taken {
-    all: usize,
-    by_tenant: HashMap<TenantId, usize>,
+    /// Of tenants that have notices in flight.
+    by_tenant: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
 }
 
 /// Held while one notice is in flight.
 pub struct NoticePermit {
+    // Dropped in this order.
+    _of_tenant: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+    _permits: TenantPermits,
+}
+
+/// The permits of one tenant, forgotten when nobody uses them.
+struct TenantPermits {
     quota: Arc<NoticeQuota>,
     tenant: TenantId,
+    /// `None` while it is dropped.
+    permits: Option<Arc<Semaphore>>,
 }
 
 impl NoticeQuota {
     pub(super) fn new(max: usize, tenant_max: usize) -> Arc<Self> {
-        Arc::new(Self { max, tenant_max, taken: Mutex::default() })
+        let all = Arc::new(Semaphore::new(max));
+        Arc::new(Self { all, tenant_max, by_tenant: Mutex::default() })
     }
 
     /// Returns `None` if the tenant, or all tenants together, have as many as allowed.
     pub(super) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<NoticePermit> {
-        let mut taken = self.taken.lock();
-        let of_tenant = taken.by_tenant.get(tenant).copied().unwrap_or_default();
-        if taken.all >= self.max || of_tenant >= self.tenant_max {
-            return None;
-        }
-        taken.all += 1;
-        taken.by_tenant.insert(tenant.clone(), of_tenant + 1);
-        Some(NoticePermit { quota: self.clone(), tenant: tenant.clone() })
+        let (permits, of_tenant) = self.permits_of(tenant);
+        let of_tenant = of_tenant.try_acquire_owned().ok()?;
+        let of_all = self.all.clone().try_acquire_owned().ok()?;
+        Some(NoticePermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits })
+    }
+
+    /// Waits for a permit, behind those of the same tenant that wait already. Returns `None` if
+    /// there is none in time.
+    pub(super) async fn wait(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        most: Duration,
+    ) -> Option<NoticePermit> {
+        let (permits, of_tenant) = self.permits_of(tenant);
+        let both = async {
+            let of_tenant = of_tenant.acquire_owned().await.ok()?;
+            // Among those who wait here, no tenant has more than it may have in flight.
+            Some((of_tenant, self.all.clone().acquire_owned().await.ok()?))
+        };
+        let (of_tenant, of_all) = timeout(most, both).await.ok().flatten()?;
+        Some(NoticePermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits })
+    }
+
+    fn permits_of(self: &Arc<Self>, tenant: &TenantId) -> (TenantPermits, Arc<Semaphore>) {
+        let mut by_tenant = self.by_tenant.lock();
+        let permits = by_tenant.entry(tenant.clone());
+        let permits = permits.or_insert_with(|| Arc::new(Semaphore::new(self.tenant_max))).clone();
+        let (quota, tenant) = (self.clone(), tenant.clone());
+        (TenantPermits { quota, tenant, permits: Some(permits.clone()) }, permits)
     }
 }
 
-impl Drop for NoticePermit {
+impl Drop for TenantPermits {
     fn drop(&mut self) {
-        let mut taken = self.quota.taken.lock();
-        taken.all -= 1;
-        if let Some(of_tenant) = taken.by_tenant.get_mut(&self.tenant) {
-            *of_tenant -= 1;
-            if *of_tenant == 0 {
-                taken.by_tenant.remove(&self.tenant);
-            }
+        let mut by_tenant = self.quota.by_tenant.lock();
+        // Under the lock, so that the last of several sees that it is the last.
+        self.permits = None;
+        if by_tenant.get(&self.tenant).is_some_and(|permits| Arc::strong_count(permits) == 1) {
+            by_tenant.remove(&self.tenant);
         }
     }
 }
@@ -62,10 +90,16 @@ mod tests {
     use super::*;
     use crate::cluster::testing::replica;
 
+    const SOON: Duration = Duration::from_secs(1);
+
+    fn tenants<const N: usize>(names: [&str; N]) -> [TenantId; N] {
+        names.map(|name| TenantId::parse(name).unwrap())
+    }
+
     #[test]
     fn one_tenant_cannot_take_the_permits_of_another_and_leaves_nothing_behind() {
         let quota = NoticeQuota::new(5, 2);
-        let [a, b, c] = ["a", "b", "c"].map(|tenant| TenantId::parse(tenant).unwrap());
+        let [a, b, c] = tenants(["a", "b", "c"]);
         let mut taken: Vec<_> = [&a, &a, &b, &b].map(|it| quota.take(it).unwrap()).into();
         assert!(quota.take(&a).is_none() && quota.take(&b).is_none());
         taken.push(quota.take(&c).unwrap());
@@ -73,15 +107,28 @@ mod tests {
         drop(taken.remove(0));
         taken.push(quota.take(&a).unwrap());
         drop(taken);
-        let taken = quota.taken.lock();
-        assert!(taken.all == 0 && taken.by_tenant.is_empty());
+        assert_eq!(quota.all.available_permits(), 5);
+        assert!(quota.by_tenant.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_waits_for_its_own_permits_for_some_time() {
+        let quota = NoticeQuota::new(5, 1);
+        let [a, b] = tenants(["a", "b"]);
+        let first = quota.take(&a).unwrap();
+        assert!(quota.wait(&b, SOON).await.is_some());
+        assert!(quota.wait(&a, SOON).await.is_none());
+        let (second, ()) = tokio::join!(quota.wait(&a, SOON), async { drop(first) });
+        assert!(quota.take(&a).is_none());
+        drop(second.unwrap());
+        assert!(quota.by_tenant.lock().is_empty());
     }
 
     #[tokio::test]
     async fn notices_of_use_have_a_quota_of_their_own() {
-        let (replica, tenant) = (replica("a key"), TenantId::parse("acme").unwrap());
-        let _permit = replica.notice_permit(&tenant).unwrap();
-        assert!(replica.notice_permit(&tenant).is_none());
+        let (replica, [tenant]) = (replica("a key"), tenants(["acme"]));
+        let _permit = replica.cancel_permit(&tenant).await.unwrap();
+        assert!(replica.cancels.take(&tenant).is_none());
         assert!(replica.use_notice_permit(&tenant).is_some());
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn replica(key: &str) -> Cluster {
         unwritten_lost: AtomicU64::new(0),
         refusals: RefusalLog::default(),
         used_proofs: UsedProofs::new(ACCEPTED_FOR),
-        notices: NoticeQuota::new(1, 1),
+        cancels: NoticeQuota::new(1, 1),
         use_notices: NoticeQuota::new(1, 1),
     }
 }

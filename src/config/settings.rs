@@ -29,7 +29,7 @@ section! {
         /// addresses) always may; those of all other origins are refused.
         allowed_origins: Vec<WebOrigin> = [], ORIGINS;
         /// Names (`Host`) that the gateway may be called by, beside those of this machine. If
-        /// empty: no others where `listen` is a loopback address, all others elsewhere.
+        /// empty: no others on a loopback address, all others elsewhere.
         allowed_hosts: Vec<Host> = [], HOSTS;
         /// Keys that seal the texts that MCP clients carry: tokens of legacy sessions, and state
         /// that modern servers want back. The first key seals and all open, so put a new key before
@@ -79,8 +79,9 @@ const TABLES: Kind = kind::of::<IgnoredAny>("a table of tables");
 section! {
     /// Callers send a key or a token as `Authorization: Bearer …`.
     pub struct Auth in "auth" {
-        /// Tenant of callers without a key. Unset: every request needs a key. To listen beyond this
-        /// machine, a configuration file or the environment must name it.
+        /// Tenant of callers without a key: a configured one, or the built-in `local`, which has no
+        /// limits. Unset: every request needs a key. To listen beyond this machine, a configuration
+        /// file or the environment must name it.
         anonymous_tenant: Option<TenantId>, kind::TENANT;
         /// Key with which callers' keys are hashed before they are stored. If it is not in the
         /// database, whoever can write to the database still cannot make keys. If it changes, no

@@ -1,4 +1,5 @@
-//! Endpoints of load balancers and monitoring.
+//! Endpoints of load balancers and monitoring. They need no key, so a web page that rebinds its DNS
+//! name is refused by its `Host`, as everywhere.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,6 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 
+use super::auth::origin::{CallersPage, OperatorsPage};
 use super::state::AppState;
 use crate::backend::{Backend, RunState};
 use crate::config::Start;
@@ -14,13 +16,13 @@ use crate::config::Start;
 type Readiness = (StatusCode, String);
 
 /// Answers as long as the process does anything at all.
-pub(super) async fn healthz() -> &'static str {
+pub(super) async fn healthz(_: CallersPage) -> &'static str {
     "ok\n"
 }
 
 /// Says whether the gateway is ready for traffic. A failed server does not make it unready: the
 /// others still work. Anybody may ask, so the answer counts the failed servers and names none.
-pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Readiness {
+pub(super) async fn readyz(State(app): State<Arc<AppState>>, _: CallersPage) -> Readiness {
     readiness(&app, |broken, all| {
         let are = if broken.len() == 1 { "is" } else { "are" };
         format!("{} of {all} servers {are} not\n", broken.len())
@@ -28,7 +30,10 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Readiness {
 }
 
 /// Says whether the gateway is ready, with a line for each failed server, for operators.
-pub(super) async fn readyz_by_server(State(app): State<Arc<AppState>>) -> Readiness {
+pub(super) async fn readyz_by_server(
+    State(app): State<Arc<AppState>>,
+    _: OperatorsPage,
+) -> Readiness {
     readiness(&app, |broken, _| broken.iter().map(|server| line(server)).collect())
 }
 
@@ -62,7 +67,10 @@ fn line(server: &Backend) -> String {
 }
 
 /// Renders the metrics for Prometheus.
-pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> impl IntoResponse {
+pub(super) async fn metrics(
+    State(app): State<Arc<AppState>>,
+    _: OperatorsPage,
+) -> impl IntoResponse {
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], app.gateway.metrics().render())
 }

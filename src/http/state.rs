@@ -29,7 +29,10 @@ pub struct AppState {
     pub(super) oauth: Option<Arc<Verifier>>,
     /// The OAuth metadata that clients without a token are sent to.
     pub(super) resource: Option<Resource>,
+    /// The policy of the listener for callers.
     pub(super) origins: OriginPolicy,
+    /// The policy of the listener for operators, which may be the same.
+    pub(super) ops_origins: OriginPolicy,
     pub(super) max_body: usize,
     pub(super) draining: AtomicBool,
     /// Cancelled at shutdown to end streams that would last for ever.
@@ -59,7 +62,8 @@ impl AppState {
             directory,
             oauth,
             resource: config.auth.oauth.as_ref().map(Resource::new),
-            origins: OriginPolicy::new(config),
+            origins: OriginPolicy::new(config, config.listen),
+            ops_origins: OriginPolicy::new(config, config.ops_listen.unwrap_or(config.listen)),
             max_body: config.max_body,
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),

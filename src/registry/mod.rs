@@ -10,6 +10,7 @@ mod reload;
 mod rollover;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -199,6 +200,11 @@ impl Replaceable for Arc<Server> {
 impl Registry {
     pub fn offload(&self) -> &Offload {
         &self.inner.environment.offload
+    }
+
+    /// Returns this executable, of which the bundled server is a part.
+    pub fn own_program(&self) -> &Path {
+        &self.inner.environment.own_program
     }
 
     /// Starts every shared server. Tasks of `tasks` supervise them until `stop`. `vault` has the

@@ -134,6 +134,13 @@ async fn with_timeout<T, E: Into<StoreError>>(
     }
 }
 
+/// Returns whether a text from outside can be stored. PostgreSQL has no NUL in texts and refuses
+/// even to compare with one, so such a text names nothing, and is never sent there. Ids of other
+/// kinds are parsed before they come here, and have no NUL.
+fn can_be_stored(text: &str) -> bool {
+    !text.contains('\0')
+}
+
 /// Returns `($1, $2), ($3, $4)` for two rows of two columns.
 fn placeholders(rows: usize, columns: usize) -> String {
     let row = |row: usize| {

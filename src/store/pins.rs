@@ -8,7 +8,9 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row};
 
 use super::tenants::skip_corrupt;
-use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
+use super::{
+    Actor, Result, Store, StoreError, Tx, audit, can_be_stored, now, placeholders, with_timeout,
+};
 use crate::common::ids::ServerId;
 use crate::pins::{Definition, Hash, Held, Pin};
 
@@ -173,6 +175,15 @@ impl Store {
         server: &ServerId,
         tool: Option<&str>,
     ) -> Result<u64> {
+        let unknown = || {
+            StoreError::NotFound(match tool {
+                Some(tool) => format!("approved tool {tool:?} of server `{server}`"),
+                None => format!("pinned server `{server}`"),
+            })
+        };
+        if !tool.is_none_or(can_be_stored) {
+            return Err(unknown());
+        }
         with_timeout(async {
             let mut change = self.change().await?;
             let pins =
@@ -189,10 +200,7 @@ impl Store {
                 }
             };
             if known == 0 {
-                return Err(StoreError::NotFound(match tool {
-                    Some(tool) => format!("approved tool {tool:?} of server `{server}`"),
-                    None => format!("pinned server `{server}`"),
-                }));
+                return Err(unknown());
             }
             let detail = json!({"tool": tool, "forgotten": forgotten});
             audit::note(&mut change, actor, "pin.forget", target(server), detail).await?;

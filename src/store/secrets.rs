@@ -8,7 +8,9 @@ use sqlx::AnyConnection;
 use super::changes::bump_revision;
 use super::open::DatabaseKind;
 use super::tenants::skip_corrupt;
-use super::{Actor, Result, Store, StoreError, Subject, Tx, audit, now, with_timeout};
+use super::{
+    Actor, Result, Store, StoreError, Subject, Tx, audit, can_be_stored, now, with_timeout,
+};
 use crate::common::ids::{ServerId, TenantId};
 
 const ROWS_PER_ROTATION: i64 = 100;
@@ -124,6 +126,9 @@ impl Store {
     pub async fn remove_secret(&self, actor: &Actor, label: Label<'_>) -> Result<()> {
         let unknown = || StoreError::NotFound(label.to_string());
         let Label { tenant, server, name } = label;
+        if !can_be_stored(name) {
+            return Err(unknown());
+        }
         with_timeout(async {
             // Looked up first: a request for a missing secret must not delay real changes.
             let known = sqlx::query(

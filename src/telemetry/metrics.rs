@@ -142,6 +142,9 @@ metrics! {
     /// replica no longer exists), refused (it did not accept this one as a replica), broken (it
     /// ended during the request), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
+    /// Cancelled requests that are unknown here and may run in another replica, by outcome: sent
+    /// (to all other replicas), or refused, because their tenant had too many under way.
+    cancel_notices: IntCounterVec = "trunkline_cancel_notices_total" ["outcome"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
     /// many: these tokens can be used again.
     forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
@@ -254,6 +257,10 @@ impl Metrics {
 
     pub fn forwarded(&self, outcome: &str) -> IntCounter {
         self.forwarded.with_label_values(&[outcome])
+    }
+
+    pub fn cancel_notices(&self, outcome: &str) -> IntCounter {
+        self.cancel_notices.with_label_values(&[outcome])
     }
 
     pub fn forgotten_sessions(&self) -> IntCounter {

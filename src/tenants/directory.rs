@@ -3,9 +3,9 @@
 //! The directory is read from the store at start and after every change, so that a call never
 //! queries the store. While the store is away, known keys are accepted for [`STALE_MAX`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,18 +13,19 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
-use super::known::{Known, known};
+use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
+use super::known::{BUILT_IN, Known, known};
 use super::secrets::by_tenant::TenantSecrets;
+use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::config::Config;
-use crate::store::{Follower, KeyOwner, KeyRecord, KeyState, Store, StoreError, Subject};
+use crate::store::{Follower, KeyState, Store, StoreError, Subject};
 use crate::tenants::limits::SharedLimits;
 
 /// After an outage this long, keys are no longer accepted: some may have been revoked meanwhile.
@@ -36,6 +37,8 @@ pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
     file: ArcSwap<FileTenants>,
+    /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
+    built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
     snapshot: ArcSwap<Snapshot>,
     unknown_keys: UnknownKeys,
@@ -60,37 +63,15 @@ impl FileTenants {
         let anonymous = config.auth.anonymous_tenant.clone();
         Self { tenants: config.tenants.clone(), anonymous }
     }
-
-    /// Returns all tenants, given those in the store.
-    fn known(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        known(&self.tenants, stored, self.anonymous.as_ref())
-    }
 }
 
-/// All tenants and keys at one moment. Immutable: a change makes a new one.
-#[derive(Default)]
-struct Snapshot {
-    tenants: HashMap<TenantId, Arc<Tenant>>,
-    keys: HashMap<KeyId, Arc<Key>>,
-    /// The tenant of callers without a key.
-    anonymous: Option<Arc<Tenant>>,
-}
-
-/// A key that is not revoked.
-pub struct Key {
-    record: KeyRecord,
-    pub holder: Holder,
-    /// In milliseconds since 1970; 0 if never.
-    used: AtomicI64,
-    /// Cancelled when the key is replaced or removed: streams that it opened end then.
-    pub gone: CancellationToken,
-}
-
-/// The owner of a key.
-#[derive(Clone)]
-pub enum Holder {
-    Tenant(Arc<Tenant>),
-    Admin,
+/// The reason why the directory cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    UnknownTenant(#[from] UnknownTenant),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,27 +82,18 @@ pub enum KeyError {
     Unavailable,
 }
 
-impl Holder {
-    /// Returns whether both are the same administrator or the same instance of a tenant.
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Tenant(one), Self::Tenant(other)) => Arc::ptr_eq(one, other),
-            (Self::Admin, Self::Admin) => true,
-            _ => false,
-        }
-    }
-}
-
 impl Directory {
+    /// Reads all tenants and keys. Fails if callers without a key would have no tenant.
     pub async fn open(
         store: Store,
         config: &Config,
         shared_limits: Option<Arc<SharedLimits>>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, DirectoryError> {
         let directory = Self {
             secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
             file: ArcSwap::from_pointee(FileTenants::new(config)),
+            built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
             snapshot: ArcSwap::default(),
             unknown_keys: UnknownKeys::default(),
@@ -129,16 +101,32 @@ impl Directory {
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
-        directory.load().await?;
-        Ok(directory)
+        match &directory.load().await?.anonymous {
+            AnonymousAccess::Closed(unknown) => Err(unknown.clone().into()),
+            _ => Ok(directory),
+        }
     }
 
-    /// Applies the tenants of a new configuration, as soon as the store can be read.
+    /// Applies the tenants of a new configuration, as soon as the store can be read. Access without
+    /// a key closes at once.
     pub fn set_config(&self, config: &Config) {
         let file = FileTenants::new(config);
-        if file != **self.file.load() {
-            self.file.store(Arc::new(file));
-            self.reload.notify_one();
+        if file == **self.file.load() {
+            return;
+        }
+        self.note_built_in(&file, &BTreeMap::new());
+        self.file.store(Arc::new(file));
+        if self.anonymous().is_none() {
+            self.snapshot.load().anonymous.end();
+        }
+        self.reload.notify_one();
+    }
+
+    /// Remembers that a tenant takes the place of the built-in one, for as long as the gateway
+    /// runs: removing its limits must not mean "no limits".
+    fn note_built_in(&self, file: &FileTenants, stored: &BTreeMap<TenantId, Policy>) {
+        if file.tenants.contains_key(BUILT_IN) || stored.contains_key(BUILT_IN) {
+            self.built_in_replaced.store(true, Ordering::Release);
         }
     }
 
@@ -153,26 +141,37 @@ impl Directory {
         let mut follower = Follower::new(changes, "tenants and keys", meanwhile);
         loop {
             follower.changed(self.reload.notified()).await;
-            while follower.retry(self.load().await).await.is_none() {}
+            let before = self.snapshot.load_full();
+            let loaded = loop {
+                if let Some(loaded) = follower.retry(self.load().await).await {
+                    break loaded;
+                }
+            };
+            loaded.anonymous.warn_if_closed(&before.anonymous);
         }
     }
 
     /// Reads all tenants and keys. Unchanged tenants keep their usage of limits.
-    async fn load(&self) -> Result<(), StoreError> {
+    async fn load(&self) -> Result<Arc<Snapshot>, StoreError> {
         let began = Instant::now();
         let contents = self.store.load().await?;
         let file = self.file.load_full();
-        let policies = file.known(contents.tenants).into_iter();
+        self.note_built_in(&file, &contents.tenants);
+        let anonymous = file.anonymous.as_ref();
+        let is_stored = anonymous.is_some_and(|id| contents.tenants.contains_key(id));
+        let only_in_file = !is_stored && anonymous.is_some_and(|id| file.tenants.contains_key(id));
+        let policies = self.known_with(&file, contents.tenants).into_iter();
         let policies = policies.map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
-        let (anonymous, limits) = (file.anonymous.as_ref(), self.shared_limits.as_ref());
-        let snapshot = before.next(policies, contents.keys, anonymous, limits);
+        let mut snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, only_in_file);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
         self.removed.lock().extend(left);
-        self.snapshot.store(Arc::new(snapshot));
+        let snapshot = Arc::new(snapshot);
+        self.snapshot.store(snapshot.clone());
         self.confirmed.send_replace(began);
-        Ok(())
+        Ok(snapshot)
     }
 
     pub fn store(&self) -> &Store {
@@ -185,7 +184,12 @@ impl Directory {
 
     /// Returns all tenants, given those in the store.
     pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        self.file.load().known(stored)
+        self.known_with(&self.file.load(), stored)
+    }
+
+    fn known_with(&self, file: &FileTenants, stored: BTreeMap<TenantId, Policy>) -> Known {
+        let is_replaced = self.built_in_replaced.load(Ordering::Acquire);
+        known(&file.tenants, stored, file.anonymous.as_ref().filter(|_| !is_replaced))
     }
 
     /// Returns whether a tenant is in the configuration file.
@@ -193,11 +197,17 @@ impl Directory {
         self.file.load().tenants.contains_key(id)
     }
 
-    /// Returns the tenant of callers without a key, if they may call. Revoking that applies at
-    /// once, even if the store is away.
-    pub fn anonymous(&self) -> Option<Arc<Tenant>> {
-        self.file.load().anonymous.as_ref()?;
-        self.snapshot.load().anonymous.clone()
+    /// Returns the access of callers without a key, if they may call. Revoking that in the file, or
+    /// removing its tenant there, applies at once, even if the store is away.
+    pub fn anonymous(&self) -> Option<Arc<Anonymous>> {
+        let file = self.file.load();
+        file.anonymous.as_ref()?;
+        let snapshot = self.snapshot.load();
+        let AnonymousAccess::Open { access, only_in_file } = &snapshot.anonymous else {
+            return None;
+        };
+        let is_removed = *only_in_file && !file.tenants.contains_key(&access.tenant.id);
+        (!is_removed).then(|| access.clone())
     }
 
     /// Warns if no caller can authenticate, with a key or without one.
@@ -216,6 +226,11 @@ impl Directory {
 
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         self.snapshot.load().tenants.values().cloned().collect()
+    }
+
+    /// Tells when tenants and keys were read again.
+    pub fn changed(&self) -> watch::Receiver<Instant> {
+        self.confirmed.subscribe()
     }
 
     /// Returns the meters of all tenants, and of those removed a moment ago.
@@ -285,87 +300,5 @@ impl Directory {
             self.unknown_keys.remember(hash);
             KeyError::Invalid
         })
-    }
-}
-
-impl Key {
-    pub fn id(&self) -> KeyId {
-        self.record.id
-    }
-
-    /// In milliseconds since 1970.
-    pub fn expires(&self) -> Option<i64> {
-        self.record.expires
-    }
-
-    /// Returns whether the hash matches a valid key, and records the use.
-    fn accepts(&self, hash: &KeyHash, now: i64) -> bool {
-        let accepts = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
-        if accepts {
-            self.used.store(now, Ordering::Relaxed);
-        }
-        accepts
-    }
-
-    fn used(&self) -> i64 {
-        self.used.load(Ordering::Relaxed)
-    }
-}
-
-impl Snapshot {
-    /// Returns the next snapshot. Tenants and keys that did not change are the same objects.
-    fn next(
-        &self,
-        policies: BTreeMap<TenantId, Policy>,
-        keys: Vec<KeyRecord>,
-        anonymous: Option<&TenantId>,
-        shared_limits: Option<&Arc<SharedLimits>>,
-    ) -> Self {
-        let tenants: HashMap<_, _> = policies
-            .into_iter()
-            .map(|(id, policy)| {
-                let tenant = match self.tenants.get(&id) {
-                    Some(before) if before.policy == policy => before.clone(),
-                    Some(before) => Arc::new(before.with_policy(policy)),
-                    None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
-                };
-                (id, tenant)
-            })
-            .collect();
-        let keys = keys.into_iter().filter_map(|record| {
-            let holder = match &record.owner {
-                KeyOwner::Admin => Holder::Admin,
-                KeyOwner::Tenant(id) => Holder::Tenant(tenants.get(id)?.clone()),
-            };
-            Some((record.id, self.key(record, holder)))
-        });
-        let keys = keys.collect();
-        let anonymous = anonymous.and_then(|id| tenants.get(id)).cloned();
-        let next = Self { keys, anonymous, tenants };
-        for (id, tenant) in &self.tenants {
-            if !next.tenants.get(id).is_some_and(|after| Arc::ptr_eq(tenant, after)) {
-                tenant.gone.cancel();
-            }
-        }
-        for (id, key) in &self.keys {
-            if !next.keys.get(id).is_some_and(|after| Arc::ptr_eq(key, after)) {
-                key.gone.cancel();
-            }
-        }
-        next
-    }
-
-    /// Returns the same object as before, if the key has not changed.
-    fn key(&self, record: KeyRecord, holder: Holder) -> Arc<Key> {
-        let before = self.keys.get(&record.id);
-        if let Some(before) = before
-            && before.record.hash == record.hash
-            && before.record.expires == record.expires
-            && before.holder.is_same(&holder)
-        {
-            return before.clone();
-        }
-        let used = before.map_or(record.last_used.unwrap_or_default(), |before| before.used());
-        Arc::new(Key { record, holder, used: AtomicI64::new(used), gone: CancellationToken::new() })
     }
 }

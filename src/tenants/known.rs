@@ -16,9 +16,12 @@ pub enum Source {
     /// Only the configuration file can change it.
     File,
     Store,
-    /// Nowhere: the tenant of callers without a key, without limits.
+    /// Nowhere: [`BUILT_IN`], the tenant of callers without a key, without limits.
     Anonymous,
 }
+
+/// The one tenant that callers without a key have without being configured.
+pub const BUILT_IN: &str = "local";
 
 pub type Known = BTreeMap<TenantId, (Source, Policy)>;
 
@@ -44,8 +47,8 @@ pub struct KeyView<'a> {
     key: Option<&'a str>,
 }
 
-/// Merges tenants of the file and of the store. The file takes precedence. The anonymous tenant
-/// always exists.
+/// Merges tenants of the file and of the store. The file takes precedence. If callers without a key
+/// have the tenant [`BUILT_IN`], it exists even where it is in neither; no other name does.
 pub fn known(
     in_file: &BTreeMap<TenantId, Policy>,
     stored: BTreeMap<TenantId, Policy>,
@@ -54,7 +57,7 @@ pub fn known(
     let stored = stored.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
     let in_file = in_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
     let mut known: Known = stored.chain(in_file).collect();
-    if let Some(id) = anonymous {
+    if let Some(id) = anonymous.filter(|id| id.as_str() == BUILT_IN) {
         let unlimited = || (Source::Anonymous, Policy::unlimited());
         known.entry(id.clone()).or_insert_with(unlimited);
     }
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_takes_precedence_and_the_anonymous_tenant_always_exists() {
+    fn the_file_takes_precedence_and_one_anonymous_tenant_is_built_in() {
         let id = |text: &str| TenantId::parse(text).unwrap();
         let weighing = |weight| Policy { weight, ..Policy::new() };
         let in_file = BTreeMap::from([(id("a"), weighing(2))]);
@@ -119,6 +122,7 @@ mod tests {
         assert_eq!(sources("a"), said);
         assert_eq!(sources("b"), said);
         assert_eq!(sources("local")[2], ("local".to_owned(), "anonymous", 1));
+        assert_eq!(sources("locale"), said, "a name that nobody configured");
         assert_eq!(known(&in_file, stored, None).len(), 2);
     }
 

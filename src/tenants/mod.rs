@@ -1,17 +1,21 @@
 //! Tenants: every caller belongs to one, and limits and rights apply to the tenant.
 //!
+//! - [`anonymous`]: access without a key
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
 //! - [`mod@known`]: all tenants, and how they are shown
 //! - [`limits`]: rates and calls in flight
 //! - [`oauth`]: tokens of an identity provider
 //! - [`secrets`]: values that tenants give to servers of their own
+//! - [`snapshot`]: all tenants and keys at one moment
 //! - [`usage_writer`] writes the tenants' usage to the store
 
+pub mod anonymous;
 pub mod directory;
 pub mod known;
 pub mod limits;
 pub mod oauth;
 pub mod secrets;
+mod snapshot;
 mod unknown_keys;
 pub mod usage_writer;
 
@@ -21,9 +25,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub use self::directory::{Directory, Holder, Key, KeyError};
-pub use self::known::{KeyView, Known, Source, TenantView, known};
+pub use self::directory::{Directory, DirectoryError, KeyError};
+pub use self::known::{BUILT_IN, KeyView, Known, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
+pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;

@@ -19,7 +19,10 @@ async fn is_good(session: &Session) -> bool {
 async fn replica(keys: &[&str], tenant: &str) -> Gateway {
     let own = r#"sharing = "session""#;
     let subscribable = r#"capabilities={"tools":{},"resources":{"subscribe":true}}"#;
-    let setup = Setup::new().set(&format!("session_keys = {keys:?}")).tenant(tenant);
+    let setup = Setup::new()
+        .set(&format!("session_keys = {keys:?}"))
+        .tenant(tenant)
+        .with_tenant(tenant, "servers = [\"*\"]");
     setup.fake_with("fake", &[subscribable], "").fake_with("own", &[], own).start().await
 }
 

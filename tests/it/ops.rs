@@ -144,7 +144,7 @@ async fn operators_can_have_a_port_of_their_own() {
     let gateway = Setup::new().set("ops_listen = \"127.0.0.1:0\"").std().start().await;
     assert_eq!(gateway.get("/metrics").await.problem(), refused(404, "not_found"));
     let mut operator = RawHttp::connect(gateway.ops_addr.unwrap()).await;
-    operator.send("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    operator.send("GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let response = operator.response().await;
     assert!(response.contains("content-type: text/plain; version=0.0.4"), "{response}");
     assert!(response.contains("trunkline_server_up{server=\"std\"} 1"), "{response}");

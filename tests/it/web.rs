@@ -1,8 +1,10 @@
 //! Web pages that call: which may, and what their browsers are told.
 
+use std::net::SocketAddr;
+
 use reqwest::{Method, RequestBuilder};
 
-use crate::support::{Answer, Gateway, Setup, refused};
+use crate::support::{Answer, Api, Gateway, Setup, refused};
 
 const APP: &str = "https://app.example";
 
@@ -18,6 +20,62 @@ async fn web_pages_cannot_call_tools() {
     assert!(gateway.fake("fake").calls_of("raw").is_empty());
     let own = gateway.post("fake", "raw", "{}").header("origin", "http://localhost:3000");
     assert_eq!(Answer::of(own).await.status, 200);
+    gateway.stop().await;
+}
+
+/// Returns the status of a page that is asked for under another name.
+async fn named(addr: SocketAddr, path: &str, host: &str) -> u16 {
+    let api = Api::new(addr, None);
+    Answer::of(api.client.get(api.url(path)).header("host", host)).await.status
+}
+
+#[tokio::test]
+async fn a_page_that_rebinds_its_name_reads_nothing_at_a_loopback_listener() {
+    const REBOUND: &str = "page.example";
+    let gateway = Setup::new().std().start().await;
+    for path in ["/metrics", "/readyz", "/healthz", "/admin/v1/tenants"] {
+        assert_eq!(named(gateway.addr, path, REBOUND).await, 403, "{path}");
+        assert_ne!(named(gateway.addr, path, "localhost").await, 403, "{path}");
+        let page = gateway.client.get(gateway.url(path)).header("origin", "https://page.example");
+        assert_eq!(Answer::of(page).await.status, 403, "{path}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn each_listener_is_guarded_by_its_own_address() {
+    let ops = |address: &str| format!("ops_listen = \"{address}:0\"");
+    let operators = ["/metrics", "/readyz", "/admin/v1/tenants"];
+    let callers = ["/healthz", "/readyz", "/v1/servers"];
+
+    let setup = Setup::new().listening_everywhere().set(&ops("127.0.0.1"));
+    let gateway = setup.std().start_at_once().await;
+    for path in operators {
+        assert_eq!(named(gateway.ops_addr.unwrap(), path, "page.example").await, 403, "{path}");
+    }
+    for path in callers {
+        assert_ne!(named(gateway.addr, path, "pod-1.internal").await, 403, "{path}");
+    }
+    gateway.stop().await;
+
+    let gateway = Setup::new().set(&ops("0.0.0.0")).std().start_at_once().await;
+    for path in operators {
+        assert_ne!(named(gateway.ops_addr.unwrap(), path, "10.0.0.7").await, 403, "{path}");
+    }
+    for path in callers {
+        assert_eq!(named(gateway.addr, path, "page.example").await, 403, "{path}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn load_balancers_name_a_gateway_as_they_like() {
+    let setup = Setup::new().listening_everywhere().set("allowed_hosts = [\"gateway.example\"]");
+    let gateway = setup.std().start_at_once().await;
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_ne!(named(gateway.addr, path, "10.0.0.7:8080").await, 403, "{path}");
+    }
+    assert_eq!(named(gateway.addr, "/v1/servers", "10.0.0.7:8080").await, 403);
     gateway.stop().await;
 }
 

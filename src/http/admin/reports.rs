@@ -7,6 +7,7 @@ use axum::extract::{Query, State};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::ok;
 use super::tenants::tenant_id;
@@ -137,7 +138,8 @@ pub(super) async fn audit(
     if !(1..=ENTRIES_MAX).contains(&limit) {
         return Err(HttpError::invalid(format!("`limit` must be from 1 to {ENTRIES_MAX}")));
     }
-    let entries = app.store.audit(limit, params.before.as_deref()).await?;
+    let before = params.before.as_deref().map(audit_id).transpose()?;
+    let entries = app.store.audit(limit, before.as_deref()).await?;
     let entries: Vec<_> = entries
         .into_iter()
         .map(|entry| {
@@ -152,6 +154,13 @@ pub(super) async fn audit(
         })
         .collect();
     ok(&json!({"entries": entries}))
+}
+
+/// Parses the id of an entry of the audit log, as the store writes it.
+fn audit_id(text: &str) -> Result<String, HttpError> {
+    let id = Uuid::try_parse(text);
+    let invalid = || HttpError::invalid("`before` must be the `id` of an entry of the audit log");
+    id.map(|id| id.to_string()).map_err(|_| invalid())
 }
 
 /// Shows all servers in full.

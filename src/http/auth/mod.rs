@@ -38,8 +38,9 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
         }
         let caller = match credential(&parts.headers)? {
             None => {
-                let tenant = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
-                Caller::of(tenant)
+                let access = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
+                let credential = CredentialLifetime { gone: access.gone.clone(), until: None };
+                Caller { tenant: access.tenant.clone(), session: None, credential }
             }
             Some(text) if app.oauth.is_some() && looks_like_jwt(text) => {
                 by_token(app, text).await?
@@ -54,7 +55,7 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
-        app.origins.check(parts)?;
+        app.ops_origins.check(parts)?;
         let text = credential(&parts.headers)?.ok_or_else(|| no_credential(app))?;
         let key = holder(app, text).await?;
         match key.holder {

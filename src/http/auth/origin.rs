@@ -6,10 +6,12 @@
 //! then `Host` is that name.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
@@ -30,18 +32,19 @@ use crate::http::state::AppState;
 /// The time for which a browser keeps the answer to its preflight request.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 
-/// The allowed origins and hosts. Loopback names are always allowed.
+/// The origins and hosts that a listener allows. Loopback names are always allowed.
 pub(crate) struct OriginPolicy {
-    /// True if the gateway listens on loopback.
+    /// True if the listener's own address is a loopback one.
     is_local: bool,
     allowed_origins: Vec<WebOrigin>,
     allowed_hosts: Vec<Host>,
 }
 
 impl OriginPolicy {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// Returns the policy of the listener at `address`.
+    pub(crate) fn new(config: &Config, address: SocketAddr) -> Self {
         Self {
-            is_local: config.listen.ip().to_canonical().is_loopback(),
+            is_local: address.ip().to_canonical().is_loopback(),
             allowed_origins: config.allowed_origins.clone(),
             allowed_hosts: config.allowed_hosts.clone(),
         }
@@ -49,6 +52,19 @@ impl OriginPolicy {
 
     /// Refuses pages of other sites, and host names that are not the gateway's.
     pub(crate) fn check(&self, parts: &Parts) -> Result<(), HttpError> {
+        self.check_unless(parts, self.allowed_hosts.is_empty() && !self.is_local)
+    }
+
+    /// Checks a request for a page without authentication, such as `/metrics`. Beyond loopback,
+    /// load balancers and monitoring name a gateway by any of its addresses, so every `Host` is
+    /// allowed there. No browser leaves `Host` out; load balancers that speak HTTP/1.0 do.
+    fn check_open_page(&self, parts: &Parts) -> Result<(), HttpError> {
+        let has_host = parts.uri.authority().is_some() || parts.headers.contains_key(header::HOST);
+        self.check_unless(parts, !self.is_local || !has_host)
+    }
+
+    /// Checks the origin, and the host unless any is allowed.
+    fn check_unless(&self, parts: &Parts, any_host: bool) -> Result<(), HttpError> {
         if let Some(origin) = parts.headers.get(header::ORIGIN)
             && !self.allows_origin(origin)
         {
@@ -56,7 +72,6 @@ impl OriginPolicy {
                 "web pages may call only if their site (`Origin`) is one of `allowed_origins`",
             ));
         }
-        let any_host = self.allowed_hosts.is_empty() && !self.is_local;
         if !any_host && !host(parts).is_some_and(|host| self.allows_host(&host)) {
             return Err(HttpError::Forbidden(
                 "`Host` must be `localhost`, a loopback address or one of `allowed_hosts`",
@@ -73,6 +88,28 @@ impl OriginPolicy {
 
     fn allows_host(&self, host: &Host) -> bool {
         host.is_loopback() || self.allowed_hosts.iter().any(|allowed| allowed.includes(host))
+    }
+}
+
+/// A page without authentication at the callers' listener, asked for by somebody who may.
+pub(crate) struct CallersPage;
+
+/// A page without authentication at the operators' listener, asked for by somebody who may.
+pub(crate) struct OperatorsPage;
+
+impl FromRequestParts<Arc<AppState>> for CallersPage {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
+        app.origins.check_open_page(parts).map(|()| Self)
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for OperatorsPage {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
+        app.ops_origins.check_open_page(parts).map(|()| Self)
     }
 }
 
@@ -154,10 +191,14 @@ mod tests {
     }
 
     fn refuses(web: &OriginPolicy, uri: &str, headers: &[(&str, &str)]) -> bool {
+        web.check(&parts(uri, headers)).is_err()
+    }
+
+    fn parts(uri: &str, headers: &[(&str, &str)]) -> Parts {
         let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
             request.header(*name, *value)
         });
-        web.check(&request.body(()).unwrap().into_parts().0).is_err()
+        request.body(()).unwrap().into_parts().0
     }
 
     #[test]
@@ -211,6 +252,29 @@ mod tests {
         assert!(refuses(&local, "http://rebound.example/", &[]));
         assert!(refuses(&local, "/", &[]));
         assert!(!refuses(&web(false, &[], &[]), "/", &[("host", "gateway.example")]));
+    }
+
+    #[test]
+    fn open_pages_are_closed_to_rebound_names_and_open_to_load_balancers() {
+        let refuses = |web: &OriginPolicy, uri, headers: &[(&str, &str)]| {
+            web.check_open_page(&parts(uri, headers)).is_err()
+        };
+        let local = web(true, &[], &["gateway.example"]);
+        assert!(refuses(&local, "/metrics", &[("host", "rebound.example:8080")]));
+        assert!(refuses(&local, "http://rebound.example/metrics", &[]));
+        assert!(refuses(&local, "/metrics", &[("host", "\u{e9}")]), "no name at all");
+        for host in ["127.0.0.1:8080", "localhost", "[::1]:1", "gateway.example"] {
+            assert!(!refuses(&local, "/metrics", &[("host", host)]), "{host} was refused");
+        }
+        assert!(!refuses(&local, "/readyz", &[]), "a probe of HTTP/1.0");
+        let beyond = web(false, &[], &["gateway.example"]);
+        for host in ["10.0.0.7:8080", "pod-1.internal"] {
+            assert!(!refuses(&beyond, "/readyz", &[("host", host)]), "{host} was refused");
+        }
+        for web in [local, beyond] {
+            let page = [("host", "127.0.0.1"), ("origin", "https://evil.example")];
+            assert!(refuses(&web, "/metrics", &page));
+        }
     }
 
     #[test]

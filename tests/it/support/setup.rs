@@ -43,6 +43,12 @@ impl Setup {
         .tenant("local")
     }
 
+    /// Serves callers at an address that is not loopback.
+    pub fn listening_everywhere(mut self) -> Self {
+        self.top = self.top.replace("listen = \"127.0.0.1:0\"", "listen = \"0.0.0.0:0\"");
+        self
+    }
+
     /// One or more settings of the gateway itself.
     pub fn set(mut self, settings: &str) -> Self {
         self.top += &format!("{settings}\n");

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::supervise::restart_policy::Budget;
 use trunkline::common::ids::TenantId;
+use trunkline::common::policy::Policy;
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, AppState};
 use trunkline::registry::Registry;
@@ -49,7 +50,9 @@ impl Setup {
         let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
         let mut addrs = vec![];
         for tenant in tenants {
-            config.auth.anonymous_tenant = Some(TenantId::parse(tenant).unwrap());
+            let id = TenantId::parse(tenant).unwrap();
+            config.tenants.entry(id.clone()).or_insert_with(Policy::unlimited);
+            config.auth.anonymous_tenant = Some(id);
             let directory = Directory::open(store.clone(), &config, None).await.unwrap();
             let app = AppState::new(gateway.clone(), Arc::new(directory), None, &config);
             let listener = TcpListener::bind(config.listen).await.unwrap();

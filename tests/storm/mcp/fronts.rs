@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use trunkline::common::policy::Policy;
 use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::gateway::Gateway;
 use trunkline::http::{self, AppState};
@@ -33,6 +34,7 @@ impl Fronts {
         let store = Store::open(&store, None).await.expect("the directory is ours");
         let mut addresses = Vec::with_capacity(tenants);
         for tenant in 0..tenants {
+            config.tenants.insert(tenant_id(tenant), Policy::unlimited());
             config.auth.anonymous_tenant = Some(tenant_id(tenant));
             let directory = Directory::open(store.clone(), &config, None).await;
             let directory = Arc::new(directory.expect("the store is open"));

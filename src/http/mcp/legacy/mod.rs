@@ -289,8 +289,8 @@ pub(super) async fn accept_notification(
                 && let Some(id) = params.get("requestId")
                 && !session.cancel(id)
             {
-                // The request may run in another replica.
-                http.notify_replicas(session).await;
+                let notified = http.notify_cancel(session, id).await;
+                notified.map_err(|error| with_rate_status(error, &http.caller))?;
             }
         }
         method::ROOTS_CHANGED => {

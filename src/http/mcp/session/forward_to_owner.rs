@@ -23,6 +23,7 @@ use crate::http::mcp::legacy::session_not_found;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::stream::relay_response::relay;
 use crate::http::mcp::{HttpRequest, Scope};
+use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::mcp::{LogLevel, method};
 
 /// How long another replica may take for what waits for no server.
@@ -32,6 +33,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// How long a client that ends its session waits for all replicas to know.
 const END_WAIT: Duration = Duration::from_secs(1);
+const TOO_MANY_CANCELLED: &str =
+    "too many requests are cancelled at once; cancel this one again in a moment";
 const PING: &str = r#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
 
 impl HttpRequest {
@@ -88,17 +91,26 @@ impl HttpRequest {
         }
     }
 
-    /// Sends the request to all other replicas in the background. With too many notices under way,
-    /// waits for the replicas instead.
-    pub(crate) async fn notify_replicas(&self, session: &Session) {
-        let Some(cluster) = self.cluster() else { return };
-        match cluster.notice_permit(&session.tenant) {
-            Some(permit) => {
-                let others = cluster.others_and(self.remote_owner(session));
-                cluster.notify_in_background(permit, others, self.peer_request());
-            }
-            None => self.notify_and_wait(session, self.body.clone()).await,
-        }
+    /// Tells all other replicas, in the background, that a request of this session was cancelled:
+    /// it may run in any of them. They get its id and nothing else of the notification, which may
+    /// be long. Fails if the tenant has too many such notices under way.
+    pub(crate) async fn notify_cancel(
+        &self,
+        session: &Session,
+        request_id: &RawValue,
+    ) -> Result<(), CallError> {
+        let Some(cluster) = self.cluster() else { return Ok(()) };
+        let Some(body) = cancel_notice(request_id) else { return Ok(()) };
+        let count = |outcome| self.app.gateway.metrics().cancel_notices(outcome).inc();
+        let Some(permit) = cluster.cancel_permit(&session.tenant).await else {
+            count("refused");
+            return Err(CallError::busy(TOO_MANY_CANCELLED));
+        };
+        count("sent");
+        let others = cluster.others_and(self.remote_owner(session));
+        let notice = PeerRequest { body, ..self.peer_request() };
+        cluster.notify_in_background(permit, others, notice);
+        Ok(())
     }
 
     /// Sends a session's log level to all other replicas. The rest of the request may be long, and
@@ -175,8 +187,44 @@ impl KeepAlives {
     }
 }
 
+/// Returns the notification that a request was cancelled; `None` if no request has such an id.
+fn cancel_notice(request_id: &RawValue) -> Option<Bytes> {
+    let id = request_id.get();
+    let is_id = id.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+    let method = method::CANCELLED;
+    (is_id && id.len() <= ID_LEN_MAX).then(|| {
+        let params = format!(r#"{{"requestId":{id}}}"#);
+        format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
+    })
+}
+
 /// The error for a response that will not come.
 pub(crate) fn owner_exited() -> CallError {
     let reason = "the replica that owns the session has exited".to_owned();
     CallError::BackendExited { reason, executed: Executed::Unknown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_has_the_id_of_a_request_and_nothing_else() {
+        let notice = |id: &str| {
+            let id = RawValue::from_string(id.to_owned()).unwrap();
+            cancel_notice(&id).map(|notice| String::from_utf8(notice.into()).unwrap())
+        };
+        let expected = |id: &str| {
+            let params = format!("{{\"requestId\":{id}}}");
+            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
+        };
+        for id in ["7", "-1", "\"a\\n\"", "1.5"] {
+            assert_eq!(notice(id), Some(expected(id)));
+        }
+        let longest = format!("\"{}\"", "x".repeat(ID_LEN_MAX - 2));
+        assert!(notice(&longest).is_some());
+        for id in [&longest.replacen('x', "xx", 1), "null", "true", "{\"a\":1}", "[1]"] {
+            assert_eq!(notice(id), None, "no request has the id {id}");
+        }
+    }
 }
