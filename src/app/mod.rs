@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::http::{self, AppState};
 use crate::registry::Registry;
+use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 
 /// From the end of the servers until the answers to their calls are written.
@@ -59,6 +60,7 @@ impl App {
             None => None,
         };
         let metrics = Metrics::new();
+        logging::count_dropped_in(metrics.dropped_log_lines());
         let tenants = TenantServices::open(&config, &metrics).await?;
         let mut cluster = match &config.replicas {
             Some(replicas) => {

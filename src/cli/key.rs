@@ -14,6 +14,7 @@ use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, StoreError};
+use crate::telemetry::logging::print_line;
 use crate::tenants::KeyView;
 
 #[derive(Subcommand)]
@@ -98,7 +99,7 @@ async fn create(
         .with_context(|| format!("the key cannot be shown, so `trunkline key revoke {id}`"))?;
     let until =
         expires.map_or("until it is revoked".to_owned(), |at| format!("until {}", time(at)));
-    eprintln!("key {id} of {owner}, valid {until}; it is not shown again");
+    print_line(format_args!("key {id} of {owner}, valid {until}; it is not shown again"));
     Ok(())
 }
 
@@ -155,7 +156,7 @@ async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
         outcome => Ok(outcome?),
     });
     revoked.await?;
-    eprintln!("revoked key {id}");
+    print_line(format_args!("revoked key {id}"));
     Ok(())
 }
 

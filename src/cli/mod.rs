@@ -21,6 +21,7 @@ use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Store};
+use crate::telemetry::logging;
 
 /// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
@@ -98,10 +99,12 @@ pub fn run() -> ExitCode {
         Command::Pin(command) => pin::run(command).map(success),
         Command::Secret(command) => secret::run(command).map(success),
     };
-    outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+    let code = outcome.unwrap_or_else(|error| {
+        logging::print_line(format_args!("error: {error:#}"));
         ExitCode::from(2)
-    })
+    });
+    logging::flush();
+    code
 }
 
 struct Loaded {

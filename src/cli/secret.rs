@@ -12,6 +12,7 @@ use super::tenant::must_exist;
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::{ServerId, TenantId};
 use crate::config::Secret;
+use crate::telemetry::logging::print_line;
 use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
@@ -76,7 +77,7 @@ async fn set(args: SecretArgs) -> anyhow::Result<()> {
         anyhow::Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
     });
     set.await?;
-    eprintln!("set {label}");
+    print_line(format_args!("set {label}"));
     Ok(())
 }
 
@@ -86,7 +87,7 @@ async fn remove(args: SecretArgs) -> anyhow::Result<()> {
     let label = Label { tenant: &tenant, server: &server, name: &name };
     let removed = with_store(&config, async |store| store.remove_secret(&actor(), label).await);
     removed.await?;
-    eprintln!("removed {label}");
+    print_line(format_args!("removed {label}"));
     Ok(())
 }
 
@@ -128,7 +129,7 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
     let rotated =
         with_store(&config, async |store| by_tenant::rotate(store, &keyring, &actor()).await);
     let (rotated, unreadable) = rotated.await?;
-    eprintln!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen);
+    print_line(format_args!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen));
     if !unreadable.is_empty() {
         bail!("none of `secrets.keys` opens the {}", unreadable.join(", the "));
     }
@@ -138,7 +139,7 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
 /// Reads the value from standard input. Arguments can be read by everybody on the machine.
 fn read_value() -> anyhow::Result<Secret> {
     if stdin().is_terminal() {
-        eprintln!("write the value, and end it with Ctrl-D on a line of its own:");
+        print_line("write the value, and end it with Ctrl-D on a line of its own:");
     }
     let mut value = String::new();
     // Reads a little more than can be stored, so that a longer value is refused.

@@ -149,6 +149,8 @@ metrics! {
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// Unix time at which the configuration in force was read.
     config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
+    /// Log lines that were dropped: standard error was not read, or could not be written.
+    dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
 }
 
 /// The metrics of one server. [`Metrics`] describes each field.
@@ -254,6 +256,10 @@ impl Metrics {
 
     pub fn forwarded(&self, outcome: &str) -> IntCounter {
         self.forwarded.with_label_values(&[outcome])
+    }
+
+    pub fn dropped_log_lines(&self) -> IntCounter {
+        self.dropped_log_lines.with_label_values::<&str>(&[])
     }
 
     pub fn forgotten_sessions(&self) -> IntCounter {

@@ -35,6 +35,7 @@ mod limits_in_flight_away;
 mod limits_lease;
 mod limits_replicas;
 mod limits_shared;
+mod logging;
 mod mcp_cancel;
 mod mcp_during;
 mod mcp_eras;
