@@ -22,6 +22,10 @@
 //! - [`common`]: used by all, uses nobody
 //! - [`std_server`]: the bundled MCP server
 
+// A macro that prints panics without a reader, and waits for one that does not read. Commands have
+// `cli::output` and `telemetry::logging::print_line`.
+#![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]
+
 pub mod app;
 pub mod backend;
 pub mod cli;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::protocol::mcp::Era;
 use crate::registry::Registry;
 use crate::store::{Missing, Store};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::tasks::restart_on_panic;
 use crate::tenants::Directory;
 use crate::tenants::limits::SharedLimits;
 use crate::tenants::limits::shared::ANSWER_TIMEOUT;
@@ -42,6 +43,13 @@ pub struct TenantServices {
     pub oauth: Option<Arc<Verifier>>,
     pub pins: Arc<Pins>,
     shared_limits: Option<Arc<SharedLimits>>,
+}
+
+/// Begins the work of a task, once more after each panic.
+type Work = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+async fn keep(metrics: Metrics, task: &'static str, mut work: Work) {
+    restart_on_panic(&metrics, task, &mut work, |work| work()).await;
 }
 
 /// The tasks that run beside the calls.
@@ -75,29 +83,50 @@ impl TenantServices {
     }
 
     /// Starts the tasks.
-    pub fn start(self, gateway: Arc<Gateway>) -> BackgroundTasks {
+    pub fn start(self, gateway: Arc<Gateway>, metrics: &Metrics) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
         let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
-        let until = stop.clone();
+        let (until, counted) = (stop.clone(), metrics.clone());
         let usage_writer = tokio::spawn(async move {
-            until.run_until_cancelled(usage_writer.run()).await;
+            let write =
+                restart_on_panic(&counted, "usage", &mut usage_writer, |it| it.run().boxed());
+            until.run_until_cancelled(write).await;
             usage_writer
         });
         let others = TaskTracker::new();
+        let keep = |task, work: Work| keep(metrics.clone(), task, work);
+        let until_stopped = |running| others.spawn(stop.clone().run_until_cancelled_owned(running));
         let directory = self.directory.clone();
-        let run = |task: BoxFuture<'static, ()>| {
-            others.spawn(stop.clone().run_until_cancelled_owned(task));
+        let follow = move || {
+            let directory = directory.clone();
+            async move { directory.follow().await }.boxed()
         };
-        run(Box::pin(async move { directory.follow().await }));
-        run(Box::pin(async move {
-            let unconfined = warn_of_unconfined(gateway.registry(), &self.directory);
-            tokio::join!(warn_of_shared_state(&gateway, &self.directory), unconfined);
-        }));
+        until_stopped(keep("directory", Box::new(follow)));
+        let directory = self.directory;
+        let warn = move || {
+            let (gateway, directory) = (gateway.clone(), directory.clone());
+            async move {
+                let unconfined = warn_of_unconfined(gateway.registry(), &directory);
+                tokio::join!(warn_of_shared_state(&gateway, &directory), unconfined);
+            }
+            .boxed()
+        };
+        until_stopped(keep("warnings", Box::new(warn)));
         // Even if nothing is pinned: a new configuration may pin a server.
-        run(Box::pin(pin_sync::follow(self.pins, store.clone())));
-        self.oauth.map(|oauth| others.spawn(oauth.run(stop.clone())));
-        self.shared_limits.map(|shared| others.spawn(shared.run(stop.clone())));
+        let (pins, pinned) = (self.pins, store.clone());
+        let follow = move || pin_sync::follow(pins.clone(), pinned.clone()).boxed();
+        until_stopped(keep("pins", Box::new(follow)));
+        if let Some(oauth) = self.oauth {
+            let stop = stop.clone();
+            let run = move || oauth.clone().run(stop.clone()).boxed();
+            others.spawn(keep("oauth", Box::new(run)));
+        }
+        if let Some(shared) = self.shared_limits {
+            let stop = stop.clone();
+            let run = move || shared.clone().run(stop.clone()).boxed();
+            others.spawn(keep("shared_limits", Box::new(run)));
+        }
         others.close();
         BackgroundTasks { stop, usage_writer, others, store }
     }

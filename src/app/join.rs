@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result};
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,7 @@ use crate::cluster::{Cluster, EndedSessions, Membership};
 use crate::config::Config;
 use crate::http::AppState;
 use crate::store::Store;
+use crate::telemetry::tasks::restart_on_panic;
 
 /// A replica that has joined its cluster and does not serve yet.
 pub(super) struct JoinedCluster {
@@ -59,10 +61,16 @@ impl JoinedCluster {
     /// Starts the heartbeat and follows ended sessions. Returns the listener, to be served.
     pub(super) fn start(self, state: Arc<AppState>) -> (TcpListener, ClusterTasks) {
         let stop = CancellationToken::new();
-        let membership = tokio::spawn(self.membership.run(stop.clone()));
-        let ended_sessions = self.ended_sessions;
-        let following =
-            tokio::spawn(async move { state.follow_ended_sessions(ended_sessions).await });
+        let metrics = state.gateway().metrics().clone();
+        let membership = tokio::spawn(self.membership.run(stop.clone(), metrics.clone()));
+        let mut ended_sessions = self.ended_sessions;
+        let following = tokio::spawn(async move {
+            restart_on_panic(&metrics, "ended_sessions", &mut ended_sessions, |ended| {
+                let state = state.clone();
+                async move { state.follow_ended_sessions(ended).await }.boxed()
+            })
+            .await;
+        });
         let _following = AbortOnDropHandle::new(following);
         (self.listener, ClusterTasks { stop, membership, _following })
     }

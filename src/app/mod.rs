@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -29,7 +30,9 @@ use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::http::{self, AppState};
 use crate::registry::Registry;
+use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::tasks::restart_on_panic;
 
 /// From the end of the servers until the answers to their calls are written.
 const FINAL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,6 +62,7 @@ impl App {
             None => None,
         };
         let metrics = Metrics::new();
+        logging::count_dropped_in(metrics.dropped_log_lines());
         let tenants = TenantServices::open(&config, &metrics).await?;
         let mut cluster = match &config.replicas {
             Some(replicas) => {
@@ -139,12 +143,13 @@ impl App {
         serving.close();
         serving_replicas.close();
 
-        let state = self.state.clone();
+        let (mut state, metrics) = (self.state.clone(), self.metrics.clone());
         let sweeping = AbortOnDropHandle::new(tokio::spawn(async move {
-            state.sweep_sessions().await;
+            restart_on_panic(&metrics, "sessions", &mut state, |it| it.sweep_sessions().boxed())
+                .await;
         }));
         let reloading = self.watch.map(|(watch, asked)| {
-            let reload = Reload {
+            let mut reload = Reload {
                 watch,
                 asked,
                 config: self.config.clone(),
@@ -152,9 +157,12 @@ impl App {
                 directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
             };
-            AbortOnDropHandle::new(tokio::spawn(reload.run()))
+            let metrics = self.metrics.clone();
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                restart_on_panic(&metrics, "reload", &mut reload, |it| it.run().boxed()).await;
+            }))
         });
-        let tenants = self.tenants.start(self.state.gateway().clone());
+        let tenants = self.tenants.start(self.state.gateway().clone(), &self.metrics);
         shutdown.await;
         drop((sweeping, reloading));
         tracing::info!("shutting down");

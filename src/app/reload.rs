@@ -32,7 +32,7 @@ pub struct Reload {
 
 impl Reload {
     /// Runs for ever.
-    pub async fn run(mut self) {
+    pub async fn run(&mut self) {
         loop {
             tokio::select! {
                 // Polls too, so that the next poll does not report the contents that are loaded

@@ -7,6 +7,7 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{StatusCode, Url};
 
 use super::output::print;
+use crate::telemetry::logging::print_line;
 
 /// The default address of `trunkline serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -59,7 +60,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         response.headers().get("trunkline-outcome").is_some_and(|outcome| outcome == "tool_error");
     let body = response.text().await.context("the answer was cut off")?;
     if status != StatusCode::OK {
-        eprintln!("{body}");
+        print_line(body);
         return Ok(ExitCode::from(CALL_FAILED));
     }
     print(&format!("{body}\n"))?;

@@ -42,7 +42,7 @@ struct Found {
 
 #[tokio::main]
 pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
-    logging::init();
+    logging::init()?;
     let Loaded { config, origin, own_program } = load_config(args)?;
     print(&format!("configuration: {origin}\n"))?;
     let environment = Environment::new(own_program, config.max_response, Metrics::new());

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::backend::stdio::guard;
+use crate::telemetry::logging::print_line;
 
 /// Runs a guard with the arguments that the gateway writes: the gateway's process id, the sandbox
 /// profile, `--`, the program and its arguments. They bypass the command-line parser: every server
@@ -18,6 +19,6 @@ pub(super) fn run(args: &[OsString]) -> ExitCode {
 }
 
 fn misused() -> ExitCode {
-    eprintln!("error: `trunkline guard` is started by the gateway itself");
+    print_line("error: `trunkline guard` is started by the gateway itself");
     ExitCode::from(2)
 }

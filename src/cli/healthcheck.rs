@@ -9,6 +9,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 
 use super::{ConfigArgs, load_config};
+use crate::telemetry::logging::print_line;
 
 /// Shorter than the interval at which container engines ask.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(match ask(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("not ready: {error:#}");
+            print_line(format_args!("not ready: {error:#}"));
             ExitCode::FAILURE
         }
     })

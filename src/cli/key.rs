@@ -14,6 +14,7 @@ use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantId;
 use crate::common::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, Missing, StoreError};
+use crate::telemetry::logging::print_line;
 use crate::tenants::KeyView;
 
 #[derive(Subcommand)]
@@ -103,7 +104,7 @@ async fn create(
         .with_context(|| format!("the key cannot be shown, so `trunkline key revoke {id}`"))?;
     let until =
         expires.map_or("until it is revoked".to_owned(), |at| format!("until {}", time(at)));
-    eprintln!("key {id} of {owner}, valid {until}; it is not shown again");
+    print_line(format_args!("key {id} of {owner}, valid {until}; it is not shown again"));
     Ok(())
 }
 
@@ -162,7 +163,7 @@ async fn revoke(id: KeyId, config: ConfigArgs) -> anyhow::Result<()> {
         }
     });
     revoked.await?;
-    eprintln!("revoked key {id}");
+    print_line(format_args!("revoked key {id}"));
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use nix::unistd::{Uid, User};
 
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Missing, Store};
+use crate::telemetry::logging;
 
 /// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
@@ -112,10 +113,12 @@ pub fn run() -> ExitCode {
         Command::Pin(command) => pin::run(command).map(success),
         Command::Secret(command) => secret::run(command).map(success),
     };
-    outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+    let code = outcome.unwrap_or_else(|error| {
+        logging::print_line(format_args!("error: {error:#}"));
         ExitCode::from(2)
-    })
+    });
+    logging::flush();
+    code
 }
 
 struct Loaded {
@@ -166,7 +169,7 @@ async fn with_store<T, E: Into<anyhow::Error>>(
     work: impl AsyncFnOnce(&Store) -> Result<T, E>,
 ) -> anyhow::Result<T> {
     let store = Store::configured(config, missing).await?;
-    eprintln!("store: {}", store.place());
+    logging::print_line(format_args!("store: {}", store.place()));
     let outcome = work(&store).await;
     store.close().await;
     outcome.map_err(E::into)

@@ -10,6 +10,7 @@ use crate::common::ids::ServerId;
 use crate::config::Config;
 use crate::pins::{Hash, Held, Pin, PinView, printable, views};
 use crate::store::Missing;
+use crate::telemetry::logging::print_line;
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -110,7 +111,7 @@ async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
         };
         let before = view.approved_hash.as_deref().unwrap_or("(nothing was approved)");
         print(&format!("--- {name} {before}\n+++ {name} {hash}\n{diff}"))?;
-        eprintln!("`trunkline pin approve {server} {hash}` approves it");
+        print_line(format_args!("`trunkline pin approve {server} {hash}` approves it"));
     }
     Ok(())
 }
@@ -127,13 +128,13 @@ async fn approve(server: ServerArgs, texts: &[String], all: bool) -> anyhow::Res
             texts.iter().map(parse).collect::<anyhow::Result<_>>()?
         };
         if hashes.is_empty() {
-            eprintln!("nothing of server `{server}` is held back");
+            print_line(format_args!("nothing of server `{server}` is held back"));
             return Ok(vec![]);
         }
         anyhow::Ok(store.approve(&actor(), &server, &hashes).await?)
     });
     for tool in approved.await? {
-        eprintln!("approved tool `{}` of server `{server}`", printable(&tool));
+        print_line(format_args!("approved tool `{}` of server `{server}`", printable(&tool)));
     }
     Ok(())
 }
@@ -166,12 +167,13 @@ async fn forget(server: ServerArgs, tool: Option<&str>) -> anyhow::Result<()> {
     });
     let forgotten = forgotten.await?;
     match tool {
-        Some(tool) => {
-            eprintln!("tool `{}` of server `{server}` is no longer approved", printable(tool))
-        }
-        None => eprintln!(
+        Some(tool) => print_line(format_args!(
+            "tool `{}` of server `{server}` is no longer approved",
+            printable(tool)
+        )),
+        None => print_line(format_args!(
             "forgot all pins of server `{server}` ({forgotten}); its next list of tools is approved"
-        ),
+        )),
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::{ServerId, TenantId};
 use crate::config::Secret;
 use crate::store::Missing;
+use crate::telemetry::logging::print_line;
 use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
@@ -82,7 +83,7 @@ async fn set(args: SecretArgs, missing: Missing) -> anyhow::Result<()> {
         anyhow::Ok(by_tenant::set(store, &keyring, &actor(), label, configured, &value).await?)
     });
     set.await?;
-    eprintln!("set {label}");
+    print_line(format_args!("set {label}"));
     Ok(())
 }
 
@@ -94,7 +95,7 @@ async fn remove(args: SecretArgs) -> anyhow::Result<()> {
         store.remove_secret(&actor(), label).await
     });
     removed.await?;
-    eprintln!("removed {label}");
+    print_line(format_args!("removed {label}"));
     Ok(())
 }
 
@@ -137,7 +138,7 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
         by_tenant::rotate(store, &keyring, &actor()).await
     });
     let (rotated, unreadable) = rotated.await?;
-    eprintln!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen);
+    print_line(format_args!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen));
     if !unreadable.is_empty() {
         bail!("none of `secrets.keys` opens the {}", unreadable.join(", the "));
     }
@@ -147,7 +148,7 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
 /// Reads the value from standard input. Arguments can be read by everybody on the machine.
 fn read_value() -> anyhow::Result<Secret> {
     if stdin().is_terminal() {
-        eprintln!("write the value, and end it with Ctrl-D on a line of its own:");
+        print_line("write the value, and end it with Ctrl-D on a line of its own:");
     }
     let mut value = String::new();
     // Reads a little more than can be stored, so that a longer value is refused.

@@ -29,6 +29,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Before other threads start, since they inherit it. Older kernels ignore it.
     let _ = use_short_time_slices();
+    logging::init().context("cannot start the thread that writes the log")?;
     serve(args)
 }
 
@@ -36,7 +37,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let stop = signals::first()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    logging::init();
     make_undumpable().context("other processes cannot be kept from reading this one")?;
     raise_descriptor_limit();
     let watch = ConfigWatch::new(sources(args.config, args.listen)?);

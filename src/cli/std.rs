@@ -14,7 +14,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Standard output carries the protocol; logs go to standard error.
-    logging::init();
+    logging::init()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(std_server::run_on_stdio(args.max_concurrent));
     // A thread that still waits for terminal input must not delay the exit.

@@ -11,6 +11,7 @@ use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
 use crate::store::{Missing, Store, StoreError};
+use crate::telemetry::logging::print_line;
 use crate::tenants::{BUILT_IN, Known, Source, TenantView, known};
 
 #[derive(Subcommand)]
@@ -87,20 +88,22 @@ async fn add(tenant: TenantArgs, args: PolicyArgs, missing: Missing) -> anyhow::
         }
     });
     let revoked = added.await?;
-    eprintln!("added tenant `{id}`; `trunkline key create {id}` makes a key for it");
+    print_line(format_args!("added tenant `{id}`; `trunkline key create {id}` makes a key for it"));
     if revoked > 0 {
-        eprintln!("revoked the keys that there were of an earlier tenant `{id}` ({revoked})");
+        print_line(format_args!(
+            "revoked the keys that there were of an earlier tenant `{id}` ({revoked})"
+        ));
     }
     if is_anonymous(&config, &id) {
-        eprintln!(
+        print_line(format_args!(
             "callers without a key use this tenant: its limits and rights apply to them from now \
              on"
-        );
+        ));
     }
     if policy.servers.patterns().is_empty() {
-        eprintln!(
+        print_line(format_args!(
             "it may use nothing yet: `trunkline tenant set {id} --servers '*'` gives it all servers"
-        );
+        ));
     }
     Ok(())
 }
@@ -117,7 +120,7 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
         store.change_tenant(&actor(), &id, change).await
     });
     changed.await.map_err(|error| explained(error, &config, &id))?;
-    eprintln!("changed tenant `{id}`");
+    print_line(format_args!("changed tenant `{id}`"));
     Ok(())
 }
 
@@ -127,17 +130,17 @@ async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
         store.remove_tenant(&actor(), &id).await
     });
     let revoked = removed.await.map_err(|error| explained(error, &config, &id))?;
-    eprintln!("removed tenant `{id}` and revoked its keys ({revoked})");
+    print_line(format_args!("removed tenant `{id}` and revoked its keys ({revoked})"));
     if is_built_in(&config, &id) {
-        eprintln!(
+        print_line(format_args!(
             "callers without a key are refused until the gateway restarts; then the built-in \
              tenant `{id}` serves them without limits, unless you remove `auth.anonymous_tenant`"
-        );
+        ));
     } else if is_anonymous(&config, &id) {
-        eprintln!(
+        print_line(format_args!(
             "callers without a key are refused from now on; remove `auth.anonymous_tenant`, or \
              the gateway does not start again"
-        );
+        ));
     }
     Ok(())
 }

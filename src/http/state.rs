@@ -111,7 +111,7 @@ impl AppState {
     }
 
     /// Ends MCP sessions that other replicas report as ended, for ever.
-    pub async fn follow_ended_sessions(&self, mut endings: EndedSessions) {
+    pub async fn follow_ended_sessions(&self, endings: &mut EndedSessions) {
         loop {
             self.end_sessions(&endings.next().await);
         }

@@ -152,6 +152,11 @@ metrics! {
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// Unix time at which the configuration in force was read.
     config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
+    /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug: report
+    /// it.
+    task_panics: IntCounterVec = "trunkline_task_panics_total" ["task"];
+    /// Log lines that were dropped: standard error was not read, or could not be written.
+    dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
 }
 
 /// The metrics of one server. [`Metrics`] describes each field.
@@ -261,6 +266,14 @@ impl Metrics {
 
     pub fn cancel_notices(&self, outcome: &str) -> IntCounter {
         self.cancel_notices.with_label_values(&[outcome])
+    }
+
+    pub fn task_panics(&self, task: &str) -> IntCounter {
+        self.task_panics.with_label_values(&[task])
+    }
+
+    pub fn dropped_log_lines(&self) -> IntCounter {
+        self.dropped_log_lines.with_label_values::<&str>(&[])
     }
 
     pub fn forgotten_sessions(&self) -> IntCounter {

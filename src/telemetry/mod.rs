@@ -1,6 +1,8 @@
-//! Logs and metrics for the operator: [`logging`], [`metrics`], and [`tools`] for the metrics of
-//! each tool.
+//! Logs and metrics for the operator: [`logging`], [`metrics`], [`tools`] for the metrics of each
+//! tool, and [`tasks`] for tasks that panic.
 
+mod log_writer;
 pub mod logging;
 pub mod metrics;
+pub mod tasks;
 pub mod tools;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::support::{
     Serving, Setup, arguments_of, environment_of, eventually, is_alive, kill, within,
@@ -74,6 +75,22 @@ async fn before_it_drains_the_gateway_is_not_ready_but_serves() {
 }
 
 #[tokio::test]
+async fn two_signals_at_once_count_as_one() {
+    let mut gateway = Setup::new().fake("fake").serve().await;
+    let mut connection = gateway.connect().await;
+    connection.send_call("/v1/servers/fake/tools/later", "{\"ms\":1500}").await;
+    let fake = gateway.fake("fake");
+    eventually("under way", async || fake.calls_of("later").pop()).await;
+    gateway.signal(Signal::TERM);
+    gateway.signal(Signal::INT);
+    gateway.logged("shutting down").await;
+    gateway.signal(Signal::TERM);
+    let response = connection.response().await;
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    assert_eq!(gateway.ended().await, Some(0));
+}
+
+#[tokio::test]
 async fn told_twice_the_gateway_ends_at_once() {
     let mut gateway = Setup::new().fake_with("fake", &["stubborn=yes"], "").serve().await;
     let mut connection = gateway.connect().await;
@@ -82,6 +99,8 @@ async fn told_twice_the_gateway_ends_at_once() {
     eventually("under way", async || fake.calls_of("hold").pop()).await;
     gateway.signal(Signal::INT);
     gateway.logged("shutting down").await;
+    // Within a second of the first, it would count as the same.
+    sleep(Duration::from_millis(1100)).await;
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.ended().await, Some(130));
     eventually("nothing left", async || gateway.processes().is_empty().then_some(())).await;

@@ -278,6 +278,7 @@ impl Connection {
 
     /// Removes abandoned calls whose grace period has ended without an answer.
     async fn sweep(self: Arc<Self>) {
+        let _close = CloseOnDrop::new(&self, "its abandoned calls are not removed any more");
         loop {
             let (is_overdue, next) = self.in_flight.expire(Instant::now());
             if is_overdue {
@@ -294,6 +295,25 @@ impl Connection {
                 () = self.closed.cancelled() => return,
             }
         }
+    }
+}
+
+/// Closes the connection when a part of it ends, even by a panic: without that part, calls would
+/// wait in vain. The first reason to close stays.
+pub(super) struct CloseOnDrop {
+    connection: Arc<Connection>,
+    reason: &'static str,
+}
+
+impl CloseOnDrop {
+    pub(super) fn new(connection: &Arc<Connection>, reason: &'static str) -> Self {
+        Self { connection: connection.clone(), reason }
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.connection.close(&CloseReason::Lost(self.reason.into()));
     }
 }
 

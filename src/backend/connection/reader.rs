@@ -7,9 +7,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::Connection;
 use super::call::{CloseReason, RequestError};
 use super::incoming::{ExpectedAnswers, MessageKind, complete, take_message};
+use super::{CloseOnDrop, Connection};
 use crate::backend::stdio::process::{ExitReason, exited};
 use crate::protocol::jsonrpc::id_scan::LineKind;
 use crate::protocol::jsonrpc::{Line, LineSplitter};
@@ -34,7 +34,7 @@ pub(super) async fn run(
     line_len_max: usize,
     exit: Option<watch::Receiver<Option<ExitReason>>>,
 ) {
-    let _close_on_drop = CloseOnDrop(connection.clone());
+    let _close = CloseOnDrop::new(&connection, "its output is not read any more");
     let read = async {
         match (read_all(&connection, output, line_len_max).await, exit) {
             (lost @ CloseReason::Lost(_), Some(exit)) => {
@@ -46,16 +46,6 @@ pub(super) async fn run(
     tokio::select! {
         reason = read => connection.close(&reason),
         _ = connection.closed() => {}
-    }
-}
-
-/// Closes the connection even if the reader panics, so that nobody waits for answers in vain. The
-/// first reason to close stays.
-struct CloseOnDrop(Arc<Connection>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close(&CloseReason::Lost("its output is not read any more".into()));
     }
 }
 

@@ -35,7 +35,9 @@ use tokio_util::sync::CancellationToken;
 use self::client::{Client, SendError};
 use self::headers::MessageInfo;
 use self::refusal_probe::RefusalProbe;
-use super::connection::{Connection, ConnectionOptions, Outgoing, RequestError};
+use super::connection::{
+    CloseOnDrop, CloseReason, Connection, ConnectionOptions, Outgoing, RequestError,
+};
 use crate::config::{Secrets, Upstream};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::{Era, method, requests};
@@ -48,6 +50,8 @@ pub(super) use self::handshake::handshake;
 const MESSAGES_MAX: usize = 64;
 /// Time to tell the server that its session has ended.
 const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
+
+const PANICKED: &str = "the gateway failed while it talked to it";
 
 /// The state that all requests to one server share.
 struct HttpEndpoint {
@@ -99,14 +103,21 @@ impl Driver {
 
     async fn run(mut self, mut outgoing: mpsc::Receiver<Outgoing>) {
         let connection = self.endpoint.connection.clone();
+        let _close = CloseOnDrop::new(&connection, "its calls are not sent any more");
         self.messages.spawn(refusal_probe::run(self.endpoint.clone()));
         loop {
             tokio::select! {
                 _ = connection.closed() => break,
-                Some(call) = self.calls.join_next() => {
-                    call.map(|id| self.cancels.remove(&id)).ok();
+                Some(call) = self.calls.join_next() => match call {
+                    Ok(id) => drop(self.cancels.remove(&id)),
+                    // Its call would wait in vain.
+                    Err(_) => connection.close(&CloseReason::Lost(PANICKED.into())),
+                },
+                Some(message) = self.messages.join_next() => {
+                    if message.is_err() {
+                        connection.close(&CloseReason::Lost(PANICKED.into()));
+                    }
                 }
-                Some(_) = self.messages.join_next() => {}
                 Some(next) = outgoing.recv() => self.dispatch(next).await,
             }
         }

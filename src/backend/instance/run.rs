@@ -13,13 +13,16 @@ use super::redaction::Redaction;
 use super::start_error::StartError;
 use super::tools::{ListError, ToolSet};
 use crate::backend::changes::recipients::Recipients;
-use crate::backend::connection::{CloseReason, Connection, ConnectionOptions, RequestError};
+use crate::backend::connection::{
+    CloseOnDrop, CloseReason, Connection, ConnectionOptions, RequestError,
+};
 use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{Environment, Ready, http};
 use crate::common::ids::ServerId;
 use crate::config;
 use crate::protocol::mcp::requests::Dialect;
+use crate::telemetry::tasks::catch_panic;
 
 /// The output of a process that has ended is read for this long; then its calls fail.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -30,6 +33,8 @@ const FAILED_START_WAIT: Duration = Duration::from_secs(1);
 pub struct Run {
     endpoint: Endpoint,
     pub ready: Arc<Ready>,
+    /// Fails the calls of a run that is dropped without [`Run::stop`], as a panic does.
+    _close: CloseOnDrop,
 }
 
 /// The part of a start that differs from run to run.
@@ -94,13 +99,19 @@ impl Run {
         let (endpoint, connection) =
             Endpoint::open(&server.transport, secrets, environment, options, stderr, deadline)
                 .await?;
-        let prepared = tokio::select! {
-            prepared = prepare(id, server, environment, &connection, deadline) => prepared,
-            () = stop.cancelled() => Err(StartError::stopped()),
+        let _close = CloseOnDrop::new(&connection, "the gateway gave it up");
+        let prepared = async {
+            tokio::select! {
+                prepared = prepare(id, server, environment, &connection, deadline) => prepared,
+                () = stop.cancelled() => Err(StartError::stopped()),
+            }
         };
-        match prepared {
-            Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready) }),
+        // Caught here, so that the process is gone before the next one starts.
+        let prepared = catch_panic(&environment.metrics, "start", prepared).await;
+        match prepared.unwrap_or_else(|| Err(StartError::panicked())) {
+            Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready), _close }),
             Err(mut error) => {
+                let mut is_directory_missing = false;
                 if let (
                     Some(CloseReason::Exited(_) | CloseReason::Lost(_)),
                     Endpoint::Process(process),
@@ -108,12 +119,18 @@ impl Run {
                     && let Ok(exit) = timeout(FAILED_START_WAIT, exited(process.exit())).await
                 {
                     error = StartError::new(&exit.to_string(), &exit.to_string());
+                    is_directory_missing = exit == ExitReason::NoDirectory;
                 }
                 connection.close(&CloseReason::Stopped);
                 if !stop.is_cancelled() {
                     endpoint.terminate();
                 }
-                Err(StartError { stderr: endpoint.shut_down().await, ..error })
+                let stderr = endpoint.shut_down().await;
+                if is_directory_missing && let Some(cause) = stderr.last() {
+                    // The guard's own words: the program has not run.
+                    error.detail.clone_from(cause);
+                }
+                Err(StartError { stderr, ..error })
             }
         }
     }

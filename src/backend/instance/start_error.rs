@@ -30,6 +30,11 @@ impl StartError {
         Self::new("it was stopped", "it was stopped")
     }
 
+    pub(crate) fn panicked() -> Self {
+        let text = "the gateway failed while it started it";
+        Self::new(text, text)
+    }
+
     /// The start took longer than this setting allows.
     pub(crate) fn timed_out(setting: &str) -> Self {
         let text = format!("it did not answer in time (`{setting}`)");

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 use super::proc_table;
 use super::sandbox::{
-    CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, PrivateDirectory, Profile,
+    CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, NO_DIRECTORY, PrivateDirectory, Profile,
     close_inherited, make_undumpable,
 };
 
@@ -54,6 +54,7 @@ pub fn run(gateway: u32, profile: &str, program: &OsStr, args: &[OsString]) -> E
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(match error {
                 ConfineError::Run { .. } | ConfineError::Guard(_) => CANNOT_RUN,
+                ConfineError::Directory { .. } => NO_DIRECTORY,
                 _ => CANNOT_CONFINE,
             })
         }
@@ -106,7 +107,10 @@ fn make_directory(profile: &Profile) -> Result<Option<PrivateDirectory>, Confine
     let Some(path) = &profile.directory else { return Ok(None) };
     match PrivateDirectory::make(path, profile.user.as_ref()) {
         Ok(directory) => Ok(Some(directory)),
-        Err(source) => Err(ConfineError::Directory { path: path.clone(), source }),
+        Err(source) => {
+            let parent = path.parent().unwrap_or(path).to_owned();
+            Err(ConfineError::Directory { parent, source })
+        }
     }
 }
 

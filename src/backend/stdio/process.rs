@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::guard::TERM_GRACE;
 use super::proc_table;
-use super::sandbox::{CANNOT_CONFINE, Kernel, PlanError, PrivateDirectory, plan};
+use super::sandbox::{CANNOT_CONFINE, Kernel, NO_DIRECTORY, PlanError, PrivateDirectory, plan};
 use super::stderr::StderrTail;
 use crate::backend::instance::redaction::Redaction;
 use crate::config;
@@ -45,6 +45,8 @@ pub enum ExitReason {
     Signal(i32),
     /// The process could not apply its sandbox, so the program never ran.
     NotConfined,
+    /// The private directory could not be made, so the program never ran.
+    NoDirectory,
     /// Somebody killed the guard. The server's own status is lost.
     GuardKilled,
     /// The gateway could not wait for the guard.
@@ -57,6 +59,7 @@ impl fmt::Display for ExitReason {
             Self::Code(code) => write!(f, "it ended with exit code {code}"),
             Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
             Self::NotConfined => f.write_str("it could not be confined as configured"),
+            Self::NoDirectory => f.write_str("its private directory could not be made"),
             Self::GuardKilled => f.write_str("its guard was killed"),
             Self::Unobserved(error) => write!(f, "its end could not be observed: {error}"),
         }
@@ -68,6 +71,7 @@ impl From<ExitStatus> for ExitReason {
     fn from(status: ExitStatus) -> Self {
         match status.code() {
             Some(code) if code == i32::from(CANNOT_CONFINE) => Self::NotConfined,
+            Some(code) if code == i32::from(NO_DIRECTORY) => Self::NoDirectory,
             Some(code @ 129..160) => Self::Signal(code - 128),
             Some(code) => Self::Code(code),
             None => Self::GuardKilled,
@@ -272,6 +276,7 @@ mod tests {
         assert_eq!(exit_code(3), "it ended with exit code 3");
         assert_eq!(exit_code(128 + 9), "it was ended by signal 9");
         assert_eq!(exit_code(CANNOT_CONFINE.into()), "it could not be confined as configured");
+        assert_eq!(exit_code(NO_DIRECTORY.into()), "its private directory could not be made");
         assert_eq!(ExitReason::from(ExitStatus::from_raw(9)), ExitReason::GuardKilled);
     }
 

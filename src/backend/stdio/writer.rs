@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::backend::connection::CloseReason;
 use crate::backend::connection::liveness::Liveness;
-use crate::backend::connection::{Connection, Outgoing};
+use crate::backend::connection::{CloseOnDrop, Connection, Outgoing};
 use crate::protocol::mcp::requests;
 
 const BATCH_FRAMES_MAX: usize = 128;
@@ -25,6 +25,7 @@ pub(crate) async fn run(
     mut input: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Outgoing>,
 ) {
+    let _close = CloseOnDrop::new(&connection, "its input is not written any more");
     let write_all = async {
         let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
         let mut buffer = Vec::new();

@@ -12,6 +12,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ use super::instance::start_error::StartError;
 use super::stdio::stderr::StderrTail;
 use super::{Backend, Ready, RunState};
 use crate::config::{Start, Transport};
+use crate::telemetry::tasks::{catch_panic, restart_on_panic};
 
 /// The interval at which a supervisor checks a run: its health, its age, its drain.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -35,6 +37,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A starting instance holds its start permit for at most this time: most of its work is done
 /// then, and the rest may be waiting.
 const START_PERMIT_MAX: Duration = Duration::from_secs(1);
+
+const PANICKED: &str = "the gateway failed while it watched it";
 
 /// Runs until `stop`, and leaves no process behind. Instances that drain may do so after `stop`,
 /// but not after `halt`.
@@ -45,9 +49,13 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken, halt: Ca
         instances.spawn(InstanceSupervisor::new(backend.clone(), number, stop, halt).run());
     }
     instances.close();
+    let (metrics, mut subscribed) = (&backend.environment.metrics, backend.clone());
+    let subscribing = restart_on_panic(metrics, "subscriptions", &mut subscribed, |backend| {
+        keep_subscribed_to_one(backend).boxed()
+    });
     tokio::select! {
         () = instances.wait() => {}
-        () = keep_subscribed_to_one(&backend) => {}
+        () = subscribing => {}
     }
 }
 
@@ -61,6 +69,8 @@ struct InstanceSupervisor {
     halt: CancellationToken,
     /// Runs that take no more calls and still have some.
     draining: TaskTracker,
+    /// When this task began, or began again after a panic.
+    began: Option<Instant>,
 }
 
 impl InstanceSupervisor {
@@ -78,16 +88,35 @@ impl InstanceSupervisor {
         let draining = TaskTracker::new();
         // Lets `wait` end whenever there is no task; more may be spawned all the same.
         draining.close();
-        Self { backend, number, policy, generation: 0, stop, halt, draining }
+        Self { backend, number, policy, generation: 0, stop, halt, draining, began: None }
     }
 
     async fn run(mut self) {
-        self.restart_until_stopped().await;
+        let metrics = self.backend.environment.metrics.clone();
+        restart_on_panic(&metrics, "instance", &mut self, |it| it.run_until_stopped().boxed())
+            .await;
         self.set_state(RunState::Stopped);
         self.draining.wait().await;
     }
 
-    async fn restart_until_stopped(&mut self) {
+    async fn run_until_stopped(&mut self) {
+        let panicked = self.began.replace(Instant::now());
+        let next = panicked.map(|began| self.recover(began));
+        self.restart_until_stopped(next).await;
+    }
+
+    /// Fails the instance after a panic of this task, which began at that time. The run was
+    /// dropped, so its calls have failed and its process was told to end.
+    fn recover(&mut self, began: Instant) -> NextStart {
+        if let Some(client) = &self.backend.recipients.client {
+            client.end();
+        }
+        self.set_last_failure(PANICKED, vec![]);
+        self.fail(Failed::After(began.elapsed()), PANICKED)
+    }
+
+    /// Restarts the instance, at the time of `next` if there is one, until it is stopped.
+    async fn restart_until_stopped(&mut self, mut next: Option<NextStart>) {
         let stop = self.stop.clone();
         if self.backend.config.start == Start::Lazy {
             tokio::select! {
@@ -96,24 +125,29 @@ impl InstanceSupervisor {
             }
         }
         loop {
+            if let Some(next) = next {
+                // The server's memory of its one client is gone: the client has to begin again.
+                let client = self.backend.recipients.client.as_ref();
+                if client.is_some_and(|client| client.has_ended()) {
+                    return;
+                }
+                tokio::select! {
+                    () = sleep_until(next.at()) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
             if self.policy.is_awaited() {
                 self.set_state(RunState::Starting);
             }
             self.policy.note_start(Instant::now());
             self.generation += 1;
-            let next = match self.start(self.show_new_stderr()).await {
+            next = match self.start(self.show_new_stderr()).await {
                 Ok(run) => self.serve(run).await,
                 Err(_) if stop.is_cancelled() => None,
                 Err(error) => Some(self.start_failed(&error)),
             };
-            let Some(next) = next else { return };
-            // The server's memory of its one client is gone: the client has to begin again.
-            if self.backend.recipients.client.as_ref().is_some_and(|client| client.has_ended()) {
+            if next.is_none() {
                 return;
-            }
-            tokio::select! {
-                () = sleep_until(next.at()) => {}
-                () = stop.cancelled() => return,
             }
         }
     }
@@ -176,10 +210,16 @@ impl InstanceSupervisor {
         );
         let mut serving = ServingRun::new(&self.backend, run);
         loop {
-            let stopped = tokio::select! {
-                reason = self.until_stopped(&serving) => reason,
-                why = self.due_for_recycling(&serving) => StopReason::Recycled(why),
+            let stopped = async {
+                tokio::select! {
+                    reason = self.until_stopped(&serving) => reason,
+                    why = self.due_for_recycling(&serving) => StopReason::Recycled(why),
+                }
             };
+            // Caught here, so that the process is gone before the next one starts.
+            let stopped = catch_panic(&self.backend.environment.metrics, "instance", stopped).await;
+            let panicked = || self.give_up(&serving.run, PANICKED.to_owned());
+            let stopped = stopped.unwrap_or_else(panicked);
             let failed = Failed::After(serving.since.elapsed());
             match stopped {
                 StopReason::Stopped => {

@@ -3,15 +3,18 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::Client;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getuid, prlimit};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+use tokio::time::sleep;
 
 use super::api::client;
 use super::{
@@ -28,6 +31,13 @@ pub async fn trunkline_with(setup: &Setup, args: &[&str], env: &[(&str, &str)]) 
     let mut command = command(setup);
     let output = command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).output();
     in_time("the command's end", output).await.unwrap()
+}
+
+/// Runs a command to its end, with this as its standard error.
+pub async fn trunkline_with_stderr(setup: &Setup, args: &[&str], stderr: Stdio) -> ExitStatus {
+    let mut command = command(setup);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    in_time("the command's end", command.status()).await.unwrap()
 }
 
 /// Runs the program with text on its standard input.
@@ -95,6 +105,27 @@ impl Serving {
         let mut command = command_of(starter, &setup);
         command.args(args).args([TRUNKLINE, "serve", "--config"]).arg(config);
         Self::start_as(&mut command, setup).await
+    }
+
+    /// Starts it with this as its standard error. The setup must have an address of its own.
+    pub async fn start_logging_to(setup: Setup, stderr: Stdio) -> Self {
+        Self::start_logging_with(setup, stderr, &[]).await
+    }
+
+    /// Starts it with this as its standard error, and with more variables in its environment.
+    pub async fn start_logging_with(setup: Setup, stderr: Stdio, env: &[(&str, &str)]) -> Self {
+        let config = setup.write();
+        let mut command = command(&setup);
+        command.args(["serve", "--config"]).arg(config).envs(env.iter().copied());
+        let child = command.stderr(stderr).spawn().unwrap();
+        let addr = setup.config().listen;
+        in_time("listening", async {
+            while TcpStream::connect(addr).await.is_err() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        Self { addr, client: client(), setup, child, log: Arc::default() }
     }
 
     async fn start_as(command: &mut Command, setup: Setup) -> Self {

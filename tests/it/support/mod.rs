@@ -29,7 +29,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use self::answer::{Answer, failed, refused};
 pub use self::api::Api;
-pub use self::binary::{Serving, trunkline, trunkline_reading, trunkline_with};
+pub use self::binary::{
+    Serving, trunkline, trunkline_reading, trunkline_with, trunkline_with_stderr,
+};
 pub use self::databases::{Database, on_both};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;

@@ -49,6 +49,14 @@ impl Setup {
         self
     }
 
+    /// Listens on an address that nobody else has, so that it is known beforehand.
+    pub fn on_own_address(self) -> Self {
+        let [a, b, c, ..] = *Uuid::new_v4().as_bytes();
+        let c = c.clamp(1, 254);
+        let top = self.top.replace("127.0.0.1:0", &format!("127.{a}.{b}.{c}:8080"));
+        Self { top, ..self }
+    }
+
     /// One or more settings of the gateway itself.
     pub fn set(mut self, settings: &str) -> Self {
         self.top += &format!("{settings}\n");

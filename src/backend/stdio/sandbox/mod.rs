@@ -30,6 +30,9 @@ pub use self::user::User;
 
 /// Exit code of a server that could not be confined. The reason is on its standard error.
 pub const CANNOT_CONFINE: u8 = 125;
+/// Exit code of a server whose private directory could not be made. The reason is on its standard
+/// error. Shells and common tools do not use this code.
+pub const NO_DIRECTORY: u8 = 119;
 /// Exit code of a server whose program could not be run, as shells have it.
 pub const CANNOT_RUN: u8 = 126;
 
@@ -80,8 +83,12 @@ pub enum ConfineError {
     Profile(#[from] serde_json::Error),
     #[error("its guard is gone")]
     GuardGone,
-    #[error("cannot make its private directory {}: {source}", path.display())]
-    Directory { path: PathBuf, source: io::Error },
+    #[error(
+        "its private directory cannot be made in {}: {source}; make room there, or set TMPDIR of \
+         the gateway, or `cwd` of the server",
+        parent.display()
+    )]
+    Directory { parent: PathBuf, source: io::Error },
     #[error("cannot close the descriptors it inherited: {0}")]
     Descriptors(io::Error),
     #[error("cannot set `limits.{} = {value}`: {source}; {permitted}", limit.name())]

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::lease::{LimitLease, TryTake};
 use super::link::{LeaseGrant, LeaseRequest};
+use crate::telemetry::tasks::catch_panic;
 
 /// No task runs.
 const IDLE: u8 = 0;
@@ -84,9 +85,10 @@ impl LimitLease {
     async fn sync_until_idle(self: Arc<Self>) {
         loop {
             self.sync_state.store(SYNCING, Ordering::SeqCst);
-            self.sync_once().await;
+            // A panic must not be the last sync: the state would say for ever that one goes on.
+            let synced = catch_panic(&self.shared.all_metrics, "lease", self.sync_once()).await;
             // The grant may be less than what is held.
-            if self.has_surplus() {
+            if synced.is_some() && self.has_surplus() {
                 continue;
             }
             let order = Ordering::SeqCst;

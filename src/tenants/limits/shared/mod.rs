@@ -63,6 +63,8 @@ pub struct SharedLimits {
     receives_recalls: AtomicBool,
     active_leases: ActiveLeases,
     metrics: SharedLimitsMetrics,
+    /// The metrics of the whole gateway.
+    all_metrics: Metrics,
 }
 
 /// Does not repeat the address: it may contain a password.
@@ -82,7 +84,7 @@ impl SharedLimits {
         metrics: &Metrics,
     ) -> Result<Arc<Self>, InvalidAddress> {
         let client = Client::open(url.expose()).map_err(|_| InvalidAddress)?;
-        let metrics = metrics.shared_limits();
+        let (all_metrics, metrics) = (metrics.clone(), metrics.shared_limits());
         Ok(Arc::new(Self {
             client,
             answer_timeout,
@@ -95,6 +97,7 @@ impl SharedLimits {
             receives_recalls: AtomicBool::new(false),
             active_leases: ActiveLeases::default(),
             metrics,
+            all_metrics,
         }))
     }
 
