@@ -30,6 +30,7 @@ mod http_backend_failures;
 mod http_backend_real;
 mod keys;
 mod limits_away;
+mod limits_hiccups;
 mod limits_in_flight;
 mod limits_in_flight_away;
 mod limits_lease;
