@@ -14,6 +14,7 @@ mod cancel;
 mod changes;
 mod cli;
 mod deadlines;
+mod descriptors;
 mod drain;
 mod edge;
 mod errors;
