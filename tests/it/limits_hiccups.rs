@@ -30,13 +30,13 @@ async fn stalls_of_300_ms_each_second_give_no_rate_for_nothing() {
 }
 
 /// Compares the calls that two busy replicas admit with the bound that `docs/operate/replicas.md`
-/// states: in any window, the rate and two bursts.
+/// states: in any window, the rate, two bursts, and half the rate while one replica is away alone.
 async fn stall_each_second(stall: Duration) {
     let Some(redis) = Redis::start().await else { return };
     let replicas = Replica::two(&redis, ANSWER_TIMEOUT).await;
     let load = Load::start(&replicas, BURST);
     load.part_of(PERIOD).await;
-    let seconds = std::env::var("TRUNKLINE_STALLS").map_or(6, |text| text.parse().unwrap());
+    let seconds = std::env::var("TRUNKLINE_STALLS").map_or(10, |text| text.parse().unwrap());
     let (before, started) = (load.admitted.load(Ordering::Relaxed), Instant::now());
     for _ in 0..seconds {
         redis.pause();
@@ -49,7 +49,10 @@ async fn stall_each_second(stall: Duration) {
     let fallbacks = replicas[0].metric("trunkline_shared_limits_fallbacks_total");
     println!("stalls of {stall:?}: {:.3} of the rate", admitted / earned);
     assert!(fallbacks > 0.0, "no stall was noticed");
-    assert!(admitted <= earned + f64::from(2 * BURST), "{admitted} of {earned}");
+    // A busy machine may keep one replica away for a second longer than the other.
+    let alone = 0.5 * RATE;
+    let at_most = earned + f64::from(2 * BURST) + alone;
+    assert!(admitted <= at_most, "{admitted} of {earned}");
     assert!(admitted >= 0.7 * earned, "{admitted} of {earned}");
     load.end().await;
 }
