@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod config_watch;
+pub mod descriptors;
 mod join;
 pub(crate) mod pin_sync;
 pub mod reload;
@@ -21,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use self::descriptors::ConnectionLimits;
 use self::join::JoinedCluster;
 use crate::app::background::TenantServices;
 use crate::app::config_watch::ConfigWatch;
@@ -126,18 +128,21 @@ impl App {
         let drain_replicas = CancellationToken::new();
         let header_timeout = self.config.load().header_timeout;
         let (serving, serving_replicas) = (TaskTracker::new(), TaskTracker::new());
-        let serve = |listener, router, drain: &CancellationToken| {
-            http::server::serve(listener, router, header_timeout, drain.clone(), abort.clone())
+        let most = ConnectionLimits::current(&self.config.load());
+        let serve = |listener, router, most, drain: &CancellationToken| {
+            let (drain, abort) = (drain.clone(), abort.clone());
+            http::server::serve(listener, router, most, header_timeout, drain, abort)
         };
         let router = http::router(self.state.clone(), self.ops_listener.is_none());
-        serving.spawn(serve(self.listener, router, &drain));
+        serving.spawn(serve(self.listener, router, most.callers, &drain));
         if let Some(listener) = self.ops_listener {
-            serving.spawn(serve(listener, http::ops_router(self.state.clone()), &drain));
+            let router = http::ops_router(self.state.clone());
+            serving.spawn(serve(listener, router, most.operators, &drain));
         }
         let cluster = self.cluster.map(|cluster| {
             let (listener, tasks) = cluster.start(self.state.clone());
             let router = http::replicas_router(self.state.clone());
-            serving_replicas.spawn(serve(listener, router, &drain_replicas));
+            serving_replicas.spawn(serve(listener, router, most.replicas, &drain_replicas));
             tasks
         });
         serving.close();

@@ -3,19 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::config_watch::ConfigWatch;
-use crate::app::{App, signals};
+use crate::app::{App, descriptors, signals};
 use crate::backend::stdio::sandbox::make_undumpable;
 use crate::common::time_slice::use_short_time_slices;
 use crate::telemetry::logging;
-
-/// More descriptors than connections that are served at once.
-const DESCRIPTORS_MAX: u64 = 32_768;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -38,7 +34,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let stop = signals::first()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     make_undumpable().context("other processes cannot be kept from reading this one")?;
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let watch = ConfigWatch::new(sources(args.config, args.listen)?);
     let Loaded { config, origin, own_program } = load(watch.sources())?;
     tracing::info!(configuration = origin, servers = config.servers.len(), "starting");
@@ -59,16 +55,4 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     });
     app.run(stop).await;
     Ok(())
-}
-
-/// Raises the limit of descriptors: every connection takes one, and the usual limit is 1,024.
-fn raise_descriptor_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
-    if limit.current.is_some_and(|current| current < wanted) {
-        limit.current = Some(wanted);
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "the limit of open files stays as it is");
-        }
-    }
 }

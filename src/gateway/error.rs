@@ -268,12 +268,13 @@ impl Executed {
         if written { Self::Unknown } else { Self::No }
     }
 
-    /// Reads an HTTP status. Redirects and most 4xx are refusals. 303 and the 4xx that come in the
-    /// middle of the work are not. 503 is a refusal if it says when to come back. All others prove
-    /// nothing: proxies send them when the server behind them does not answer.
+    /// Reads an HTTP status. Most 3xx and 4xx are refusals. Those that may come after the work or
+    /// in the middle of it are not: 301 and 302 are often sent as 303 is, to show a result. 503 is
+    /// a refusal if it says when to come back. All others prove nothing: proxies send them when the
+    /// server behind them does not answer.
     fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
-            303 | 408 | 409 | 499 => Self::Unknown,
+            301..=303 | 408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,

@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 
 use super::auth::origin::Routes;
 
-/// The most connections at once; more wait in the system's backlog.
-const CONNECTIONS_MAX: usize = 16_384;
+/// The most connections of one listener, where there are descriptors enough.
+pub const CONNECTIONS_MAX: usize = 16_384;
 /// The interval of HTTP/2 pings; a peer that does not answer is disconnected.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a failed accept, most likely for want of descriptors.
@@ -33,11 +33,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// they close first.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// Serves `routes` on `listener`. `drain` stops accepting and closes each connection after its
-/// current request; `abort` drops the rest. Returns when all connections are closed.
+/// Serves `routes` on `listener`. Accepts up to `connections_max` connections; more wait in the
+/// system's backlog. `drain` stops accepting and closes each connection after its current request;
+/// `abort` drops the rest. Returns when all connections are closed.
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
+    connections_max: usize,
     header_timeout: Duration,
     drain: CancellationToken,
     abort: CancellationToken,
@@ -47,8 +49,9 @@ pub async fn serve(
     builder.http1().header_read_timeout(None);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
     let builder = Arc::new(builder);
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(connections_max));
     let tasks = TaskTracker::new();
+    let mut is_failing = false;
     loop {
         let accepted = async {
             let permit = permits.clone().acquire_owned().await;
@@ -58,9 +61,16 @@ pub async fn serve(
             accepted = accepted => accepted,
             () = drain.cancelled() => break,
         };
-        let Ok((stream, _)) = accepted else {
-            sleep(ACCEPT_PAUSE).await;
-            continue;
+        let was_failing = std::mem::replace(&mut is_failing, accepted.is_err());
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if !was_failing {
+                    tracing::warn!(%error, "a connection cannot be accepted; others wait");
+                }
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
         let serve = serve_connection(
             stream,

@@ -30,6 +30,7 @@ const OVERDUE_CHECK: Duration = Duration::from_secs(1);
 const HEARD_RECENTLY: Duration = Duration::from_secs(1);
 
 pub(super) const BAD_REDIRECT: &str = "it redirects to a host that is not allowed";
+const MOVED: &str = "it has moved to another address";
 
 /// Sends a request and completes its in-flight call. Returns the call's id.
 pub(super) async fn run(
@@ -191,6 +192,15 @@ fn send_failure(endpoint: &HttpEndpoint, error: SendError) -> RequestError {
         SendError::RedirectRefused(_) | SendError::BadRedirect => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
             RequestError::Unreached { reason: BAD_REDIRECT.into(), detail }
+        }
+        SendError::Moved { status, .. } => {
+            endpoint.connection.liveness.note_output();
+            tracing::warn!(reason = %detail, "a redirect is not followed");
+            match endpoint.connection.version() {
+                // A handshake executes nothing, and the operator learns the address.
+                None => RequestError::Unreached { reason: MOVED.into(), detail },
+                Some(_) => RequestError::Http { status, retry_after: None },
+            }
         }
         SendError::Broken(_) => connection_lost(&detail),
     }

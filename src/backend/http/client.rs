@@ -53,6 +53,12 @@ pub(super) enum SendError {
     /// Too many redirects, or one without a usable location.
     #[error("its redirects lead nowhere")]
     BadRedirect,
+    /// The server may have executed the request: only 307 and 308 ask for it to be sent again.
+    #[error(
+        "it answers with the HTTP status {status}, which points to `{target}`; calls are not \
+         sent there, since they may have been executed: set `url` to the final address"
+    )]
+    Moved { status: u16, target: String },
     /// The request may have reached the server.
     #[error("{0}")]
     Broken(String),
@@ -91,7 +97,8 @@ impl Client {
         Ok(Self { http, url: upstream.url.clone(), headers, redirect_hosts })
     }
 
-    /// Sends a request and follows redirects within bounds. Redirects keep method and body.
+    /// Sends a request and follows redirects within bounds. Redirects keep method and body. A POST
+    /// follows those redirects alone that promise that it was not executed.
     pub(super) async fn send(
         &self,
         method: &Method,
@@ -109,12 +116,16 @@ impl Client {
                 request = request.body(body.clone());
             }
             let response = request.send().await.map_err(SendError::of)?;
-            // Not 303, which says that the answer, and not the server, is elsewhere.
-            if !matches!(response.status().as_u16(), 301 | 302 | 307 | 308) {
-                return Ok(response);
-            }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            url = self.redirected(&url, location)?;
+            url = match response.status().as_u16() {
+                307 | 308 => self.redirected(&url, location)?,
+                status @ 301..=303 if *method == Method::POST => {
+                    let target = location.and_then(|location| url.join(location).ok());
+                    return Err(SendError::Moved { status, target: text_of(target) });
+                }
+                301 | 302 => self.redirected(&url, location)?,
+                _ => return Ok(response),
+            };
         }
         Err(SendError::BadRedirect)
     }
@@ -163,6 +174,16 @@ fn host_of(url: &Url) -> String {
         Some(port) => format!("{host}:{port}"),
         None => host.to_owned(),
     }
+}
+
+/// Returns the target of a redirect for the operator, without parts that may be secret.
+fn text_of(target: Option<Url>) -> String {
+    let Some(mut url) = target else { return "no usable address".to_owned() };
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
 }
 
 #[cfg(test)]

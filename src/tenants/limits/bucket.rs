@@ -1,10 +1,12 @@
 //! One rate limit of one tenant, and its usage in memory.
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, Guard};
 use governor::clock::{Clock as _, QuantaClock, Reference};
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
@@ -18,6 +20,10 @@ use crate::common::policy::{Limit, Pattern};
 
 /// The scope of limits for all calls of a tenant.
 pub(super) const TENANT: &str = "tenant";
+
+/// Replicas that an outage cut off are back within this time of each other. Meanwhile some use the
+/// whole rate and others their share.
+const RECONNECT_SKEW: Duration = Duration::from_secs(2);
 
 /// A rate limit, its usage on this replica, and its names elsewhere.
 #[derive(Debug)]
@@ -34,12 +40,12 @@ pub(super) struct Bucket {
     /// Calls that Valkey has not been told of.
     pub unreported: Unreported,
     clock: Clock,
-    whole: Counter,
-    /// Used instead of `whole` while Valkey is away.
-    share: ArcSwapOption<ReplicaShare>,
+    /// Decides without Valkey, and counts the calls that Valkey admits. Time alone fills this
+    /// share: an outage never starts with more than was earned since the calls before it.
+    share: ArcSwap<ReplicaShare>,
 }
 
-/// One replica's share of the rate.
+/// One replica's share of the rate: all of it, for a replica that is alone.
 #[derive(Debug)]
 struct ReplicaShare {
     /// The number of replicas that divide it.
@@ -63,8 +69,7 @@ impl Bucket {
             policy,
             name_len,
             key: key(tenant, pattern, quota),
-            whole: Counter::new(quota, clock),
-            share: ArcSwapOption::empty(),
+            share: ArcSwap::from_pointee(ReplicaShare::new(quota, 1, clock)),
             unreported: Unreported::default(),
             clock: clock.clone(),
             scope,
@@ -74,37 +79,42 @@ impl Bucket {
 
     /// Takes one call from this replica's share. Returns what remains of it.
     pub fn take(&self, replicas: u32) -> Result<Remaining, Remaining> {
-        match replicas {
-            0 | 1 => self.whole.take(),
-            _ => self.share(replicas).counter.take(),
-        }
+        self.share_among(replicas).counter.take()
     }
 
     pub fn remaining(&self, replicas: u32) -> Remaining {
-        match replicas {
-            0 | 1 => self.whole.remaining(),
-            _ => self.share(replicas).counter.remaining(),
-        }
+        self.share_among(replicas).counter.remaining()
+    }
+
+    /// Returns the most that Valkey may charge for late reports. More than the capacity, or else
+    /// the calls of an outage would be forgiven and each outage would admit another burst. Bounded,
+    /// so that a tenant is not refused for long after a replica was cut off for long.
+    pub fn debt_max(&self, replicas: u32) -> Duration {
+        let bursts = self.quota.burst.get().max(replicas);
+        self.quota.capacity() + self.quota.interval * bursts + RECONNECT_SKEW
     }
 
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Created on demand: for most tenants, never.
-    fn share(&self, replicas: u32) -> Arc<ReplicaShare> {
+    fn share_among(&self, replicas: u32) -> Guard<Arc<ReplicaShare>> {
+        let replicas = replicas.max(1);
         let known = self.share.load();
-        if let Some(share) = known.as_ref().filter(|share| share.replicas == replicas) {
-            return share.clone();
+        if known.replicas == replicas {
+            return known;
         }
-        let counter = Counter::new(self.quota.divided(replicas), &self.clock);
-        let share = Arc::new(ReplicaShare { replicas, counter });
-        let before = self.share.compare_and_swap(&*known, Some(share.clone()));
-        // A second caller uses the first one's counter: two full ones would admit twice as much.
-        match before.as_ref().filter(|share| share.replicas == replicas) {
-            Some(first) => first.clone(),
-            None => share,
-        }
+        let share = Arc::new(ReplicaShare::new(self.quota, replicas, &self.clock));
+        share.counter.start_with(known.counter.owed());
+        // A second caller uses the first one's counter: two of them would admit twice as much.
+        self.share.compare_and_swap(&known, share);
+        self.share.load()
+    }
+}
+
+impl ReplicaShare {
+    fn new(quota: Quota, replicas: u32, clock: &Clock) -> Self {
+        Self { replicas, counter: Counter::new(quota.divided(replicas), clock) }
     }
 }
 
@@ -155,14 +165,26 @@ impl Counter {
         }
     }
 
+    /// Sets the debt of a new counter.
+    fn start_with(&self, owed: Duration) {
+        let now = self.limiter.clock().now().saturating_sub(self.start);
+        let until = now + Nanos::from(owed);
+        let set = |_| Ok::<_, Infallible>(((), until));
+        let Ok(()) = self.debt.measure_and_replace(&NotKeyed::NonKey, set);
+    }
+
     fn remaining(&self) -> Remaining {
+        self.quota.remaining(self.owed())
+    }
+
+    fn owed(&self) -> Duration {
         let seen = self.debt.measure_and_replace(&NotKeyed::NonKey, |until| {
             // An error replaces nothing.
             Err::<((), Nanos), _>(until)
         });
         let until = seen.err().flatten().unwrap_or_default();
         let now = self.limiter.clock().now().saturating_sub(self.start);
-        self.quota.remaining(until.saturating_sub(now).into())
+        until.saturating_sub(now).into()
     }
 }
 
@@ -232,4 +254,50 @@ fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
         write!(key, ":{pattern}").expect("writing to memory does not fail");
     }
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+
+    fn bucket(burst: u32) -> (Bucket, FakeRelativeClock) {
+        let clock = FakeRelativeClock::default();
+        let tenant = TenantId::parse("acme").unwrap();
+        let rate = Some("10/s".parse().unwrap());
+        let limit = Limit { rate, burst: Some(burst), max_in_flight: None };
+        (Bucket::new(&tenant, None, &limit, &Clock::Fake(clock.clone())).unwrap(), clock)
+    }
+
+    fn drain(bucket: &Bucket, replicas: u32) -> u32 {
+        std::iter::from_fn(|| bucket.take(replicas).ok()).map(|_| 1).sum()
+    }
+
+    #[test]
+    fn a_share_is_filled_by_time_alone_however_often_replicas_come_and_go() {
+        // A burst that can be divided by all these numbers of replicas.
+        let (bucket, clock) = bucket(24);
+        let second = Duration::from_secs(1);
+        let (mut used, mut elapsed) = (Duration::ZERO, Duration::ZERO);
+        for replicas in [2, 1, 3, 2, 1, 2, 4, 1, 2, 1] {
+            for _ in 0..2 {
+                used += bucket.quota.interval * replicas * drain(&bucket, replicas);
+                assert!(used <= bucket.quota.capacity() + elapsed, "{used:?} among {replicas}");
+                clock.advance(second / 2);
+                elapsed += second / 2;
+            }
+        }
+        // Nobody is kept waiting for longer than the burst takes.
+        clock.advance(bucket.quota.capacity());
+        assert_eq!(drain(&bucket, 1), 24);
+    }
+
+    #[test]
+    fn a_report_charges_more_than_the_burst_but_not_without_end() {
+        let (bucket, _) = bucket(20);
+        assert_eq!(bucket.debt_max(2), Duration::from_secs(2 + 2 + 2));
+        // Shares are rounded up to one call each.
+        assert_eq!(bucket.debt_max(50), Duration::from_secs(2 + 5 + 2));
+    }
 }

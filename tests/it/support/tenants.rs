@@ -60,6 +60,7 @@ impl Setup {
             serving.spawn(http::server::serve(
                 listener,
                 http::router(Arc::new(app), false),
+                http::server::CONNECTIONS_MAX,
                 config.header_timeout,
                 stop_serving.clone(),
                 stop_serving.clone(),

@@ -45,7 +45,9 @@ impl Fronts {
             let abort = CancellationToken::new();
             let routes = http::router(app, false);
             let timeout = config.header_timeout;
-            serving.spawn(http::server::serve(listener, routes, timeout, drain.clone(), abort));
+            let most = http::server::CONNECTIONS_MAX;
+            let drain = drain.clone();
+            serving.spawn(http::server::serve(listener, routes, most, timeout, drain, abort));
         }
         serving.close();
         Self { addresses, serving, drain }

@@ -29,9 +29,14 @@ for i = 1, #known, 2 do
   if known[i] == me then
     -- Over another connection a later request may have come first: the latest counts.
     if last and tonumber(last) >= number then return { tonumber(permits), 0 } end
-  elseif not last or math.abs(now - at) > gone then
+  elseif not last or now - at > gone then
     redis.call('HDEL', KEYS[1], known[i])
   else
+    -- The clock was set back: the lease is not gone, and must not last for the length of the step.
+    if at - now > gone then
+      local value = string.format('%s %.3f %s %s', last, now, permits, headroom)
+      redis.call('HSET', KEYS[1], known[i], value)
+    end
     others = others + permits
     if headroom == '1' then with_headroom[#with_headroom + 1] = known[i] end
   end

@@ -99,14 +99,12 @@ impl Link {
         let mut call = TAKE.prepare_invoke();
         for (bucket, reported) in buckets.iter().zip(&reported) {
             let (calls, since) = reported.unwrap_or_else(|| (0, bucket.now()));
-            let unreported = bucket.quota.interval * calls;
-            // All replicas earn together: each earned its share.
-            let earned = Duration::from(bucket.now().saturating_sub(since)) / replicas;
             call.key(&bucket.key)
                 .arg(nanos(bucket.quota.interval))
                 .arg(bucket.quota.burst.get())
-                .arg(nanos(unreported))
-                .arg(nanos(earned));
+                .arg(nanos(bucket.quota.interval * calls))
+                .arg(nanos(bucket.now().saturating_sub(since).into()))
+                .arg(nanos(bucket.debt_max(replicas)));
         }
         let mut connection = self.connection.clone();
         let answer = within(self.answer_timeout, call.invoke_async(&mut connection)).await;
