@@ -75,7 +75,8 @@ impl TenantServices {
     pub fn start(self, gateway: Arc<Gateway>) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
-        let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
+        let mut usage_writer =
+            UsageWriter::new(store.clone(), self.directory.clone(), gateway.metrics().usage());
         let until = stop.clone();
         let usage_writer = tokio::spawn(async move {
             until.run_until_cancelled(usage_writer.run()).await;

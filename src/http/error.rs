@@ -121,9 +121,9 @@ impl HttpError {
                 StoreError::Unavailable(_) => {
                     (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
                 }
-                StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
-                    (StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
-                }
+                StoreError::InvalidUrl(_)
+                | StoreError::InvalidValue(_)
+                | StoreError::Corrupt(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             },
         }
     }
@@ -135,7 +135,7 @@ fn store_detail(error: &StoreError) -> String {
         StoreError::Unavailable(_) => {
             "the store cannot be reached now; a change may or may not have been made".to_owned()
         }
-        StoreError::InvalidUrl(_) | StoreError::Corrupt(_) => {
+        StoreError::InvalidUrl(_) | StoreError::InvalidValue(_) | StoreError::Corrupt(_) => {
             "the store failed; the gateway's log has the reason".to_owned()
         }
         error => error.to_string(),
@@ -149,7 +149,11 @@ impl IntoResponse for HttpError {
             Self::Store(error @ StoreError::Unavailable(_)) => {
                 tracing::warn!(%error, "the store could not be asked");
             }
-            Self::Store(error @ (StoreError::InvalidUrl(_) | StoreError::Corrupt(_))) => {
+            Self::Store(
+                error @ (StoreError::InvalidUrl(_)
+                | StoreError::InvalidValue(_)
+                | StoreError::Corrupt(_)),
+            ) => {
                 tracing::error!(%error, "the store failed");
             }
             _ => {}

@@ -13,11 +13,12 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-use sqlx::{AnyPool, ConnectOptions, Connection, Executor, SqlStr};
+use sqlx::{AnyConnection, AnyPool, ConnectOptions, Connection, Executor, SqlStr};
 use tokio::time::{sleep, timeout};
 
+use super::file::DatabaseFile;
 use super::{Result, StoreError, with_timeout};
-use crate::common::keys::SECRET_LEN;
+use crate::common::keys::{Hasher, SECRET_LEN};
 use crate::config::Secret;
 
 /// PostgreSQL allows 100 by default, for all replicas together.
@@ -65,6 +66,10 @@ pub(super) enum DatabaseKind {
 }
 
 impl DatabaseKind {
+    pub(super) fn of(url: &Secret) -> Self {
+        if url.expose().starts_with("sqlite:") { Self::Sqlite } else { Self::Postgres }
+    }
+
     /// Returns the statement that begins a writing transaction. SQLite takes the lock at once,
     /// since it refuses a lock after a read.
     pub(super) fn begin_write(self) -> &'static str {
@@ -92,21 +97,56 @@ impl DatabaseKind {
     }
 }
 
-pub(super) async fn open(url: &Secret) -> Result<(DatabaseKind, AnyPool)> {
-    sqlx::any::install_default_drivers();
-    if url.expose().starts_with("sqlite:") {
-        return Ok((DatabaseKind::Sqlite, open_sqlite(url).await?));
-    }
-    Ok((DatabaseKind::Postgres, open_postgres(url).await?))
+/// A database that was opened and migrated.
+pub(super) struct Opened {
+    pub(super) pool: AnyPool,
+    /// Hashes keys as they are stored there.
+    pub(super) hasher: Hasher,
+    /// With SQLite.
+    pub(super) file: Option<DatabaseFile>,
+    /// How often the file was replaced.
+    pub(super) epoch: u64,
 }
 
-async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
+impl Opened {
+    /// Opens the database, and creates a SQLite file that is missing.
+    pub(super) async fn open(url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
+        sqlx::any::install_default_drivers();
+        let (pool, file) = match DatabaseKind::of(url) {
+            DatabaseKind::Sqlite => {
+                create_private(file(url.expose())?.get_filename())?;
+                let (pool, file) = open_sqlite(url).await?;
+                (pool, Some(file))
+            }
+            DatabaseKind::Postgres => (open_postgres(url).await?, None),
+        };
+        let hasher = hasher(&pool, hash_key).await?;
+        Ok(Self { pool, hasher, file, epoch: 0 })
+    }
+
+    /// Opens the SQLite file that has replaced this one.
+    pub(super) async fn open_again(&self, url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
+        let (pool, file) = open_sqlite(url).await?;
+        let hasher = hasher(&pool, hash_key).await?;
+        Ok(Self { pool, hasher, file: Some(file), epoch: self.epoch + 1 })
+    }
+}
+
+async fn hasher(pool: &AnyPool, hash_key: Option<&Secret>) -> Result<Hasher> {
+    Ok(match hash_key {
+        Some(key) => Hasher::new(key),
+        None => Hasher::new(&with_timeout(own_hash_key(pool)).await?),
+    })
+}
+
+/// Opens a file that exists.
+async fn open_sqlite(url: &Secret) -> Result<(AnyPool, DatabaseFile)> {
     let options = file(url.expose())?;
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
-    create_private(&path).map_err(|error| {
-        let cause = format!("cannot create the file {}: {error}", path.display());
-        StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
+    // First: if it is replaced meanwhile, the next query notices.
+    let file = DatabaseFile::new(path.clone()).map_err(|error| {
+        StoreError::Unavailable(format!("cannot use the file {}: {error}", path.display()))
     })?;
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
@@ -114,10 +154,21 @@ async fn open_sqlite(url: &Secret) -> Result<AnyPool> {
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
         .map_err(|error| with_hint(error.into()))
         .map_err(|error| with_place(&format!("cannot use the file {}", path.display()), error))?;
-    let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
-        Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
-    });
-    Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
+    let pool = pool(SQLITE_CONNECTIONS_MAX)
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
+        })
+        .after_release(|connection, _| Box::pin(async move { Ok(is_sound(connection).await) }));
+    Ok((pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?), file))
+}
+
+/// Returns whether a connection may be used again. When a disk is full or fails, SQLite ends the
+/// transaction by itself, and sqlx's own rollback then fails. Such a connection would count as in a
+/// transaction for ever, and refuse every other. One that cannot read is of no use either.
+async fn is_sound(connection: &mut AnyConnection) -> bool {
+    // After a rollback that is under way.
+    let can_read = connection.execute("SELECT 1 FROM revisions LIMIT 1").await.is_ok();
+    can_read && !connection.is_in_transaction()
 }
 
 /// Returns the file of a URL by its full path. Relative paths start at the working directory.
@@ -137,9 +188,12 @@ fn file(url: &str) -> Result<SqliteConnectOptions> {
 }
 
 /// Creates the file, if it is missing, readable by its owner only.
-fn create_private(path: &Path) -> io::Result<()> {
+fn create_private(path: &Path) -> Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let cause = format!("cannot create the file {}: {error}", path.display());
+            Err(StoreError::Unavailable(format!("{cause}; {URL_HINT}")))
+        }
         _ => Ok(()),
     }
 }
@@ -182,7 +236,8 @@ async fn open_postgres(url: &Secret) -> Result<AnyPool> {
             // sqlx pings without a timeout: a silent database would hold all connections.
             Box::pin(async move {
                 let alive = timeout(ALIVE_TIMEOUT, connection.ping()).await;
-                alive.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+                alive.map_err(|_| sqlx::Error::PoolTimedOut)??;
+                Ok(!connection.is_in_transaction())
             })
         });
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
@@ -217,7 +272,7 @@ fn pool(connections_max: u32) -> AnyPoolOptions {
 }
 
 /// Returns the store's own hash key, which is created once.
-pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
+async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
     let made = Alphanumeric.sample_string(&mut rand::rng(), SECRET_LEN);
     sqlx::query(
         "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::usage::Counts;
 use trunkline::store::{Store, UsageKey, UsageQuery};
+use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
 use trunkline::tenants::usage_writer::UsageWriter;
 
@@ -33,7 +34,8 @@ async fn directory(database: &Database) -> Arc<Directory> {
 
 /// Keeps the books for as long as something else takes.
 async fn kept<T>(directory: &Arc<Directory>, work: impl Future<Output = T>) -> T {
-    let mut books = UsageWriter::new(directory.store().clone(), directory.clone());
+    let usage = Metrics::new().usage();
+    let mut books = UsageWriter::new(directory.store().clone(), directory.clone(), usage);
     tokio::select! {
         () = books.run() => unreachable!("it is never done"),
         done = work => done,
