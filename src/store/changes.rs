@@ -76,8 +76,8 @@ impl Store {
 
 impl StoreChanges {
     /// Waits for a change since the last call; the first call does not wait. A caller that reads
-    /// the store after each return misses nothing. Fails, after a pause, if the store does not tell:
-    /// then anything may have changed. May be dropped and called again.
+    /// the store after each return misses nothing. Fails, after a pause, if the store does not
+    /// tell: anything may have changed then. May be dropped and called again.
     pub async fn next(&mut self) -> Result<()> {
         let mut is_notified = true;
         loop {

@@ -10,14 +10,14 @@ use std::{fs, mem};
 
 use parking_lot::Mutex;
 
-/// What SQLite adds to the path, for the changes that are not in the file yet.
+/// The suffixes of the files in which SQLite keeps changes that are not in the file yet.
 const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 
 /// The file of an open store.
 pub(super) struct DatabaseFile {
     path: PathBuf,
     id: FileId,
-    /// Those of this file, as last seen.
+    /// Companion files of this file, as last seen.
     companions: Mutex<[Option<FileId>; 2]>,
 }
 

@@ -1,4 +1,5 @@
-//! Which uses of the store fail now. Operators see them on `/readyz` and in `trunkline_store_up`.
+//! Notes the uses of the store that fail now. Operators see them on `/readyz` and in
+//! `trunkline_store_up`.
 
 use std::collections::BTreeMap;
 

@@ -143,7 +143,8 @@ metrics! {
     /// ended during the request), or late.
     forwarded: IntCounterVec = "trunkline_forwarded_requests_total" ["outcome"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
-    /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is asked.
+    /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is
+    /// asked.
     forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
     /// 1 while all that the gateway reads from the store and writes to it succeeds, else 0:
     /// `/readyz` says what does not.

@@ -91,3 +91,21 @@ async fn what_is_old_is_taken_out() {
     })
     .await;
 }
+
+/// PostgreSQL has no text with this character in it, and will never have that row.
+#[tokio::test]
+async fn a_row_that_can_never_be_written_blocks_no_other_and_is_counted() {
+    let Some(server) = Postgres::shared() else { return };
+    let database = Database::postgres(server).await;
+    let directory = directory(&database).await;
+    let usage = Metrics::new().usage();
+    let mut writer = UsageWriter::new(directory.store().clone(), directory.clone(), usage.clone());
+    let acme = directory.tenant(&tenant("acme")).unwrap();
+    let server = ServerId::parse("std").unwrap();
+    for tool in ["a", "b", "b\0", "c", "d"] {
+        acme.meter.add(&server, tool, ONE);
+    }
+    writer.write().await.unwrap();
+    assert_eq!(written(directory.store()).await, 4);
+    assert_eq!((usage.lost_calls.get(), usage.unwritten_rows.get()), (1, 0));
+}

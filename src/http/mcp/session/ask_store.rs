@@ -31,8 +31,8 @@ impl AppState {
         self.sessions.acquire(tenant, scope, token).map_err(|_| session_not_found())
     }
 
-    /// Returns the session of a token, to be ended. If the store cannot be asked, the session counts
-    /// as one that has not ended: ending it twice does no harm.
+    /// Returns the session of a token, to be ended. If the store cannot be asked, the session
+    /// counts as one that has not ended: ending it twice does no harm.
     pub(in crate::http) async fn session_to_end(
         &self,
         tenant: &TenantId,
