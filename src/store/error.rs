@@ -101,7 +101,7 @@ fn is_about_value(code: &str) -> bool {
         return code.starts_with("22") || code.starts_with("23") || code == "54000";
     }
     // SQLite: too big, constraint, mismatch.
-    code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 18 | 19 | 20))
+    code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 18..=20))
 }
 
 #[cfg(test)]
