@@ -86,7 +86,8 @@ impl TenantServices {
     pub fn start(self, gateway: Arc<Gateway>, metrics: &Metrics) -> BackgroundTasks {
         let stop = CancellationToken::new();
         let store = self.directory.store().clone();
-        let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone());
+        let usage = metrics.usage();
+        let mut usage_writer = UsageWriter::new(store.clone(), self.directory.clone(), usage);
         let (until, counted) = (stop.clone(), metrics.clone());
         let usage_writer = tokio::spawn(async move {
             let write =

@@ -46,16 +46,11 @@ impl JoinedCluster {
         Ok(Self { listener, membership, ended_sessions, cluster })
     }
 
-    /// Gives the HTTP state access to the cluster, and ends the sessions that ended elsewhere.
+    /// Gives the HTTP state access to the cluster. Sessions that have ended so far are not read:
+    /// there may be millions, and the store is asked about those that are still used.
     pub(super) async fn attach(&mut self, state: AppState) -> Result<AppState> {
-        let state = state.join(self.cluster.clone());
-        loop {
-            let ended = self.ended_sessions.read().await.context("cannot read ended sessions")?;
-            if ended.is_empty() {
-                return Ok(state);
-            }
-            state.end_sessions(&ended);
-        }
+        self.ended_sessions.skip().await.context("cannot read ended sessions")?;
+        Ok(state.join(self.cluster.clone()))
     }
 
     /// Starts the heartbeat and follows ended sessions. Returns the listener, to be served.

@@ -1,6 +1,6 @@
 //! Sessions that end before their tokens expire. Each replica writes those that ended there to the
-//! store, and reads those that ended elsewhere. So no replica accepts such a token, not even one
-//! that starts later.
+//! store, and reads those that ended elsewhere. So no replica accepts such a token. One that starts
+//! later asks the store about the tokens that it meets.
 
 use std::future::pending;
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ impl EndedSessionWriter {
 
     /// Returns when no more can come. Cancelling loses nothing.
     pub(super) async fn run(&mut self) {
-        let mut outage = Outage::new("ended sessions", "they are written later");
+        let mut outage = Outage::new(&self.store, "ends of sessions", "they are written later");
         loop {
             if self.unwritten.is_empty()
                 && self.ended.recv_many(&mut self.unwritten, BATCH).await == 0
@@ -114,6 +114,12 @@ impl EndedSessions {
         let meanwhile = "sessions that end on other replicas may still be accepted here";
         let follower = Follower::new(store.changes(Subject::Sessions), "ended sessions", meanwhile);
         Self { follower, store, cursor: EndedCursor::default() }
+    }
+
+    /// Skips those that have ended so far.
+    pub async fn skip(&mut self) -> Result<(), StoreError> {
+        self.cursor = self.store.ended_so_far().await?;
+        Ok(())
     }
 
     /// Returns some that were not returned before; none if there are no more.

@@ -59,7 +59,7 @@ pub(super) async fn heartbeat(store: &Store, cluster: &Cluster) -> Result<(), St
 async fn keep_alive(store: &Store, cluster: &Cluster) {
     let mut heartbeats = interval(HEARTBEAT_EVERY);
     heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut outage = Outage::new("the list of replicas", "known ones count as present");
+    let mut outage = Outage::new(store, "the list of replicas", "known ones count as present");
     loop {
         heartbeats.tick().await;
         outage.note(heartbeat(store, cluster).await);

@@ -121,9 +121,10 @@ impl HttpError {
                 StoreError::Unavailable(_) => {
                     (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
                 }
-                StoreError::InvalidUrl(_) | StoreError::NoStore(_) | StoreError::Corrupt(_) => {
-                    (StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
-                }
+                StoreError::InvalidUrl(_)
+                | StoreError::NoStore(_)
+                | StoreError::InvalidValue(_)
+                | StoreError::Corrupt(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             },
         }
     }
@@ -135,9 +136,10 @@ fn store_detail(error: &StoreError) -> String {
         StoreError::Unavailable(_) => {
             "the store cannot be reached now; a change may or may not have been made".to_owned()
         }
-        StoreError::InvalidUrl(_) | StoreError::NoStore(_) | StoreError::Corrupt(_) => {
-            "the store failed; the gateway's log has the reason".to_owned()
-        }
+        StoreError::InvalidUrl(_)
+        | StoreError::NoStore(_)
+        | StoreError::InvalidValue(_)
+        | StoreError::Corrupt(_) => "the store failed; the gateway's log has the reason".to_owned(),
         error => error.to_string(),
     }
 }
@@ -149,7 +151,11 @@ impl IntoResponse for HttpError {
             Self::Store(error @ StoreError::Unavailable(_)) => {
                 tracing::warn!(%error, "the store could not be asked");
             }
-            Self::Store(error @ (StoreError::InvalidUrl(_) | StoreError::Corrupt(_))) => {
+            Self::Store(
+                error @ (StoreError::InvalidUrl(_)
+                | StoreError::InvalidValue(_)
+                | StoreError::Corrupt(_)),
+            ) => {
                 tracing::error!(%error, "the store failed");
             }
             _ => {}

@@ -23,22 +23,33 @@ pub(super) async fn healthz(_: CallersPage) -> &'static str {
 /// Says whether the gateway is ready for traffic. A failed server does not make it unready: the
 /// others still work. Anybody may ask, so the answer counts the failed servers and names none.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>, _: CallersPage) -> Readiness {
-    readiness(&app, |broken, all| {
+    let store = if app.store.failing().is_empty() { "" } else { "the store is away\n" };
+    readiness(&app, store, |broken, all| {
         let are = if broken.len() == 1 { "is" } else { "are" };
         format!("{} of {all} servers {are} not\n", broken.len())
     })
 }
 
-/// Says whether the gateway is ready, with a line for each failed server, for operators.
+/// Says whether the gateway is ready, for operators: with a line for each failed server, and for
+/// each use of the store that fails.
 pub(super) async fn readyz_by_server(
     State(app): State<Arc<AppState>>,
     _: OperatorsPage,
 ) -> Readiness {
-    readiness(&app, |broken, _| broken.iter().map(|server| line(server)).collect())
+    let failing = app.store.failing().into_iter();
+    let store: String =
+        failing.map(|(what, why)| format!("store: away for {what}: {why}\n")).collect();
+    readiness(&app, &store, |broken, _| broken.iter().map(|server| line(server)).collect())
 }
 
-/// Returns the readiness; `describe` adds lines about the failed ones of all eager servers.
-fn readiness(app: &AppState, describe: impl FnOnce(&[Arc<Backend>], usize) -> String) -> Readiness {
+/// Returns the readiness; `describe` adds lines about the failed ones of all eager servers. A store
+/// that is away does not make the gateway unready: known keys work, and other replicas have no
+/// other store.
+fn readiness(
+    app: &AppState,
+    store: &str,
+    describe: impl FnOnce(&[Arc<Backend>], usize) -> String,
+) -> Readiness {
     if app.draining.load(Ordering::Acquire) {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n".to_owned());
     }
@@ -53,7 +64,7 @@ fn readiness(app: &AppState, describe: impl FnOnce(&[Arc<Backend>], usize) -> St
     let is_broken = |server: &&Arc<Backend>| !matches!(server.state(), RunState::Ready(_));
     let broken: Vec<_> = eager.iter().filter(is_broken).cloned().collect();
     let lines = if broken.is_empty() { String::new() } else { describe(&broken, eager.len()) };
-    (StatusCode::OK, format!("ready\n{lines}"))
+    (StatusCode::OK, format!("ready\n{store}{lines}"))
 }
 
 /// Describes a server: `search: quarantined, down since 2026-11-17T10:00:00Z: exit code 3`.
@@ -71,6 +82,7 @@ pub(super) async fn metrics(
     State(app): State<Arc<AppState>>,
     _: OperatorsPage,
 ) -> impl IntoResponse {
+    app.gateway.metrics().store_up().set(i64::from(app.store.failing().is_empty()));
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], app.gateway.metrics().render())
 }

@@ -26,6 +26,8 @@ pub struct AppState {
     pub(super) admin_reports: Semaphore,
     /// Permits for requests about tenants' secrets.
     pub(super) secret_requests: Semaphore,
+    /// Permits for queries about sessions that are unknown here.
+    pub(super) session_queries: Semaphore,
     pub(super) oauth: Option<Arc<Verifier>>,
     /// The OAuth metadata that clients without a token are sent to.
     pub(super) resource: Option<Resource>,
@@ -59,6 +61,7 @@ impl AppState {
             tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),
             admin_reports: Semaphore::new(admin::ADMIN_REPORTS_MAX),
             secret_requests: Semaphore::new(rest::secrets::REQUESTS_MAX),
+            session_queries: Semaphore::new(mcp::SESSION_QUERIES_MAX),
             directory,
             oauth,
             resource: config.auth.oauth.as_ref().map(Resource::new),
@@ -74,7 +77,8 @@ impl AppState {
         }
     }
 
-    /// Makes this gateway one of several replicas.
+    /// Makes this gateway one of several replicas. Ends of sessions must be followed from before
+    /// this on.
     pub fn join(self, cluster: Arc<Cluster>) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
         Self { sessions, cluster: Some(cluster), ..self }
@@ -118,7 +122,7 @@ impl AppState {
     }
 
     /// Ends MCP sessions that have ended at another replica.
-    pub fn end_sessions(&self, ended: &[EndedSession]) {
+    fn end_sessions(&self, ended: &[EndedSession]) {
         for session in ended {
             let expires = session.expires.max(0).unsigned_abs() / 1000;
             self.sessions.end_by_id(&session.id, expires);

@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+use std::mem;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
 use super::open::DatabaseKind;
-use super::{QUERY_TIMEOUT, Result, Store, Tx, with_timeout};
+use super::{Outage, QUERY_TIMEOUT, Result, Store, Tx, with_timeout};
 
 const CHANNEL: &str = "trunkline_changes";
 /// Reading one row of a file is cheap.
@@ -57,7 +58,8 @@ impl Subject {
 pub struct StoreChanges {
     store: Store,
     subject: Subject,
-    seen: Option<i64>,
+    /// The epoch and the revision.
+    seen: Option<(u64, i64)>,
     listener: Option<PgListener>,
 }
 
@@ -66,40 +68,43 @@ impl Store {
         StoreChanges { store: self.clone(), subject, seen: None, listener: None }
     }
 
-    async fn revision(&self, subject: Subject) -> Result<i64> {
+    pub(super) async fn revision(&self, subject: Subject) -> Result<i64> {
         let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
-        with_timeout(revision.bind(subject.name()).fetch_one(self.pool())).await
+        with_timeout(revision.bind(subject.name()).fetch_one(&self.pool().await?)).await
     }
 }
 
 impl StoreChanges {
     /// Waits for a change since the last call; the first call does not wait. A caller that reads
-    /// the store after each return misses nothing. Keeps waiting while the database is away. May be
-    /// dropped and called again.
-    pub async fn next(&mut self) {
+    /// the store after each return misses nothing. Fails, after a pause, if the store does not
+    /// tell: anything may have changed then. May be dropped and called again.
+    pub async fn next(&mut self) -> Result<()> {
         let mut is_notified = true;
         loop {
-            if self.has_changed().await {
+            let has_changed = self.has_changed().await;
+            if has_changed.is_err() {
+                sleep(RETRY_EVERY).await;
+            }
+            if has_changed? {
                 if !is_notified {
                     // A change without a notification: the listener is no longer connected to this
                     // database.
                     self.listener = None;
                 }
-                return;
+                return Ok(());
             }
             is_notified = self.wait_for_hint().await;
         }
     }
 
-    async fn has_changed(&mut self) -> bool {
+    async fn has_changed(&mut self) -> Result<bool> {
         // Before the revision is read: later changes are notified.
         if self.store.0.kind == DatabaseKind::Postgres && self.listener.is_none() {
             self.listener = with_timeout(listen(self.store.0.url.expose())).await.ok();
         }
-        match self.store.revision(self.subject).await {
-            Ok(revision) => self.seen.replace(revision) != Some(revision),
-            Err(_) => false,
-        }
+        let revision = self.store.revision(self.subject).await?;
+        let seen = Some((self.store.epoch(), revision));
+        Ok(mem::replace(&mut self.seen, seen) != seen)
     }
 
     /// Waits for a notification or the next poll. Returns whether the database sent one.
@@ -134,24 +139,19 @@ pub struct Follower {
     outage: Outage,
 }
 
-/// Logs the first failure of an outage of the store, and its end.
-pub struct Outage {
-    what: &'static str,
-    meanwhile: &'static str,
-    is_away: bool,
-}
-
 impl Follower {
     /// `what` is read from the store; while it cannot be, `meanwhile` holds. Both are for the log.
     pub fn new(changes: StoreChanges, what: &'static str, meanwhile: &'static str) -> Self {
-        Self { changes, outage: Outage::new(what, meanwhile) }
+        let outage = Outage::new(&changes.store, what, meanwhile);
+        Self { changes, outage }
     }
 
     /// Waits for a change of the store, for `wake`, or until it is time to confirm. Does not wait
     /// the first time. May be dropped and called again.
     pub async fn changed(&mut self, wake: impl Future<Output = ()>) {
         tokio::select! {
-            () = self.changes.next() => {}
+            // If it fails, reading shows whether the store is away.
+            _ = self.changes.next() => {}
             () = wake => {}
             () = sleep(CONFIRM_EVERY) => {}
         }
@@ -164,26 +164,6 @@ impl Follower {
             sleep(RETRY_EVERY).await;
         }
         value
-    }
-}
-
-impl Outage {
-    pub fn new(what: &'static str, meanwhile: &'static str) -> Self {
-        Self { what, meanwhile, is_away: false }
-    }
-
-    /// Returns the value, if the store gave one.
-    pub fn note<T>(&mut self, outcome: Result<T>) -> Option<T> {
-        let was_away = std::mem::replace(&mut self.is_away, outcome.is_err());
-        let Self { what, meanwhile, .. } = self;
-        match &outcome {
-            Err(error) if !was_away => {
-                tracing::warn!(%error, "the store is away for {what}: {meanwhile}");
-            }
-            Ok(_) if was_away => tracing::info!("the store is back for {what}"),
-            _ => {}
-        }
-        outcome.ok()
     }
 }
 

@@ -22,6 +22,7 @@ pub struct EndedSession {
 /// How far ended sessions have been read.
 #[derive(Debug, Default)]
 pub struct EndedCursor {
+    epoch: u64,
     /// The change that wrote the last one read.
     revision: i64,
     /// The last one read.
@@ -56,13 +57,40 @@ impl Store {
     pub async fn ended_sessions(&self, read: &mut EndedCursor) -> Result<Vec<EndedSession>> {
         loop {
             let rows = self.ended_rows(read).await?;
-            let Some((last, _, revision)) = rows.last() else { return Ok(vec![]) };
-            *read = EndedCursor { revision: *revision, id: last.clone() };
+            let Some((last, _, revision)) = rows.last() else {
+                if !self.went_back(read).await? {
+                    return Ok(vec![]);
+                }
+                *read = EndedCursor { epoch: self.epoch(), ..EndedCursor::default() };
+                continue;
+            };
+            *read = EndedCursor { revision: *revision, id: last.clone(), ..*read };
             let ended: Vec<_> = rows.iter().map(ended).filter_map(skip_corrupt).collect();
             if !ended.is_empty() {
                 return Ok(ended);
             }
         }
+    }
+
+    /// Returns whether the store has been replaced since the cursor was made, by a backup perhaps.
+    /// Its next changes would come behind the cursor.
+    async fn went_back(&self, cursor: &EndedCursor) -> Result<bool> {
+        let revision = self.revision(Subject::Sessions).await?;
+        Ok(self.epoch() != cursor.epoch || revision + 1 < cursor.revision)
+    }
+
+    /// Returns a cursor after all sessions that have ended so far.
+    pub async fn ended_so_far(&self) -> Result<EndedCursor> {
+        let epoch = self.epoch();
+        let next = self.revision(Subject::Sessions).await? + 1;
+        Ok(EndedCursor { epoch, revision: next, id: String::new() })
+    }
+
+    /// Returns whether a session has ended.
+    pub async fn has_session_ended(&self, id: &SessionId) -> Result<bool> {
+        let row = sqlx::query("SELECT id FROM ended_sessions WHERE id = $1").bind(id.to_string());
+        let row = with_timeout(row.fetch_optional(&self.pool().await?)).await?;
+        Ok(row.is_some())
     }
 
     async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>> {
@@ -74,7 +102,7 @@ impl Store {
         .bind(after.id.clone())
         .bind(now())
         .bind(ROWS_PER_READ);
-        with_timeout(rows.fetch_all(self.pool())).await
+        with_timeout(rows.fetch_all(&self.pool().await?)).await
     }
 
     /// Deletes those whose tokens have expired.

@@ -31,6 +31,9 @@ pub enum StoreError {
     NotHeld { server: ServerId, hash: Hash },
     #[error("more than {0} rows; ask for a shorter time, or for one tenant")]
     TooManyRows(usize),
+    /// The database refused what a row says. Another row may be accepted.
+    #[error("the store has refused a value: {0}")]
+    InvalidValue(String),
     /// The database contains data that this version cannot read, or refused a statement.
     #[error("the store has an error: {0}")]
     Corrupt(String),
@@ -46,8 +49,11 @@ impl From<sqlx::Error> for StoreError {
             PoolTimedOut => Self::Unavailable("no connection in time".to_owned()),
             sqlx::Error::Database(cause) => {
                 let text = cause.to_string();
-                let is_temporary = cause.code().is_some_and(|code| is_temporary(&code));
-                if is_temporary { Self::Unavailable(text) } else { Self::Corrupt(text) }
+                match cause.code() {
+                    Some(code) if is_temporary(&code) => Self::Unavailable(text),
+                    Some(code) if is_about_value(&code) => Self::InvalidValue(text),
+                    _ => Self::Corrupt(text),
+                }
             }
             _ => Self::Corrupt(error.to_string()),
         }
@@ -80,15 +86,25 @@ impl From<MigrateError> for StoreError {
 /// Returns whether a database error is about its state, not about the statement.
 fn is_temporary(code: &str) -> bool {
     // PostgreSQL: connection (08), authorization (28), conflicts of transactions (40), resources
-    // (53), operator intervention (57), system (58), no such database, a standby.
+    // (53), operator intervention (57), system (58), no such database, a standby, no rights.
     let classes = ["08", "28", "40", "53", "57", "58"];
     if code.len() == 5 {
         return classes.iter().any(|class| code.starts_with(class))
-            || ["3D000", "25006"].contains(&code);
+            || ["3D000", "25006", "42501"].contains(&code);
     }
     // SQLite has the kind of error in the low byte: permission, busy, locked, read-only, input or
     // output, full, cannot open.
     code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 3 | 5 | 6 | 8 | 10 | 13 | 14))
+}
+
+/// Returns whether a database error is about a value of a row, and about nothing else.
+fn is_about_value(code: &str) -> bool {
+    if code.len() == 5 {
+        // PostgreSQL: data (22), constraints (23), an entry too long for an index.
+        return code.starts_with("22") || code.starts_with("23") || code == "54000";
+    }
+    // SQLite: too big, constraint, mismatch.
+    code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 18..=20))
 }
 
 #[cfg(test)]
@@ -98,12 +114,22 @@ mod tests {
     #[test]
     fn temporary_errors_are_recognised() {
         for code in
-            ["08006", "57P01", "57014", "53300", "40P01", "28P01", "5", "261", "10", "778", "14"]
+            ["08006", "57P01", "53300", "40P01", "28P01", "42501", "5", "261", "10", "778", "14"]
         {
             assert!(is_temporary(code), "{code}");
         }
         for code in ["42601", "23505", "22001", "1", "11", "19", "2067", "", "HY000"] {
             assert!(!is_temporary(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_store_are_not_taken_for_errors_of_a_row() {
+        for code in ["22003", "22021", "23505", "54000", "18", "19", "2067"] {
+            assert!(is_about_value(code), "{code}");
+        }
+        for code in ["42501", "25006", "53100", "42P01", "54001", "8", "13", "1", "", "HY000"] {
+            assert!(!is_about_value(code), "{code}");
         }
     }
 }

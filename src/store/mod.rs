@@ -9,6 +9,8 @@
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
+//! - `file`: notices that the file of a SQLite store is another one
+//! - `health`: which uses of the store fail now
 //! - `error`: errors
 //!
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
@@ -18,6 +20,8 @@ mod changes;
 mod configured;
 mod ended_sessions;
 mod error;
+mod file;
+mod health;
 mod keys;
 mod open;
 mod pins;
@@ -29,19 +33,24 @@ mod usage;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use sqlx::{Any, AnyPool, Transaction};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use self::file::{DatabaseFile, FileState};
+use self::health::Health;
 use self::open::{DatabaseKind, Opened};
-use crate::common::keys::Hasher;
+use crate::common::keys::{ApiKey, KeyHash};
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub(crate) use self::changes::RETRY_EVERY;
-pub use self::changes::{Follower, Outage, StoreChanges, Subject};
+pub use self::changes::{Follower, StoreChanges, Subject};
 pub use self::configured::{Missing, NoStore};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
+pub use self::health::Outage;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{Label, Rotated, SealedSecret, SecretRecord};
@@ -61,9 +70,11 @@ pub struct Store(Arc<StoreInner>);
 struct StoreInner {
     kind: DatabaseKind,
     url: Secret,
-    place: String,
-    pool: AnyPool,
-    hasher: Hasher,
+    hash_key: Option<Secret>,
+    /// Replaced with the file of a SQLite store.
+    opened: ArcSwap<Opened>,
+    reopening: Mutex<()>,
+    health: Health,
 }
 
 impl Store {
@@ -74,40 +85,80 @@ impl Store {
     }
 
     async fn open_or(missing: Missing, url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
-        let Opened { kind, pool, place } = open::open(url, missing).await?;
-        let hasher = match hash_key {
-            Some(key) => Hasher::new(key),
-            None => Hasher::new(&with_timeout(open::own_hash_key(&pool)).await?),
-        };
-        Ok(Self(Arc::new(StoreInner { kind, url: url.clone(), place, pool, hasher })))
+        let opened = Opened::open(url, hash_key, missing).await?;
+        Ok(Self(Arc::new(StoreInner {
+            kind: DatabaseKind::of(url),
+            url: url.clone(),
+            hash_key: hash_key.cloned(),
+            opened: ArcSwap::from_pointee(opened),
+            reopening: Mutex::default(),
+            health: Health::default(),
+        })))
     }
 
     /// Returns the file, or the host and the database, to be shown.
-    pub fn place(&self) -> &str {
-        &self.0.place
+    pub fn place(&self) -> String {
+        self.0.opened.load().place.clone()
     }
 
-    /// Returns the hasher of the stored keys.
-    pub fn hasher(&self) -> &Hasher {
-        &self.0.hasher
+    /// Returns the hash of a key, as the store has it.
+    pub fn hash(&self, key: &ApiKey) -> KeyHash {
+        self.0.opened.load().hasher.hash(key)
     }
 
     /// Closes all connections. SQLite then removes its temporary files.
     pub async fn close(&self) {
-        let _ = timeout(QUERY_TIMEOUT, self.0.pool.close()).await;
+        let _ = timeout(QUERY_TIMEOUT, self.0.opened.load().pool.close()).await;
     }
 
-    fn pool(&self) -> &AnyPool {
-        &self.0.pool
+    /// Returns the connections to the database. With SQLite, never those to a file that is no
+    /// longer at its path: one that has replaced it is opened, and without one there is no store.
+    async fn pool(&self) -> Result<AnyPool> {
+        let opened = self.0.opened.load_full();
+        let Some(file) = &opened.file else { return Ok(opened.pool.clone()) };
+        match file.state() {
+            FileState::Same => Ok(opened.pool.clone()),
+            FileState::Gone => Err(gone(file)),
+            FileState::Replaced => with_timeout(self.reopen()).await,
+        }
+    }
+
+    /// Opens the file that has replaced the opened one. May be dropped and called again.
+    async fn reopen(&self) -> Result<AnyPool> {
+        let _only_one = self.0.reopening.lock().await;
+        let before = self.0.opened.load_full();
+        let Some(file) = &before.file else { return Ok(before.pool.clone()) };
+        match file.state() {
+            // Another has done it.
+            FileState::Same => return Ok(before.pool.clone()),
+            FileState::Gone => return Err(gone(file)),
+            FileState::Replaced => {}
+        }
+        before.pool.close().await;
+        file.remove_companions().map_err(|error| {
+            let path = file.path().display();
+            StoreError::Unavailable(format!("cannot remove the old log of {path}: {error}"))
+        })?;
+        let opened = before.open_again(&self.0.url, self.0.hash_key.as_ref()).await?;
+        let pool = opened.pool.clone();
+        tracing::warn!(path = %file.path().display(), "the store's file was replaced: opened anew");
+        self.0.opened.store(Arc::new(opened));
+        Ok(pool)
+    }
+
+    /// Returns a number that changes when another file is opened: its revisions are not those of
+    /// the file before.
+    fn epoch(&self) -> u64 {
+        self.0.opened.load().epoch
     }
 
     /// Begins a transaction that reads one consistent state, and ends when it is dropped.
     async fn snapshot(&self) -> Result<Tx> {
-        Ok(self.pool().begin_with(self.0.kind.begin_snapshot()).await?)
+        Ok(self.pool().await?.begin_with(self.0.kind.begin_snapshot()).await?)
     }
 
     async fn write(&self) -> Result<Tx> {
-        Ok(self.pool().begin_with(self.0.kind.begin_write()).await?)
+        Ok(self.pool().await?.begin_with(self.0.kind.begin_write()).await?)
     }
 
     /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
@@ -122,6 +173,11 @@ impl Store {
         let revision = changes::bump_revision(self.0.kind, &mut transaction, subject).await?;
         Ok((transaction, revision))
     }
+}
+
+fn gone(file: &DatabaseFile) -> StoreError {
+    let path = file.path().display();
+    StoreError::Unavailable(format!("the file {path} is gone; put it back, or restore a backup"))
 }
 
 /// Gives up after [`QUERY_TIMEOUT`]: a database that hangs returns not even an error.

@@ -13,11 +13,12 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-use sqlx::{AnyPool, ConnectOptions, Connection, Executor, SqlStr};
+use sqlx::{AnyConnection, AnyPool, ConnectOptions, Connection, Executor, SqlStr};
 use tokio::time::{sleep, timeout};
 
+use super::file::DatabaseFile;
 use super::{Missing, NoStore, Result, StoreError, with_timeout};
-use crate::common::keys::SECRET_LEN;
+use crate::common::keys::{Hasher, SECRET_LEN};
 use crate::config::Secret;
 
 /// PostgreSQL allows 100 by default, for all replicas together.
@@ -65,6 +66,10 @@ pub(super) enum DatabaseKind {
 }
 
 impl DatabaseKind {
+    pub(super) fn of(url: &Secret) -> Self {
+        if url.expose().starts_with("sqlite:") { Self::Sqlite } else { Self::Postgres }
+    }
+
     /// Returns the statement that begins a writing transaction. SQLite takes the lock at once,
     /// since it refuses a lock after a read.
     pub(super) fn begin_write(self) -> &'static str {
@@ -92,45 +97,91 @@ impl DatabaseKind {
     }
 }
 
-/// An open database. No place contains a password.
+/// A database that was opened and migrated.
 pub(super) struct Opened {
-    pub(super) kind: DatabaseKind,
     pub(super) pool: AnyPool,
+    /// Hashes keys as they are stored there.
+    pub(super) hasher: Hasher,
+    /// The file, or host and database, to be shown. Contains no password.
     pub(super) place: String,
+    /// With SQLite.
+    pub(super) file: Option<DatabaseFile>,
+    /// How often the file was replaced.
+    pub(super) epoch: u64,
 }
 
-pub(super) async fn open(url: &Secret, missing: Missing) -> Result<Opened> {
-    sqlx::any::install_default_drivers();
-    if url.expose().starts_with("sqlite:") {
-        let file = file(url.expose())?;
-        let place = file.get_filename().display().to_string();
-        let pool = open_sqlite(file, missing).await?;
-        return Ok(Opened { kind: DatabaseKind::Sqlite, pool, place });
+impl Opened {
+    pub(super) async fn open(
+        url: &Secret,
+        hash_key: Option<&Secret>,
+        missing: Missing,
+    ) -> Result<Self> {
+        sqlx::any::install_default_drivers();
+        let (pool, file, place) = match DatabaseKind::of(url) {
+            DatabaseKind::Sqlite => {
+                let options = file(url.expose())?;
+                match missing {
+                    Missing::Create => create_private(options.get_filename())?,
+                    Missing::Refuse => must_be_store(&options).await?,
+                }
+                let (pool, file) = open_sqlite(url).await?;
+                (pool, Some(file), options.get_filename().display().to_string())
+            }
+            DatabaseKind::Postgres => {
+                let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
+                let place = postgres_place(&options);
+                (open_postgres(url, &options, missing, &place).await?, None, place)
+            }
+        };
+        let hasher = hasher(&pool, hash_key).await?;
+        Ok(Self { pool, hasher, place, file, epoch: 0 })
     }
-    let options = PgConnectOptions::from_str(url.expose()).map_err(invalid_url)?;
-    let place = postgres_place(&options);
-    let pool = open_postgres(url, &options, missing, &place).await?;
-    Ok(Opened { kind: DatabaseKind::Postgres, pool, place })
+
+    /// Opens the SQLite file that has replaced this one.
+    pub(super) async fn open_again(&self, url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
+        let (pool, file) = open_sqlite(url).await?;
+        let hasher = hasher(&pool, hash_key).await?;
+        let (place, epoch) = (self.place.clone(), self.epoch + 1);
+        Ok(Self { pool, hasher, place, file: Some(file), epoch })
+    }
 }
 
-async fn open_sqlite(options: SqliteConnectOptions, missing: Missing) -> Result<AnyPool> {
+async fn hasher(pool: &AnyPool, hash_key: Option<&Secret>) -> Result<Hasher> {
+    Ok(match hash_key {
+        Some(key) => Hasher::new(key),
+        None => Hasher::new(&with_timeout(own_hash_key(pool)).await?),
+    })
+}
+
+/// Opens a file that exists.
+async fn open_sqlite(url: &Secret) -> Result<(AnyPool, DatabaseFile)> {
+    let options = file(url.expose())?;
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
-    if missing == Missing::Create {
-        create_private(&path).map_err(|error| {
-            let cause = format!("cannot create the file {}: {error}", path.display());
-            StoreError::Unavailable(format!("{cause}; {URL_HINT}"))
-        })?;
-    }
-    let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(options, missing)).await;
+    // First: if it is replaced meanwhile, the next query notices.
+    let file = DatabaseFile::new(path.clone()).map_err(|error| {
+        StoreError::Unavailable(format!("cannot use the file {}: {error}", path.display()))
+    })?;
+    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
+    let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
-        .map_err(with_hint)
-        .map_err(|error| with_place(&format!("cannot use the file {}", path.display()), error))?;
-    let pool = pool(SQLITE_CONNECTIONS_MAX).after_connect(|connection, _| {
-        Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
-    });
-    Ok(pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?))
+        .map_err(|error| in_file(&path, error))?;
+    let pool = pool(SQLITE_CONNECTIONS_MAX)
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
+        })
+        .after_release(|connection, _| Box::pin(async move { Ok(is_sound(connection).await) }));
+    Ok((pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?), file))
+}
+
+/// Returns whether a connection may be used again. When a disk is full or fails, SQLite ends the
+/// transaction by itself, and sqlx's own rollback then fails. Such a connection would count as in a
+/// transaction for ever, and refuse every other. One that cannot read is of no use either.
+async fn is_sound(connection: &mut AnyConnection) -> bool {
+    // After a rollback that is under way.
+    let can_read = connection.execute("SELECT 1 FROM revisions LIMIT 1").await.is_ok();
+    can_read && !connection.is_in_transaction()
 }
 
 /// Returns the path of the file that a `sqlite:` URL names.
@@ -155,9 +206,12 @@ fn file(url: &str) -> Result<SqliteConnectOptions> {
 }
 
 /// Creates the file, if it is missing, readable by its owner only.
-fn create_private(path: &Path) -> io::Result<()> {
+fn create_private(path: &Path) -> Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let cause = format!("cannot create the file {}: {error}", path.display());
+            Err(StoreError::Unavailable(format!("{cause}; {URL_HINT}")))
+        }
         _ => Ok(()),
     }
 }
@@ -165,26 +219,25 @@ fn create_private(path: &Path) -> io::Result<()> {
 /// Fails unless the file is a store. Does not change a file that is none.
 async fn must_be_store(options: &SqliteConnectOptions) -> Result<()> {
     let path = options.get_filename();
+    let missing = || NoStore::Missing(path.display().to_string());
     if path.try_exists().is_ok_and(|exists| !exists) {
-        return Err(NoStore::Missing(path.display().to_string()).into());
+        return Err(missing().into());
     }
-    let mut connection = options.connect().await?;
-    let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name = '_sqlx_migrations'";
-    let tables: i64 = sqlx::query_scalar(tables).fetch_one(&mut connection).await?;
-    connection.close().await?;
-    match tables {
-        0 => Err(NoStore::Missing(path.display().to_string()).into()),
+    let tables = async {
+        let mut connection = options.clone().busy_timeout(OPEN_BUSY_TIMEOUT).connect().await?;
+        let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name = '_sqlx_migrations'";
+        let tables: i64 = sqlx::query_scalar(tables).fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok::<_, sqlx::Error>(tables)
+    };
+    match tables.await.map_err(|error| in_file(path, error.into()))? {
+        0 => Err(missing().into()),
         _ => Ok(()),
     }
 }
 
 /// sqlx has no migration lock for SQLite, so this transaction serialises migrations.
-async fn migrate_sqlite(options: SqliteConnectOptions, missing: Missing) -> Result<()> {
-    let options = options.busy_timeout(OPEN_BUSY_TIMEOUT);
-    if missing == Missing::Refuse {
-        must_be_store(&options).await?;
-    }
-    let options = options.journal_mode(SqliteJournalMode::Wal);
+async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<()> {
     // Switching to the write-ahead log does not wait for others that open the file.
     let mut connection = loop {
         match options.connect().await {
@@ -197,6 +250,11 @@ async fn migrate_sqlite(options: SqliteConnectOptions, missing: Missing) -> Resu
     migrator().run_direct(None, &mut *transaction, false).await?;
     transaction.commit().await?;
     Ok(connection.close().await?)
+}
+
+/// Names the file in an error about it, and what to do if it cannot be written.
+fn in_file(path: &Path, error: StoreError) -> StoreError {
+    with_place(&format!("cannot use the file {}", path.display()), with_hint(error))
 }
 
 fn is_busy(error: &sqlx::Error) -> bool {
@@ -233,7 +291,8 @@ async fn open_postgres(
             // sqlx pings without a timeout: a silent database would hold all connections.
             Box::pin(async move {
                 let alive = timeout(ALIVE_TIMEOUT, connection.ping()).await;
-                alive.map_err(|_| sqlx::Error::PoolTimedOut)?.map(|()| true)
+                alive.map_err(|_| sqlx::Error::PoolTimedOut)??;
+                Ok(!connection.is_in_transaction())
             })
         });
     Ok(pool.connect_lazy_with(AnyConnectOptions::from_str(url.expose()).map_err(invalid_url)?))
@@ -275,7 +334,7 @@ fn pool(connections_max: u32) -> AnyPoolOptions {
 }
 
 /// Returns the store's own hash key, which is created once.
-pub(super) async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
+async fn own_hash_key(pool: &AnyPool) -> Result<Secret> {
     let made = Alphanumeric.sample_string(&mut rand::rng(), SECRET_LEN);
     sqlx::query(
         "INSERT INTO secrets (name, value) VALUES ('hash_key', $1) ON CONFLICT (name) DO NOTHING",

@@ -146,8 +146,16 @@ metrics! {
     /// (to all other replicas), or refused, because their tenant had too many under way.
     cancel_notices: IntCounterVec = "trunkline_cancel_notices_total" ["outcome"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
-    /// many: these tokens can be used again.
+    /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is
+    /// asked.
     forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
+    /// 1 while all that the gateway reads from the store and writes to it succeeds, else 0:
+    /// `/readyz` says what does not.
+    store_up: IntGaugeVec = "trunkline_store_up" [];
+    /// Rows of usage that the store did not accept so far. They are kept and written later.
+    unwritten_usage: IntGaugeVec = "trunkline_unwritten_usage_rows" [];
+    /// Calls whose usage is lost, because the store refused a value of their row.
+    lost_usage: IntCounterVec = "trunkline_lost_usage_calls_total" [];
     /// Reloads of the configuration by outcome: ok, or failed, which changes nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// Unix time at which the configuration in force was read.
@@ -191,6 +199,12 @@ pub struct SharedLimitsMetrics {
     pub fallbacks: IntCounter,
     pub leases_granted: IntCounter,
     pub leases_refused: IntCounter,
+}
+
+#[derive(Clone, Debug)]
+pub struct UsageMetrics {
+    pub unwritten_rows: IntGauge,
+    pub lost_calls: IntCounter,
 }
 
 #[derive(Clone, Debug)]
@@ -278,6 +292,17 @@ impl Metrics {
 
     pub fn forgotten_sessions(&self) -> IntCounter {
         self.forgotten_sessions.with_label_values::<&str>(&[])
+    }
+
+    pub fn store_up(&self) -> IntGauge {
+        self.store_up.with_label_values::<&str>(&[])
+    }
+
+    pub fn usage(&self) -> UsageMetrics {
+        UsageMetrics {
+            unwritten_rows: self.unwritten_usage.with_label_values::<&str>(&[]),
+            lost_calls: self.lost_usage.with_label_values::<&str>(&[]),
+        }
     }
 
     /// Shows the configuration that was just loaded for the first time.

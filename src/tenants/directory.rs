@@ -255,7 +255,7 @@ impl Directory {
     /// Returns the key, if it is valid. Unknown, wrong, revoked and expired keys give the same
     /// error.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Arc<Key>, KeyError> {
-        let hash = self.store.hasher().hash(key);
+        let hash = self.store.hash(key);
         if self.is_stale() {
             return Err(KeyError::Unavailable);
         }

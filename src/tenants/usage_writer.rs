@@ -13,7 +13,8 @@ use uuid::Uuid;
 use super::directory::Directory;
 use crate::common::keys::KeyId;
 use crate::common::usage::Counts;
-use crate::store::{Store, StoreError, UsageKey};
+use crate::store::{Outage, Store, StoreError, UsageKey};
+use crate::telemetry::metrics::UsageMetrics;
 
 /// A crash loses the usage since the last write.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -41,11 +42,15 @@ pub struct UsageWriter {
     minute: i64,
     /// The last uses of keys that the store has.
     written_uses: HashMap<KeyId, i64>,
+    outage: Outage,
+    metrics: UsageMetrics,
 }
 
 impl UsageWriter {
-    pub fn new(store: Store, directory: Arc<Directory>) -> Self {
+    pub fn new(store: Store, directory: Arc<Directory>, metrics: UsageMetrics) -> Self {
         Self {
+            outage: Outage::new(&store, "usage", "it is kept in memory and written later"),
+            metrics,
             store,
             directory,
             replica: Uuid::new_v4().simple().to_string(),
@@ -71,17 +76,21 @@ impl UsageWriter {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // Others log that the store is away; nothing is lost here.
-            if let Err(error) = self.write().await {
-                let rows = self.rows.len();
-                tracing::debug!(%error, rows, "usage is kept until the store is back");
-            }
+            let outcome = self.write().await;
+            self.outage.note(outcome);
         }
     }
 
-    /// Writes all usage so far.
+    /// Writes all usage so far. What cannot be written now is kept.
     pub async fn write(&mut self) -> Result<(), StoreError> {
         self.collect(Timestamp::now().as_millisecond());
+        let outcome = self.write_collected().await;
+        let unwritten = self.rows.len() + self.unconfirmed.len();
+        self.metrics.unwritten_rows.set(i64::try_from(unwritten).unwrap_or(i64::MAX));
+        outcome
+    }
+
+    async fn write_collected(&mut self) -> Result<(), StoreError> {
         while !(self.rows.is_empty() && self.unconfirmed.is_empty()) {
             if self.unconfirmed.is_empty() {
                 self.batch += 1;
@@ -92,8 +101,9 @@ impl UsageWriter {
                     self.unconfirmed.clear();
                     self.batch_len = (self.batch_len * 2).min(BATCH_MAX);
                 }
-                Err(error @ StoreError::Unavailable(_)) => return Err(error),
-                Err(error) => self.split_refused(&error),
+                Err(error @ StoreError::InvalidValue(_)) => self.split_refused(&error),
+                // Whatever it is, no row is to blame: all are kept.
+                Err(error) => return Err(error),
             }
         }
         self.write_key_uses().await
@@ -114,12 +124,13 @@ impl UsageWriter {
         }
     }
 
-    /// The store will never accept this batch. Splits it until only the bad row is refused: one row
-    /// must not block all others.
+    /// The store will never accept this batch, for a value in it. Splits it until only the bad row
+    /// is refused: one row must not block all others. That row alone is lost, and counted.
     fn split_refused(&mut self, error: &StoreError) {
         let refused = mem::take(&mut self.unconfirmed);
         if refused.len() == 1 {
             tracing::error!(%error, row = ?refused, "usage could not be written, and is lost");
+            self.metrics.lost_calls.inc_by(refused.values().map(|counts| counts.calls).sum());
             return;
         }
         self.batch_len = (refused.len() / 2).max(1);

@@ -119,18 +119,18 @@ async fn a_change_is_heard_of_by_those_who_follow_secrets() {
         let (store, other) = (database.open().await, database.open().await);
         let (mut secrets, mut tenants) =
             (store.changes(Subject::Secrets), store.changes(Subject::Policy));
-        in_time("the first", secrets.next()).await;
-        in_time("the first", tenants.next()).await;
+        in_time("the first", secrets.next()).await.unwrap();
+        in_time("the first", tenants.next()).await.unwrap();
         set(&other, "a", "one", "X", "1").await;
-        in_time("set", secrets.next()).await;
+        in_time("set", secrets.next()).await.unwrap();
         let (revision, _) = store.secrets().await.unwrap();
         other.add_tenant(&root(), &tenant("a"), &Policy::new()).await.unwrap();
-        in_time("a tenant", tenants.next()).await;
-        in_time("what an earlier one left is gone", secrets.next()).await;
+        in_time("a tenant", tenants.next()).await.unwrap();
+        in_time("what an earlier one left is gone", secrets.next()).await.unwrap();
         assert_eq!(all(&store).await, []);
         set(&other, "a", "one", "X", "2").await;
         other.remove_tenant(&root(), &tenant("a")).await.unwrap();
-        in_time("removed", secrets.next()).await;
+        in_time("removed", secrets.next()).await.unwrap();
         let (after, left) = store.secrets().await.unwrap();
         assert!(after > revision && left.is_empty());
     })

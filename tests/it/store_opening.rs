@@ -29,7 +29,7 @@ async fn many_replicas_open_a_new_database_at_once() {
             let stores = stores.unwrap();
             // They agree on the key that the store has made.
             let key = ApiKey::generate();
-            let hashes = stores.iter().map(|store| store.hasher().hash(&key));
+            let hashes = stores.iter().map(|store| store.hash(&key));
             assert!(hashes.collect::<Vec<_>>().windows(2).all(|two| two[0] == two[1]));
             stores[0].add_tenant(&root(), &tenant("acme"), &Policy::new()).await.unwrap();
             assert_eq!(stores[7].tenants().await.unwrap().len(), 1);

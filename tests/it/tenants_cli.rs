@@ -213,7 +213,7 @@ async fn a_key_is_printed_once_and_alone() {
     let url = format!("sqlite://{}/trunkline.db", setup.dir.path().display());
     let store = Store::open(&Secret::new(url), None).await.unwrap();
     let record = store.key(&key.id()).await.unwrap().unwrap();
-    assert_eq!(record.hash, store.hasher().hash(&key));
+    assert_eq!(record.hash, store.hash(&key));
     assert_eq!(record.owner, KeyOwner::Tenant(tenant("acme")));
     // It expires so long after the command began; it was created a moment later.
     let (days, minute) = (90 * 24 * 60 * 60 * 1000, 60 * 1000);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::usage::Counts;
 use trunkline::store::{Store, UsageKey, UsageQuery};
+use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
 use trunkline::tenants::usage_writer::UsageWriter;
 
@@ -33,7 +34,8 @@ async fn directory(database: &Database) -> Arc<Directory> {
 
 /// Keeps the books for as long as something else takes.
 async fn kept<T>(directory: &Arc<Directory>, work: impl Future<Output = T>) -> T {
-    let mut books = UsageWriter::new(directory.store().clone(), directory.clone());
+    let usage = Metrics::new().usage();
+    let mut books = UsageWriter::new(directory.store().clone(), directory.clone(), usage);
     tokio::select! {
         () = books.run() => unreachable!("it is never done"),
         done = work => done,
@@ -88,4 +90,22 @@ async fn what_is_old_is_taken_out() {
         kept(&directory, eventually("taken out", taken_out)).await;
     })
     .await;
+}
+
+/// PostgreSQL has no text with this character in it, and will never have that row.
+#[tokio::test]
+async fn a_row_that_can_never_be_written_blocks_no_other_and_is_counted() {
+    let Some(server) = Postgres::shared() else { return };
+    let database = Database::postgres(server).await;
+    let directory = directory(&database).await;
+    let usage = Metrics::new().usage();
+    let mut writer = UsageWriter::new(directory.store().clone(), directory.clone(), usage.clone());
+    let acme = directory.tenant(&tenant("acme")).unwrap();
+    let server = ServerId::parse("std").unwrap();
+    for tool in ["a", "b", "b\0", "c", "d"] {
+        acme.meter.add(&server, tool, ONE);
+    }
+    writer.write().await.unwrap();
+    assert_eq!(written(directory.store()).await, 4);
+    assert_eq!((usage.lost_calls.get(), usage.unwritten_rows.get()), (1, 0));
 }

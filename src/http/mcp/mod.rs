@@ -44,6 +44,7 @@ use tokio::time::Instant;
 
 pub(super) use self::legacy::{delete_session as delete, open_session_stream as get};
 use self::rpc::RpcError;
+pub(super) use self::session::QUERIES_MAX as SESSION_QUERIES_MAX;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
 pub(super) use self::stream::stream_quota::StreamQuota;
 use super::auth::Authenticated;

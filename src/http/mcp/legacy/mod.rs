@@ -105,7 +105,7 @@ impl Drop for OpeningSession<'_> {
 
 async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
     let http = request.http;
-    let in_use = session_of(http)?;
+    let in_use = session_of(http).await?;
     let session = &in_use.session;
     let caller = in_session(request.caller, session);
     let request = &McpRequest { caller: &caller, ..request };
@@ -135,14 +135,16 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
 }
 
 /// Returns the session that a message names.
-fn session_of(http: &HttpRequest) -> Result<SessionInUse<'_>, RpcError> {
-    let Some(token) = text_header(&http.headers, &SESSION_ID) else {
+async fn session_of(http: &HttpRequest) -> Result<SessionInUse<'_>, RpcError> {
+    http.app.session(&http.caller.tenant.id, &http.scope, session_token(http)?).await
+}
+
+fn session_token(http: &HttpRequest) -> Result<&str, RpcError> {
+    text_header(&http.headers, &SESSION_ID).ok_or_else(|| {
         let message = "`Mcp-Session-Id` is missing: send `initialize` first, and the id it gives \
                        with every request";
-        return Err(RpcError::invalid_request(StatusCode::BAD_REQUEST, message));
-    };
-    let session = http.app.sessions.acquire(&http.caller.tenant.id, &http.scope, token);
-    session.ok_or_else(session_not_found)
+        RpcError::invalid_request(StatusCode::BAD_REQUEST, message)
+    })
 }
 
 /// Makes the client open a new session.
@@ -281,7 +283,7 @@ pub(super) async fn accept_notification(
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<Response<Body>, RpcError> {
-    let in_use = session_of(http)?;
+    let in_use = session_of(http).await?;
     let session = &in_use.session;
     match method {
         method::CANCELLED => {
@@ -314,7 +316,7 @@ pub(super) async fn accept_response(
     id: &RawValue,
     outcome: Result<&RawValue, &RawValue>,
 ) -> Result<Response<Body>, RpcError> {
-    let session = &session_of(http)?.session;
+    let session = &session_of(http).await?.session;
     if let Some(owner) = http.remote_owner(session) {
         return http.forward_to(owner, Instant::now() + PROMPT, None).await;
     }
@@ -332,7 +334,7 @@ pub(crate) async fn open_session_stream(http: HttpRequest) -> Result<Response<Bo
     if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(&http)?.session;
+    let session = &session_of(&http).await?.session;
     match http.remote_owner(session) {
         Some(owner) => http.forward_to(owner, Instant::now() + PROMPT, None).await,
         None => Ok(sse::respond(SessionStream::open(&http, session)?)),
@@ -344,7 +346,9 @@ pub(crate) async fn delete_session(http: HttpRequest) -> Result<Response<Body>, 
     if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let session = &session_of(&http)?.session;
+    let app = &http.app;
+    let in_use = app.session_to_end(&http.caller.tenant.id, &http.scope, session_token(&http)?);
+    let session = &in_use.await?.session;
     end_session(&http.app, session);
     http.notify_end(session).await;
     Ok(StatusCode::NO_CONTENT.into_response())

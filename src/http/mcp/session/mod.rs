@@ -3,10 +3,13 @@
 //! Most of a session is in its token ([`sessions`]). Its state here belongs to this process:
 //! requests that may be cancelled, streams, subscriptions, and requests of servers to the client.
 
+mod ask_store;
 mod client;
 pub(crate) mod forward_to_owner;
 mod revoked_sessions;
 pub(crate) mod sessions;
+
+pub(crate) use self::ask_store::QUERIES_MAX;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

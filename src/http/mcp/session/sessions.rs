@@ -33,6 +33,8 @@ pub(crate) const CAPABILITIES_LEN_MAX: usize = 4096;
 const BURST: NonZeroU32 = NonZeroU32::new(1000).expect("it is not 0");
 const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not 0");
 const SHARDS: usize = 32;
+/// The clocks of replicas may differ by this much.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
 /// How often the owner of a session is told that the session is used in another replica.
 pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 /// The most sessions per shard whose last keep-alive is remembered.
@@ -46,6 +48,9 @@ pub(crate) struct Sessions {
     /// Names this process in tokens.
     replica: String,
     cluster: Option<Arc<Cluster>>,
+    /// Tokens of other replicas that expire by then may be from before this replica started. Their
+    /// sessions may have ended then, and the ends are in the store alone.
+    unknown_until: u64,
     /// Limits how often a tenant may open sessions. Opening one is no call, so no rate of the
     /// tenant's counts it. But all replicas remember each ended session until its token expires.
     rate: DefaultKeyedRateLimiter<TenantId>,
@@ -66,6 +71,19 @@ impl Shard {
         self.live.remove(&session.id);
         self.revoked.add(&session.id, session.expires, now());
     }
+}
+
+/// Why a token gives no session.
+pub(crate) enum NoSession {
+    /// Invalid, of another tenant or endpoint, or ended.
+    NotFound,
+    Unknown(UnknownSession),
+}
+
+/// A session of which only the store knows whether it has ended.
+pub(crate) struct UnknownSession {
+    pub(crate) id: SessionId,
+    expires: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -92,13 +110,16 @@ impl<'a> SessionToken<'a> {
 }
 
 impl Sessions {
+    /// With a cluster, ends of sessions must be followed from before this on.
     pub(crate) fn new(sealer: Arc<Sealer>, cluster: Option<Arc<Cluster>>) -> Self {
         let replica = match &cluster {
             Some(cluster) => cluster.me().id.clone(),
             None => uuid::Uuid::new_v4().simple().to_string(),
         };
         let rate = RateLimiter::keyed(Quota::per_second(PER_SECOND).allow_burst(BURST));
-        Self { sealer, replica, cluster, rate, shards: Default::default() }
+        let all_tokens = || now() + (VALID_FOR + CLOCKS_DIFFER).as_secs();
+        let unknown_until = cluster.as_ref().map_or(0, |_| all_tokens());
+        Self { sealer, replica, cluster, unknown_until, rate, shards: Default::default() }
     }
 
     /// Opens a session and returns its token, unless the tenant opens sessions too often.
@@ -137,15 +158,16 @@ impl Sessions {
         tenant: &TenantId,
         scope: &Scope,
         token: &str,
-    ) -> Option<SessionInUse<'_>> {
-        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
-        let token = SessionToken::parse(&token).filter(|token| token.server == scope.server())?;
-        ProtocolVersion::parse(token.version)?;
+    ) -> Result<SessionInUse<'_>, NoSession> {
+        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token);
+        let token = token.ok_or(NoSession::NotFound)?;
+        let token = SessionToken::parse(&token)
+            .filter(|token| token.server == scope.server())
+            .filter(|token| ProtocolVersion::parse(token.version).is_some())
+            .ok_or(NoSession::NotFound)?;
         let id = SessionId::from_bytes(token.id);
         let mut shard = self.shard(&id).lock();
-        if shard.revoked.contains(&id) {
-            return None;
-        }
+        self.check(&shard, &id, &token)?;
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
             let owner = self.owner(token.owner, token.address);
@@ -158,18 +180,54 @@ impl Sessions {
             session.request_finished();
             shard.revoke(&session);
             self.announce_end(&session);
-            return None;
+            return Err(NoSession::NotFound);
         }
-        Some(SessionInUse { sessions: self, session })
+        Ok(SessionInUse { sessions: self, session })
     }
 
-    /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended.
-    /// Does not count as use.
+    /// Checks that a session has not ended, as far as this replica knows.
+    fn check(
+        &self,
+        shard: &Shard,
+        id: &SessionId,
+        token: &SessionToken<'_>,
+    ) -> Result<(), NoSession> {
+        if shard.revoked.contains(id) {
+            return Err(NoSession::NotFound);
+        }
+        let is_here = token.owner == self.replica;
+        let unknown_until = if is_here { 0 } else { self.unknown_until };
+        let unknown_until = unknown_until.max(shard.revoked.evicted_until());
+        // Without a cluster the store has no ends.
+        let is_known = self.cluster.is_none()
+            || token.expires > unknown_until
+            || shard.live.contains_key(id)
+            || shard.revoked.is_confirmed(id);
+        if is_known {
+            return Ok(());
+        }
+        Err(NoSession::Unknown(UnknownSession { id: id.clone(), expires: token.expires }))
+    }
+
+    /// Notes what the store says about a session.
+    pub(crate) fn settle(&self, unknown: &UnknownSession, has_ended: bool) {
+        let UnknownSession { id, expires } = unknown;
+        let revoked = &mut self.shard(id).lock().revoked;
+        if has_ended {
+            revoked.add(id, *expires, now());
+        } else {
+            revoked.confirm(id, *expires, now());
+        }
+    }
+
+    /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended
+    /// or is unknown. Does not count as use.
     pub(crate) fn id_in(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
         let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
-        let id = SessionId::from_bytes(SessionToken::parse(&token)?.id);
-        let is_revoked = self.shard(&id).lock().revoked.contains(&id);
-        (!is_revoked).then_some(id)
+        let token = SessionToken::parse(&token)?;
+        let id = SessionId::from_bytes(token.id);
+        let known = self.check(&self.shard(&id).lock(), &id, &token);
+        known.is_ok().then_some(id)
     }
 
     /// Ends a session and revokes its token.
@@ -230,7 +288,8 @@ impl Sessions {
     }
 
     /// Ends idle sessions; to be called now and then. Returns how many revoked tokens have become
-    /// valid again since the last call, because there were too many to remember.
+    /// valid again since the last call, because there were too many to remember. With a cluster
+    /// none has: the store knows them.
     pub(crate) fn sweep(&self) -> u64 {
         let mut forgotten = 0;
         self.rate.retain_recent();
@@ -238,7 +297,8 @@ impl Sessions {
             let idle: Vec<_> = {
                 let mut shard = shard.lock();
                 shard.revoked.remove_expired(now());
-                forgotten += shard.revoked.take_forgotten();
+                let evicted = shard.revoked.take_evicted();
+                forgotten += if self.cluster.is_none() { evicted } else { 0 };
                 shard.keep_alives.retain(|_, at| at.elapsed() < KEEP_ALIVE_EVERY);
                 // A request or a process of a session holds a reference of its own.
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;

@@ -27,7 +27,11 @@ fn open(sessions: &Sessions) -> String {
 }
 
 fn acquire<'s>(sessions: &'s Sessions, token: &str) -> Option<SessionInUse<'s>> {
-    sessions.acquire(&tenant("acme"), &ALL, token)
+    let acquire = || sessions.acquire(&tenant("acme"), &ALL, token);
+    if let Err(NoSession::Unknown(unknown)) = acquire() {
+        sessions.settle(&unknown, false);
+    }
+    acquire().ok()
 }
 
 fn live(sessions: &Sessions) -> usize {
@@ -76,9 +80,9 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
     let sessions = sessions();
     let token = open(&sessions);
     assert!(acquire(&sessions, &token).is_some());
-    assert!(sessions.acquire(&tenant("other"), &ALL, &token).is_none());
-    assert!(sessions.acquire(&tenant("acme"), &Scope::One("std".into()), &token).is_none());
-    assert!(sessions.acquire(&tenant("acme"), &ALL, "").is_none());
+    assert!(sessions.acquire(&tenant("other"), &ALL, &token).is_err());
+    assert!(sessions.acquire(&tenant("acme"), &Scope::One("std".into()), &token).is_err());
+    assert!(sessions.acquire(&tenant("acme"), &ALL, "").is_err());
     let seal = |expires, version| {
         let capabilities = RawValue::from_string("{}".into()).unwrap();
         let (id, owner) = ([7; 16], "another");
@@ -101,6 +105,53 @@ fn two_replicas() -> [(Sessions, Peer); 2] {
         let me = replica.me().clone();
         (Sessions::new(sealer.clone(), Some(replica)), me)
     })
+}
+
+/// Whether this replica must ask the store about a session.
+fn is_unknown(sessions: &Sessions, token: &str) -> bool {
+    matches!(sessions.acquire(&tenant("acme"), &ALL, token), Err(NoSession::Unknown(_)))
+}
+
+#[tokio::test]
+async fn the_store_is_asked_once_about_a_session_from_before_the_start() {
+    let [(owner, _), (mut other, _)] = two_replicas();
+    let token = open(&owner);
+    assert!(!is_unknown(&owner, &token) && is_unknown(&other, &token));
+    assert_eq!(other.id_in(&tenant("acme"), &token), None);
+    assert!(acquire(&other, &token).is_some() && !is_unknown(&other, &token));
+    assert!(other.id_in(&tenant("acme"), &token).is_some());
+    let ended = open(&owner);
+    let Err(NoSession::Unknown(unknown)) = other.acquire(&tenant("acme"), &ALL, &ended) else {
+        panic!("known");
+    };
+    other.settle(&unknown, true);
+    assert!(!is_unknown(&other, &ended) && acquire(&other, &ended).is_none());
+    // A replica that started long before knows all ends of such sessions.
+    other.unknown_until = now();
+    assert!(!is_unknown(&other, &open(&owner)));
+}
+
+#[tokio::test]
+async fn the_store_is_asked_about_sessions_that_may_have_been_evicted() {
+    let [(owner, _), _] = two_replicas();
+    let token = open(&owner);
+    let id = owner.id_in(&tenant("acme"), &token).unwrap();
+    let expires = now() + VALID_FOR.as_secs() + 1;
+    let fill = |sessions: &Sessions| {
+        let mut shard = sessions.shard(&id).lock();
+        while shard.revoked.evicted_until() == 0 {
+            shard.revoked.add(&SessionId::generate(), expires, now());
+        }
+    };
+    fill(&owner);
+    assert!(is_unknown(&owner, &token));
+    assert!(acquire(&owner, &token).is_some() && !is_unknown(&owner, &token));
+    assert_eq!(owner.sweep(), 0);
+    // Alone, a gateway has nobody to ask, and says what it has forgotten.
+    let alone = sessions();
+    fill(&alone);
+    assert!(acquire(&alone, &open(&alone)).is_some());
+    assert!(alone.sweep() > 0);
 }
 
 #[tokio::test]
