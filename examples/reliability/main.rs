@@ -26,6 +26,8 @@ mod neighbour;
 #[path = "../fairness/process.rs"]
 mod process;
 mod rows;
+mod support;
+mod surroundings;
 mod target;
 mod trouble;
 mod watch;
@@ -51,8 +53,9 @@ struct Options {
 
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
-        // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard") => return trunkline::cli::run(),
+        // The gateway runs its own executable again for its guards and for the bundled server;
+        // keys are made by commands.
+        Some("serve" | "std" | "guard" | "key") => return trunkline::cli::run(),
         _ => show(&Options::parse()),
     };
     match outcome {
