@@ -14,10 +14,12 @@ use crate::rows::{Shown, beside};
 use crate::target::{Setup, Target, post};
 
 const DESCRIPTORS: u32 = 256;
+/// The neighbour has its connections by then.
+const CONNECTED_WITHIN: Duration = Duration::from_millis(300);
 /// A connection that is not answered by then is not accepted.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// So many in turn, and no more will be.
-const REFUSED: usize = 8;
+const REFUSED_MAX: usize = 8;
 const BACK_S_MAX: f64 = 2.0;
 const KEY_S_MAX: f64 = 5.0;
 /// When to give up.
@@ -30,13 +32,13 @@ pub async fn show() -> Result<Shown> {
     let mut client = Client::connect(target.address).await?;
     let before = pid(&target, &mut client).await?.context("the server does not answer")?;
     let round = beside(&target, async {
-        let idle = take_all(&target).await;
+        sleep(CONNECTED_WITHIN).await;
+        let (idle, _refused) = take_all(&target).await;
         let accepted = idle.len() as f64;
         let process = before.parse().ok().and_then(Pid::from_raw).context("no process")?;
         kill_process(process, Signal::KILL)?;
         let back = works_again(&target, &mut client, &before).await;
         let (made, used) = new_key(&target, &mut client).await;
-        drop(idle);
         Ok(vec![
             Figure::new("idle connections that were accepted", accepted, "", None),
             Figure::new("until a server that was killed is back", back, "s", BACK_S_MAX),
@@ -49,20 +51,19 @@ pub async fn show() -> Result<Shown> {
     Ok(Shown::Round(round))
 }
 
-/// Opens connections until no more are accepted.
-async fn take_all(target: &Target) -> Vec<Client> {
+/// Opens connections until no more are accepted. Returns those that are, and those that are not.
+async fn take_all(target: &Target) -> (Vec<Client>, Vec<Client>) {
     let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", target.address);
-    let (mut idle, mut others) = (vec![], vec![]);
-    while others.len() < REFUSED {
+    let (mut idle, mut refused) = (vec![], vec![]);
+    while refused.len() < REFUSED_MAX {
         let Ok(mut client) = Client::connect(target.address).await else { break };
         match timeout(ANSWER_WITHIN, client.call(request.as_bytes())).await {
             Ok(Ok(_)) => idle.push(client),
             // Kept, so that the gateway still has it to accept.
-            _ => others.push(client),
+            _ => refused.push(client),
         }
     }
-    idle.extend(others);
-    idle
+    (idle, refused)
 }
 
 /// Returns how long it took until another process answers, in seconds.

@@ -48,7 +48,6 @@ async fn fill(target: &Target, disk: &Tmpfs, spare: &str, time: Duration) -> Res
     }
     disk.empty()?;
     let began = Instant::now();
-    // By its id, the part after the first underscore.
     let revoked = loop {
         match target.command(&["key", "revoke", spare]).await {
             Err(_) if began.elapsed() < PATIENCE => sleep(POLL).await,

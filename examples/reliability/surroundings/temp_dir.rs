@@ -36,7 +36,7 @@ pub async fn show(obstacle: Obstacle) -> Result<Shown> {
     let target = Target::start(Setup { env, ..Setup::default() }).await?;
     let round = beside(&target, async {
         match obstacle {
-            Obstacle::Full => disk.fill()?,
+            Obstacle::Full => disk.fill_with_files()?,
             Obstacle::ReadOnly => disk.remount("ro")?,
         }
         let (untyped, unnamed) = look(&target, disk.path()).await?;

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -17,7 +17,7 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// Mounts one of so many bytes and files. Returns the reason if that is not possible here.
+    /// Mounts one with such options. Returns the reason if that is not possible here.
     pub fn mount(options: &str) -> Result<Result<Self, String>> {
         let dir = tempfile::tempdir()?;
         let mut mount = Command::new("mount");
@@ -38,24 +38,32 @@ impl Tmpfs {
 
     /// Fills it to the last page.
     pub fn fill(&self) -> Result<()> {
-        let mut file: File =
-            match OpenOptions::new().create(true).append(true).open(self.path().join("filler")) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
-                Err(error) => bail!(error),
-            };
-        loop {
-            match file.write(&PAGE) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
-                Err(error) => bail!(error),
+        let file = OpenOptions::new().create(true).append(true).open(self.filler(0));
+        full(file.and_then(|mut file| {
+            loop {
+                file.write_all(&PAGE)?;
             }
-        }
+        }))
+    }
+
+    /// Makes as many files as there can be.
+    pub fn fill_with_files(&self) -> Result<()> {
+        full((1..).try_for_each(|n| File::create(self.filler(n)).map(drop)))
+    }
+
+    fn filler(&self, n: u32) -> PathBuf {
+        self.path().join(format!("filler-{n}"))
     }
 
     /// Makes room again.
     pub fn empty(&self) -> Result<()> {
-        Ok(std::fs::remove_file(self.path().join("filler"))?)
+        for entry in std::fs::read_dir(self.path())? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("filler-") {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets nobody write to it (`ro`), or everybody again (`rw`).
@@ -74,5 +82,13 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         // At once for everybody: the gateway may still have files there.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// Returns other errors than that of a full disk.
+fn full(outcome: std::io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::StorageFull => Ok(()),
+        outcome => Ok(outcome?),
     }
 }

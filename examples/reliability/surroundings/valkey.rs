@@ -21,15 +21,15 @@ const PROGRAMS: [&str; 2] = ["valkey-server", "redis-server"];
 /// Calls a second of the tenant, over both replicas, and at once.
 const RATE: u32 = 200;
 const BURST: u32 = 20;
-/// Each connection calls so often: more than twice the rate, over both replicas.
+/// Connections to each replica, and how often each calls: together eight times the rate.
 const CONNECTIONS: u32 = 4;
-const CALL_EVERY: Duration = Duration::from_millis(15);
+const CALL_EVERY: Duration = Duration::from_millis(5);
 /// From the start of the load until the burst is used up and both replicas share the rate.
 const WARM_UP: Duration = Duration::from_secs(4);
 const HICCUP_EVERY: Duration = Duration::from_secs(1);
 const HICCUPS: u32 = 10;
 const HICCUPS_QUICK: u32 = 4;
-const RATIO_MAX: f64 = 1.05;
+const PERCENT_MAX: f64 = 105.0;
 
 pub async fn show(quick: bool) -> Result<Shown> {
     let dir = tempfile::tempdir()?;
@@ -45,14 +45,14 @@ pub async fn show(quick: bool) -> Result<Shown> {
     let hiccups = if quick { HICCUPS_QUICK } else { HICCUPS };
     let mut figures = vec![];
     for (name, length) in [
-        ("admitted, as a part of the rate, without any", 0),
+        ("admitted, of the rate and one burst: without any", 0),
         ("with 60 ms each second", 60),
         ("with 150 ms each second", 150),
         ("with 300 ms each second", 300),
     ] {
         let length = Duration::from_millis(length);
-        let (ratio, failed) = load(addresses, valkey, length, hiccups).await?;
-        figures.push(Figure::new(name, ratio, "times", RATIO_MAX));
+        let (percent, failed) = load(addresses, valkey, length, hiccups).await?;
+        figures.push(Figure::new(name, percent, "%", PERCENT_MAX));
         figures.push(Figure::none("calls neither answered nor refused (429)", failed));
     }
     for replica in replicas {
@@ -87,8 +87,8 @@ async fn replica(url: &str) -> Result<Target> {
     Target::start(Setup { tables, ..Setup::default() }).await
 }
 
-/// Calls more often than the rate allows. Returns the calls admitted as a part of those that the
-/// rate and one burst allow, and how many had another fate than 200 or 429.
+/// Calls more often than the rate allows. Returns the calls admitted, in percent of those that the
+/// rate and one burst allow, and how many were answered neither 200 nor 429.
 async fn load(
     addresses: [SocketAddr; 2],
     valkey: Pid,
@@ -118,7 +118,7 @@ async fn load(
         failed += others;
     }
     let allowed = f64::from(RATE) * (end - begin).as_secs_f64() + f64::from(BURST);
-    Ok((f64::from(admitted) / allowed, failed))
+    Ok((f64::from(admitted) / allowed * 100.0, failed))
 }
 
 /// Calls all the time, and counts from the beginning on.
