@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::Client;
 
 /// How long a gateway may take to get ready, and to end.
-const START_PATIENCE: Duration = Duration::from_secs(300);
+const START_PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An address where nobody listens.

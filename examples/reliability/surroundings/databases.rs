@@ -40,7 +40,7 @@ pub async fn show(quick: bool) -> Result<Shown> {
         Ok(vec![])
     })
     .await?;
-    round.figures.push(missing_usage(&target, round.answered()).await);
+    round.figures.extend(missing_usage(&target, round.answered()).await);
     target.stop().await;
     Ok(Shown::Round(round))
 }
@@ -50,15 +50,19 @@ pub fn store(url: &str) -> String {
     format!("[store]\nurl = {url:?}\n")
 }
 
-/// Returns how many of the neighbour's calls are not in its usage, when all should be.
-pub async fn missing_usage(target: &Target, calls: usize) -> Figure {
+/// Returns how many of the neighbour's calls were answered, and how many of these are not in its
+/// usage, when all should be.
+pub async fn missing_usage(target: &Target, calls: usize) -> [Figure; 2] {
     let give_up = Instant::now() + WRITTEN_WITHIN;
     let mut missing = calls;
     while missing > 0 && Instant::now() < give_up {
         sleep(POLL).await;
         missing = calls.saturating_sub(usage(target).await.unwrap_or_default());
     }
-    Figure::none("answered calls that are not in `GET /v1/usage`", missing)
+    [
+        Figure::new("answered calls", calls as f64, "", None),
+        Figure::none("of these: not in `GET /v1/usage`", missing),
+    ]
 }
 
 /// Returns the calls that the tenant's own report has.

@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use memchr::memmem;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
+use super::seconds_until;
 use crate::client::Client;
 use crate::figure::Figure;
 use crate::rows::{Shown, beside};
@@ -22,9 +23,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 const REFUSED_MAX: usize = 8;
 const BACK_S_MAX: f64 = 2.0;
 const KEY_S_MAX: f64 = 5.0;
-/// When to give up.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(20);
+/// When to give up a call.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 pub async fn show() -> Result<Shown> {
     let setup = Setup { descriptors: Some(DESCRIPTORS), with_key: true, ..Setup::default() };
@@ -37,12 +37,21 @@ pub async fn show() -> Result<Shown> {
         let accepted = idle.len() as f64;
         let process = before.parse().ok().and_then(Pid::from_raw).context("no process")?;
         kill_process(process, Signal::KILL)?;
-        let back = works_again(&target, &mut client, &before).await;
-        let (made, used) = new_key(&target, &mut client).await;
+        let is_back = async || {
+            let now = pid(&target, &mut client).await;
+            now.is_ok_and(|pid| pid.is_some_and(|pid| pid != before))
+        };
+        let back = seconds_until(is_back).await;
+        let key = target.new_key().await;
+        let is_used = async || match &key {
+            Ok(key) => is_accepted(&target, &mut client, key).await,
+            Err(_) => false,
+        };
+        let used = seconds_until(is_used).await;
         Ok(vec![
             Figure::new("idle connections that were accepted", accepted, "", None),
             Figure::new("until a server that was killed is back", back, "s", BACK_S_MAX),
-            Figure::none("keys that could not be made by command", usize::from(!made)),
+            Figure::none("keys that could not be made by command", usize::from(key.is_err())),
             Figure::new("until a new key can be used", used, "s", KEY_S_MAX),
         ])
     })
@@ -66,39 +75,18 @@ async fn take_all(target: &Target) -> (Vec<Client>, Vec<Client>) {
     (idle, refused)
 }
 
-/// Returns how long it took until another process answers, in seconds.
-async fn works_again(target: &Target, client: &mut Client, before: &str) -> f64 {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if pid(target, client).await.is_ok_and(|it| it.is_some_and(|pid| pid != before)) {
-            return began.elapsed().as_secs_f64();
-        }
-        sleep(POLL).await;
-    }
-    f64::INFINITY
-}
-
 /// The process that answers, asked on a connection that there is.
 async fn pid(target: &Target, client: &mut Client) -> Result<Option<String>> {
     let request = post(target.address, "/v1/servers/bad/tools/pid", None, "{}");
-    let answer = timeout(PATIENCE, client.call(request.as_bytes())).await??;
+    let answer = timeout(ANSWER_MAX, client.call(request.as_bytes())).await??;
     let result: Value = serde_json::from_slice(answer.body)?;
     Ok(result["content"][0]["text"].as_str().map(str::to_owned))
 }
 
-/// Makes a key by command. Tells whether that worked, and after how long it is accepted, in
-/// seconds.
-async fn new_key(target: &Target, client: &mut Client) -> (bool, f64) {
-    let began = Instant::now();
-    let Ok(key) = target.new_key().await else { return (false, f64::INFINITY) };
-    let request =
-        post(target.address, "/v1/servers/std/tools/echo", Some(&key), "{\"text\":\"hi\"}");
-    while began.elapsed() < PATIENCE {
-        let answer = timeout(PATIENCE, client.call(request.as_bytes())).await;
-        if matches!(answer, Ok(Ok(it)) if memmem::find(it.body, b"\"hi\"").is_some()) {
-            return (true, began.elapsed().as_secs_f64());
-        }
-        sleep(POLL).await;
-    }
-    (true, f64::INFINITY)
+/// Tells whether a call with a key is answered, on a connection that there is.
+async fn is_accepted(target: &Target, client: &mut Client, key: &str) -> bool {
+    let path = "/v1/servers/std/tools/echo";
+    let request = post(target.address, path, Some(key), "{\"text\":\"hi\"}");
+    let answer = timeout(ANSWER_MAX, client.call(request.as_bytes())).await;
+    matches!(answer, Ok(Ok(it)) if memmem::find(it.body, b"\"hi\"").is_some())
 }

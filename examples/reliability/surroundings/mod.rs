@@ -9,12 +9,19 @@ mod temp_dir;
 mod tmpfs;
 mod valkey;
 
+use std::time::Duration;
+
 use anyhow::Result;
+use tokio::time::{Instant, sleep};
 
 use crate::rows::Shown;
 
 use logs::Log;
 use temp_dir::Obstacle;
+
+/// When to give up.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy)]
 pub enum Fault {
@@ -72,4 +79,16 @@ impl Fault {
             Self::EndedSessions => ended_sessions::show(quick).await,
         }
     }
+}
+
+/// Tries until it is done. Returns how long that took, in seconds.
+async fn seconds_until(mut is_done: impl AsyncFnMut() -> bool) -> f64 {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if is_done().await {
+            return began.elapsed().as_secs_f64();
+        }
+        sleep(POLL).await;
+    }
+    f64::INFINITY
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
+use super::seconds_until;
 use super::tmpfs::Tmpfs;
 use crate::figure::Figure;
 use crate::rows::{Shown, beside};
@@ -16,8 +17,6 @@ const DISK: &str = "size=64k,nr_inodes=64";
 /// For so long nothing can be written.
 const TIME: Duration = Duration::from_secs(3);
 const HEALED_S_MAX: f64 = 10.0;
-/// When to give up.
-const PATIENCE: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -44,7 +43,11 @@ pub async fn show(obstacle: Obstacle) -> Result<Shown> {
             Obstacle::Full => disk.empty()?,
             Obstacle::ReadOnly => disk.remount("rw")?,
         }
-        let healed = healed(&target).await;
+        let works = async || {
+            let answer = target.call("raw", "{}".to_owned(), DEADLINE).await;
+            answer.is_ok_and(|answer| answer.text().is_some())
+        };
+        let healed = seconds_until(works).await;
         Ok(vec![
             Figure::none("calls that did not fail with a code", untyped),
             Figure::none("GET /v1/servers/bad without the directory", unnamed),
@@ -69,17 +72,4 @@ async fn look(target: &Target, dir: &Path) -> Result<(usize, usize)> {
         sleep(POLL).await;
     }
     Ok((untyped, unnamed))
-}
-
-/// Returns the seconds until the server answers.
-async fn healed(target: &Target) -> f64 {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        let answer = target.call("raw", "{}".to_owned(), DEADLINE).await;
-        if answer.is_ok_and(|answer| answer.text().is_some()) {
-            return began.elapsed().as_secs_f64();
-        }
-        sleep(POLL).await;
-    }
-    f64::INFINITY
 }
