@@ -1,9 +1,9 @@
-//! Shows how the gateway stands servers that misbehave, and faults of its surroundings: its log, its
-//! databases, its disks and its limits. A quiet neighbour is measured, alone and beside the fault in
-//! turns, and so is the gateway's memory.
+//! Shows how the gateway stands servers that misbehave, and faults of its surroundings: its log,
+//! its databases, its disks and its limits. A quiet neighbour is measured, alone and beside the
+//! fault in turns, and so is the gateway's memory.
 //!
 //! ```text
-//! cargo run --release --example reliability            three rounds of each row, a quarter of an hour
+//! cargo run --release --example reliability            three rounds, a quarter of an hour
 //! cargo run --release --example reliability -- --quick    a smoke test: one round
 //! cargo run --release --example reliability -- --only stopped
 //! ```

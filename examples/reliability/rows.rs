@@ -38,7 +38,7 @@ pub struct Round {
     pub meanwhile: Option<Meanwhile>,
 }
 
-/// What was seen of the neighbour and of the gateway.
+/// Holds what was seen of the neighbour and of the gateway.
 pub struct Meanwhile {
     alone: Calls,
     beside: Calls,

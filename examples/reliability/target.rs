@@ -30,7 +30,7 @@ pub struct Bad {
     pub settings: &'static str,
 }
 
-/// How the gateway is started.
+/// Describes how the gateway is started.
 #[derive(Default)]
 pub struct Setup {
     pub bad: Bad,
@@ -40,7 +40,7 @@ pub struct Setup {
     pub tables: String,
     /// Variables of its environment.
     pub env: Vec<(&'static str, String)>,
-    /// Where its log goes, unless to this program's standard error.
+    /// Takes its log, instead of the standard error of this program.
     pub log: Option<Stdio>,
     /// The most descriptors that it may have.
     pub descriptors: Option<u32>,

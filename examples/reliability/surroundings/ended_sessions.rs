@@ -17,7 +17,7 @@ const SESSIONS: u32 = 10_000_000;
 const SESSIONS_QUICK: u32 = 500_000;
 /// Quick to write, and nothing that must outlast this program.
 const FAST: &str = "PRAGMA synchronous = OFF; PRAGMA cache_size = -400000";
-/// Their tokens expire in a day. A change has ended a hundred of them. Both halves of each id are
+/// Tokens expire in a day. A change has ended a hundred of them. Both halves of each id are
 /// its own.
 const FILL: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1) \
     INSERT INTO ended_sessions (id, expires, revision) \

@@ -26,9 +26,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Calls in flight at the end, and how long they take.
 const LAST_CALLS: usize = 20;
 const LAST_CALL: &str = "{\"ms\":1000}";
-/// They are in flight by then.
+/// The time in which all are sent.
 const SENT_WITHIN: Duration = Duration::from_millis(300);
-/// Their time, and two seconds.
+/// The time of these calls, and two seconds.
 const END_S_MAX: f64 = 3.0;
 
 /// Standard error.
@@ -135,8 +135,8 @@ async fn end(target: Target) -> Vec<Figure> {
     let status = target.stop().await;
     let took = status.map_or(f64::INFINITY, |_| began.elapsed().as_secs_f64());
     let answers = join_all(calls).await;
-    let is_answered = |answer: &&Result<reqwest::Result<reqwest::Response>, _>| matches!(answer, Ok(Ok(response)) if response.status() == 200);
-    let lost = LAST_CALLS - answers.iter().filter(is_answered).count();
+    let answers = answers.into_iter().flatten().flatten();
+    let lost = LAST_CALLS - answers.filter(|answer| answer.status() == 200).count();
     let failed = usize::from(status.and_then(|it| it.code()) != Some(0));
     vec![
         Figure::new("from SIGTERM to the end, with 20 calls of 1 s", took, "s", END_S_MAX),

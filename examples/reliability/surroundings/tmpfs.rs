@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use tempfile::TempDir;
 
-/// What a file grows by at least.
+/// Files grow by this much at least.
 const PAGE: [u8; 4096] = [0; 4096];
 
 /// A file system in memory. It goes when it is dropped.
