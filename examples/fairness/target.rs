@@ -51,7 +51,7 @@ impl Target {
         std::fs::write(&file, configuration(&dir, &names)?)?;
         let address = process::free_address().await?;
         let tenants = create_keys(&dir, &names, address).await?;
-        let process = process::start(dir.path(), address).await?;
+        let process = process::start(process::program()?, dir.path(), address).await?;
         Ok(Self { tenants, process, _dir: dir })
     }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
 use crate::figure::Figure;
-use crate::target::{Bad, Target};
+use crate::target::{Bad, Setup, Target};
 
 /// For so long it is watched.
 const TIME: Duration = Duration::from_secs(45);
@@ -19,7 +19,7 @@ const LATER_WITHIN: Duration = Duration::from_secs(30);
 
 pub async fn watch() -> Result<Vec<Figure>> {
     let bad = Bad { option: Some("start=fail"), ..Bad::default() };
-    let target = Target::start(&bad).await?;
+    let target = Target::start(Setup { bad, ..Setup::default() }).await?;
     let began = Instant::now();
     target.call("raw", "{}".to_owned(), TIME).await?;
     let mut starts = vec![];

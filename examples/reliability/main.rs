@@ -1,21 +1,23 @@
-//! Shows how the gateway stands servers that misbehave: each does its worst while a quiet neighbour
-//! is measured, alone and beside it in turns, and so is the gateway's memory.
+//! Shows how the gateway stands servers that misbehave, and faults of its surroundings: its log,
+//! its databases, its disks and its limits. A quiet neighbour is measured, alone and beside the
+//! fault in turns, and so is the gateway's memory.
 //!
 //! ```text
-//! cargo run --release --example reliability            three rounds of each row, some five minutes
+//! cargo run --release --example reliability            three rounds, a quarter of an hour
 //! cargo run --release --example reliability -- --quick    a smoke test: one round
 //! cargo run --release --example reliability -- --only stopped
 //! ```
 //!
 //! Exit code 1 if an aim is missed. Driver, gateway and the bundled server are one executable, run
 //! several times; the server that misbehaves is `tests/it/fake_server.py`. Each round of a row has
-//! a gateway of its own.
+//! a gateway of its own. A row that needs something that is not here says NOT RUN, and why.
 //!
 //! - `target`: the gateway that is watched, and calls to it
 //! - `neighbour`: the quiet neighbour
 //! - `watch`: what is seen of the gateway meanwhile: its memory, and what it says of the server
 //! - `trouble`: what the server does, and what became of its calls; `crash_loop`: how often one is
 //!   started
+//! - `surroundings`: faults of the gateway's surroundings, a file for each
 //! - `rows`, `figure`: the rounds of each row, and what is expected of them
 
 #[path = "../load/client.rs"]
@@ -26,6 +28,8 @@ mod neighbour;
 #[path = "../fairness/process.rs"]
 mod process;
 mod rows;
+mod support;
+mod surroundings;
 mod target;
 mod trouble;
 mod watch;
@@ -35,7 +39,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-/// Shows how the gateway stands servers that misbehave
+/// Shows how the gateway stands servers that misbehave, and faults of its surroundings
 #[derive(Parser)]
 struct Options {
     /// A smoke test: one round, less of it, and no latency is judged
@@ -51,8 +55,9 @@ struct Options {
 
 fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
-        // The gateway runs its own executable again for its guards and for the bundled server.
-        Some("serve" | "std" | "guard") => return trunkline::cli::run(),
+        // The gateway runs its own executable again for its guards and for the bundled server;
+        // keys are made by commands.
+        Some("serve" | "std" | "guard" | "key") => return trunkline::cli::run(),
         _ => show(&Options::parse()),
     };
     match outcome {

@@ -9,13 +9,16 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use memchr::memmem;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::Client;
+use crate::target::{Target, post};
 
 /// Each calls in its turn: one that waits must not keep the next from being made.
 const CONNECTIONS: u32 = 4;
 const EVERY: Duration = Duration::from_millis(10);
+/// A call that is not answered by then has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
 const BODY: &str = "{\"ms\":5}";
 const WORDS: &[u8] = b"slept 5 ms";
 
@@ -32,11 +35,13 @@ pub struct Calls {
 }
 
 impl Neighbour {
-    /// Calls from now on.
-    pub fn start(address: SocketAddr) -> Self {
+    /// Calls from now on, with the target's key if it has one.
+    pub fn start(target: &Target) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
-        Self { stop, thread: std::thread::spawn(move || call(address, &told)) }
+        let (address, told) = (target.address, stop.clone());
+        let request =
+            post(address, "/v1/servers/std/tools/sleep", target.key.as_deref(), BODY).into();
+        Self { stop, thread: std::thread::spawn(move || call(address, &request, &told)) }
     }
 
     /// Calls no more.
@@ -66,15 +71,16 @@ pub fn quantile_ms(mut times: Vec<Duration>, part: f64) -> f64 {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn call(address: SocketAddr, stop: &Arc<AtomicBool>) -> Result<Calls> {
+async fn call(address: SocketAddr, request: &Arc<str>, stop: &Arc<AtomicBool>) -> Result<Calls> {
     let mut tasks = JoinSet::new();
     let begin = Instant::now();
     for n in 0..CONNECTIONS {
-        tasks.spawn(call_in_turn(address, begin + EVERY * n, stop.clone()));
+        let (request, stop) = (request.clone(), stop.clone());
+        tasks.spawn(call_in_turn(address, request, begin + EVERY * n, stop));
     }
     let mut all = Calls::default();
     while let Some(one) = tasks.join_next().await {
-        let mut one = one??;
+        let mut one = one?;
         all.latencies.append(&mut one.latencies);
         all.failed += one.failed;
     }
@@ -83,29 +89,37 @@ async fn call(address: SocketAddr, stop: &Arc<AtomicBool>) -> Result<Calls> {
 
 async fn call_in_turn(
     address: SocketAddr,
+    request: Arc<str>,
     mut due: Instant,
     stop: Arc<AtomicBool>,
-) -> Result<Calls> {
-    let request = format!(
-        "POST /v1/servers/std/tools/sleep HTTP/1.1\r\nhost: {address}\
-         \r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len()
-    );
-    let mut client = Client::connect(address).await?;
+) -> Calls {
+    let mut client = None;
     let mut calls = Calls::default();
     while !stop.load(Ordering::Relaxed) {
         sleep_until(due).await;
-        match client.call(request.as_bytes()).await {
-            Ok(answer) if answer.status == 200 && memmem::find(answer.body, WORDS).is_some() => {
-                calls.latencies.push(due.elapsed())
-            }
-            Ok(_) => calls.failed += 1,
-            Err(_) => {
+        match timeout(PATIENCE, call_once(&mut client, address, request.as_bytes())).await {
+            Ok(Ok(true)) => calls.latencies.push(due.elapsed()),
+            Ok(Ok(false)) => calls.failed += 1,
+            _ => {
                 calls.failed += 1;
-                client = Client::connect(address).await?;
+                client = None;
             }
         }
         due += EVERY * CONNECTIONS;
     }
-    Ok(calls)
+    calls
+}
+
+/// Connects if necessary, and calls. Tells whether the answer is right.
+async fn call_once(
+    client: &mut Option<Client>,
+    address: SocketAddr,
+    request: &[u8],
+) -> std::io::Result<bool> {
+    let client = match client {
+        Some(client) => client,
+        none => none.insert(Client::connect(address).await?),
+    };
+    let answer = client.call(request).await?;
+    Ok(answer.status == 200 && memmem::find(answer.body, WORDS).is_some())
 }

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::figure::Figure;
 use crate::neighbour::{Calls, Neighbour};
-use crate::target::Target;
+use crate::surroundings::Fault;
+use crate::target::{Setup, Target};
 use crate::trouble::Trouble;
 use crate::watch::{Seen, Watch};
 use crate::{Options, crash_loop};
@@ -18,11 +19,78 @@ const TIME: Duration = Duration::from_secs(3);
 const RISE_MAX_PART: f64 = 1.2;
 const RISE_MAX_MS: f64 = 2.0;
 
-struct Round {
-    figures: Vec<Figure>,
+#[derive(Clone, Copy)]
+enum Row {
+    Server(Trouble),
+    Surroundings(Fault),
+}
+
+pub enum Shown {
+    Round(Round),
+    /// With the reason.
+    NotRun(String),
+}
+
+#[derive(Default)]
+pub struct Round {
+    pub figures: Vec<Figure>,
+    /// Nothing if there was no neighbour.
+    pub meanwhile: Option<Meanwhile>,
+}
+
+/// Holds what was seen of the neighbour and of the gateway.
+pub struct Meanwhile {
     alone: Calls,
     beside: Calls,
     seen: Seen,
+}
+
+impl Row {
+    fn all() -> impl Iterator<Item = Self> {
+        let servers = Trouble::ALL.into_iter().map(Self::Server);
+        servers.chain(Fault::ALL.into_iter().map(Self::Surroundings))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server(trouble) => trouble.name(),
+            Self::Surroundings(fault) => fault.name(),
+        }
+    }
+
+    fn growth_max_mib(self) -> Option<f64> {
+        match self {
+            Self::Server(trouble) => trouble.growth_max_mib(),
+            Self::Surroundings(_) => None,
+        }
+    }
+
+    fn rounds(self, options: &Options) -> u32 {
+        match self {
+            _ if options.quick => 1,
+            Self::Surroundings(fault) if fault.is_costly() => 1,
+            _ => options.rounds,
+        }
+    }
+
+    async fn show(self, quick: bool) -> Result<Shown> {
+        let trouble = match self {
+            Self::Server(trouble) => trouble,
+            Self::Surroundings(fault) => return fault.show(quick).await,
+        };
+        let bad = trouble.server();
+        let target = Target::start(Setup { bad, ..Setup::default() }).await?;
+        let round = beside(&target, trouble.cause(&target, quick)).await?;
+        target.stop().await;
+        Ok(Shown::Round(round))
+    }
+}
+
+impl Round {
+    /// Returns how many of the neighbour's calls were answered.
+    pub fn answered(&self) -> usize {
+        self.meanwhile.iter().map(|it| it.alone.count() + it.beside.count()).sum()
+    }
 }
 
 /// Shows and prints all rows. Tells whether all aims are met.
@@ -31,13 +99,19 @@ pub async fn all(options: &Options) -> Result<bool> {
     let starts = "how often a server that always fails is started";
     let starting = (!options.quick && is_wanted(starts)).then(|| tokio::spawn(crash_loop::watch()));
     let mut good = true;
-    for trouble in Trouble::ALL.into_iter().filter(|trouble| is_wanted(trouble.name())) {
-        let mut rounds = vec![];
-        for _ in 0..if options.quick { 1 } else { options.rounds } {
-            rounds.push(round(trouble, options.quick).await?);
+    for row in Row::all().filter(|row| is_wanted(row.name())) {
+        let (mut rounds, mut not_run) = (vec![], None);
+        for _ in 0..row.rounds(options) {
+            match row.show(options.quick).await? {
+                Shown::Round(round) => rounds.push(round),
+                Shown::NotRun(reason) => not_run = Some(reason),
+            }
         }
-        println!("{}", trouble.name());
-        good &= print(trouble, &rounds, options.quick);
+        println!("{}", row.name());
+        match not_run {
+            Some(reason) => println!("    NOT RUN: {reason}\n"),
+            None => good &= print(row, &rounds, options.quick),
+        }
     }
     if let Some(starting) = starting {
         println!("{starts}");
@@ -48,25 +122,27 @@ pub async fn all(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
-async fn round(trouble: Trouble, quick: bool) -> Result<Round> {
-    let target = Target::start(&trouble.server()).await?;
-    let neighbour = Neighbour::start(target.address);
+/// Calls the neighbour alone, and beside a fault that is caused meanwhile.
+pub async fn beside(
+    target: &Target,
+    cause: impl Future<Output = Result<Vec<Figure>>>,
+) -> Result<Round> {
+    let neighbour = Neighbour::start(target);
     sleep(TIME).await;
     let alone = neighbour.end().await?;
 
-    let watch = Watch::start(&target)?;
-    let neighbour = Neighbour::start(target.address);
+    let watch = Watch::start(target)?;
+    let neighbour = Neighbour::start(target);
     let end = Instant::now() + TIME;
-    let figures = trouble.cause(&target, quick).await?;
+    let figures = cause.await?;
     sleep_until(end).await;
     let beside = neighbour.end().await?;
-    let seen = watch.end()?;
-    target.stop().await;
-    Ok(Round { figures, alone, beside, seen })
+    let meanwhile = Some(Meanwhile { alone, beside, seen: watch.end() });
+    Ok(Round { figures, meanwhile })
 }
 
 /// Prints what all rounds have shown; tells whether it is good.
-fn print(trouble: Trouble, rounds: &[Round], quick: bool) -> bool {
+fn print(row: Row, rounds: &[Round], quick: bool) -> bool {
     let mut good = true;
     let figures = rounds.iter().map(|round| round.figures.len()).min().unwrap_or_default();
     for figure in
@@ -74,10 +150,20 @@ fn print(trouble: Trouble, rounds: &[Round], quick: bool) -> bool {
     {
         good &= if quick { figure.not_judging_latency() } else { figure }.print();
     }
+    let meanwhile: Vec<_> = rounds.iter().filter_map(|round| round.meanwhile.as_ref()).collect();
+    if meanwhile.is_empty() {
+        println!();
+        return good;
+    }
+    good & print_meanwhile(row, &meanwhile, quick)
+}
+
+fn print_meanwhile(row: Row, rounds: &[&Meanwhile], quick: bool) -> bool {
     let memory = |of: fn(&Seen) -> u64| rounds.iter().map(|it| of(&it.seen)).max().unwrap_or(0);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let growth = mib(memory(|seen| seen.growth));
-    good &= Figure::new("memory growth, at most", growth, "MiB", trouble.growth_max_mib()).print();
+    let mut good =
+        Figure::new("memory growth, at most", growth, "MiB", row.growth_max_mib()).print();
     Figure::new("memory growth, kept", mib(memory(|seen| seen.growth_kept)), "MiB", None).print();
 
     let failed = rounds.iter().map(|round| round.beside.failed).sum();

@@ -3,13 +3,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use reqwest::Client;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::process;
@@ -29,9 +30,29 @@ pub struct Bad {
     pub settings: &'static str,
 }
 
+/// Describes how the gateway is started.
+#[derive(Default)]
+pub struct Setup {
+    pub bad: Bad,
+    /// Settings at the top of its configuration.
+    pub settings: &'static str,
+    /// Tables of its configuration.
+    pub tables: String,
+    /// Variables of its environment.
+    pub env: Vec<(&'static str, String)>,
+    /// Takes its log, instead of the standard error of this program.
+    pub log: Option<Stdio>,
+    /// The most descriptors that it may have.
+    pub descriptors: Option<u32>,
+    /// Whether the neighbour calls with a key, as the tenant `acme`.
+    pub with_key: bool,
+}
+
 /// A gateway that is ready.
 pub struct Target {
     pub address: SocketAddr,
+    /// The key that the neighbour calls with.
+    pub key: Option<String>,
     client: Client,
     process: Child,
     dir: TempDir,
@@ -47,18 +68,52 @@ pub struct Answer {
 }
 
 impl Target {
-    pub async fn start(bad: &Bad) -> Result<Self> {
+    pub async fn start(setup: Setup) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        std::fs::write(dir.path().join("trunkline.toml"), configuration(&dir, bad))?;
+        std::fs::write(dir.path().join("trunkline.toml"), configuration(&dir, &setup))?;
         let address = process::free_address().await?;
-        let process = process::start(dir.path(), address).await?;
+        let mut program = program(setup.descriptors)?;
+        if let Some(log) = setup.log {
+            program.stderr(log);
+        }
+        program.envs(setup.env);
+        let process = process::start(program, dir.path(), address).await?;
         let client = Client::builder().no_proxy().build()?;
-        Ok(Self { address, client, process, dir })
+        let mut target = Self { address, key: None, client, process, dir };
+        if setup.with_key {
+            target.key = Some(target.new_key().await?);
+        }
+        Ok(target)
     }
 
-    /// Ends it.
-    pub async fn stop(self) {
-        process::stop(self.process).await;
+    /// Ends it. Returns its exit status if it ended by itself.
+    pub async fn stop(self) -> Option<ExitStatus> {
+        process::stop(self.process).await
+    }
+
+    /// Makes a key of the tenant `acme`.
+    pub async fn new_key(&self) -> Result<String> {
+        self.command(&["key", "create", "acme"]).await
+    }
+
+    /// Runs a command on the store of the gateway, and returns its output.
+    pub async fn command(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let output = command.args(args).current_dir(self.dir.path()).output().await?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`trunkline {}`: {error}", args.join(" "));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// Returns the status and the body of a page, unless it takes longer than a second.
+    pub async fn get(&self, path: &str, key: Option<&str>) -> Result<(u16, String)> {
+        let request = self.client.get(format!("http://{}{path}", self.address));
+        let request = request.timeout(Duration::from_secs(1));
+        let response = match key {
+            Some(key) => request.bearer_auth(key).send().await?,
+            None => request.send().await?,
+        };
+        Ok((response.status().as_u16(), response.text().await?))
     }
 
     /// Calls a tool of the server that misbehaves.
@@ -127,15 +182,37 @@ impl Answer {
     }
 }
 
+/// Returns the text of a request on a connection that is kept.
+pub fn post(address: SocketAddr, path: &str, key: Option<&str>, body: &str) -> String {
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let len = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: {address}\r\n{key}content-length: {len}\r\n\r\n{body}")
+}
+
+/// Returns this program, started with so many descriptors.
+fn program(descriptors: Option<u32>) -> Result<Command> {
+    let program = process::program()?;
+    let Some(max) = descriptors else { return Ok(program) };
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -n {max}; exec \"$@\"")).arg("sh");
+    shell.arg(program.as_std().get_program()).env("RUST_LOG", "error");
+    Ok(shell)
+}
+
 fn log(dir: &TempDir) -> PathBuf {
     dir.path().join("bad.log")
 }
 
-fn configuration(dir: &TempDir, bad: &Bad) -> String {
+fn configuration(dir: &TempDir, setup: &Setup) -> String {
+    let bad = &setup.bad;
     let option = bad.option.map(|option| format!(", {option:?}")).unwrap_or_default();
     format!(
-        r#"[auth]
+        r#"{top}
+[auth]
 anonymous_tenant = "local"
+[tenants.acme]
+servers = ["*"]
+{tables}
 [servers.std]
 command = "trunkline"
 args = ["std", "--max-concurrent", "64"]
@@ -148,5 +225,7 @@ start = "lazy"
         command = bad.command.unwrap_or("python3"),
         log = format!("log={}", log(dir).display()),
         settings = bad.settings,
+        top = setup.settings,
+        tables = setup.tables,
     )
 }

@@ -41,12 +41,14 @@ impl Watch {
         Ok(Self { pid, memory_before: resident(pid)?, seen, looking: tokio::spawn(look) })
     }
 
-    pub fn end(self) -> Result<Seen> {
+    pub fn end(self) -> Seen {
         self.looking.abort();
         let mut seen = std::mem::take(&mut *self.seen.lock());
-        seen.growth_kept = resident(self.pid)?.saturating_sub(self.memory_before);
+        // A gateway that has ended has no memory.
+        seen.growth_kept =
+            resident(self.pid).unwrap_or_default().saturating_sub(self.memory_before);
         seen.growth = seen.memory_max.saturating_sub(self.memory_before).max(seen.growth_kept);
-        Ok(seen)
+        seen
     }
 }
 
@@ -84,7 +86,7 @@ async fn look(pid: u32, client: Client, address: SocketAddr, seen: Arc<Mutex<See
 }
 
 /// The resident memory of a process, in bytes.
-fn resident(pid: u32) -> Result<u64> {
+pub fn resident(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));

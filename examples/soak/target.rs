@@ -60,7 +60,7 @@ impl Target {
             keys.push(make_key(&dir, tenant).await?);
         }
         let address = process::free_address().await?;
-        let process = process::start(dir.path(), address).await?;
+        let process = process::start(process::program()?, dir.path(), address).await?;
         Ok(Self { address, keys, process, dir, changes: 0, kills: 0 })
     }
 
