@@ -9,7 +9,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use trunkline::backend::queue::{Queue, RateGate, SlotPermit};
+use trunkline::backend::queue::{Queue, QueueOptions, RateGate, SlotPermit};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::Rate;
 
@@ -61,7 +61,8 @@ async fn semaphore(calls: u64) -> Duration {
 }
 
 async fn one_by_one(tenants: usize, calls: u64, rate: Option<Rate>) -> Duration {
-    let queue = Queue::with_gate(64, rate.map(|rate| Arc::new(RateGate::new(rate))));
+    let gate = rate.map(|rate| Arc::new(RateGate::new(rate)));
+    let queue = Queue::new(64, QueueOptions { gate, ..QueueOptions::default() });
     let tenants: Vec<_> = (0..tenants).map(|n| tenant(&format!("t{n}"))).collect();
     let begin = Instant::now();
     for tenant in tenants.iter().cycle().take(calls as usize) {
@@ -85,7 +86,7 @@ fn contended(criterion: &mut Criterion) {
 }
 
 async fn take_turns(tenants: usize, calls: u64) -> Duration {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let deadline = Instant::now() + TIMEOUT;
     let mut tasks = tokio::task::JoinSet::new();
     let begin = Instant::now();

@@ -19,7 +19,7 @@ pub const QUIET_MS: u64 = 10;
 const QUIET_CALLS_PER_S: u32 = 50;
 /// From the beginning until calls are counted.
 pub const WARMUP: Duration = Duration::from_secs(3);
-/// So much later do the others begin: where nobody else is, a tenant may have all slots.
+/// So much later do the others begin: the hostile tenant has taken all that it can get by then.
 pub const HEAD_START: Duration = Duration::from_secs(1);
 
 /// The outcome of the quiet tenants' calls.

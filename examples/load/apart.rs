@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use tokio::time::Instant;
-use trunkline::backend::queue::Queue;
+use trunkline::backend::queue::{Queue, QueueOptions};
 use trunkline::common::ids::{ServerId, TenantId};
 use trunkline::common::usage::{Counts, Meter};
 
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// in each other's way.
 pub fn queue_and_usage_us() -> Result<f64> {
     let threads = std::thread::available_parallelism()?.get();
-    let (queue, meter) = (Queue::new(SLOTS), Arc::new(Meter::default()));
+    let (queue, meter) = (Queue::new(SLOTS, QueueOptions::default()), Arc::new(Meter::default()));
     let used = || usage::cpu_time(std::process::id()).context("no processor time can be read");
     let before = used()?;
     let running: Vec<_> = (0..threads)

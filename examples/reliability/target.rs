@@ -17,7 +17,7 @@ use crate::process;
 
 const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
 /// For a call that may take long.
-pub const LONG: Duration = Duration::from_secs(600);
+pub const LONG: Duration = Duration::from_secs(300);
 
 /// How the server that misbehaves is started.
 #[derive(Default)]

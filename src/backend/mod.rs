@@ -38,7 +38,7 @@ use self::changes::Changes;
 use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
 use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
-use self::queue::Queue;
+use self::queue::{Queue, QueueOptions};
 pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::rollover::Stage;
 use crate::common::ids::ServerId;
@@ -96,12 +96,16 @@ impl Backend {
             config::Start::Eager => RunState::Starting,
             config::Start::Lazy => RunState::Idle,
         };
-        let gate = environment.gate(&id, config.rate);
+        let options = QueueOptions {
+            gate: environment.gate(&id, config.rate),
+            is_shared: config.sharing == config::Sharing::Shared,
+            lend_max: config.timeout,
+        };
         let size = if recipients.client.is_some() { 1 } else { config.instances as usize };
         Arc::new(Self {
             recipients,
             stage: watch::Sender::new(stage),
-            queue: Queue::with_gate(size * config.max_in_flight as usize, gate),
+            queue: Queue::new(size * config.max_in_flight as usize, options),
             pool: Pool::new(size, &initial),
             state: watch::Sender::new(initial),
             changing_state: Mutex::new(()),

@@ -51,8 +51,8 @@ pub use oauth::OAuth;
 pub use reference::reference;
 pub use secret::{MissingSecret, Secrets, Template};
 pub use server::{
-    CALL_MAX, ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start,
-    Transport, Upstream,
+    ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
+    Upstream,
 };
 pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
 pub use store_place::StateDir;

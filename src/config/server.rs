@@ -16,8 +16,8 @@ use super::web::HOSTS;
 use super::{Host, Place, Sources, Template, reader, url};
 use crate::common::policy::Rate;
 
-/// The longest deadline that a caller can ask for.
-pub const CALL_MAX: Duration = Duration::from_secs(60 * 60);
+/// The longest deadline that a caller may name, unless the operator says otherwise.
+const MAX_DEADLINE: Duration = Duration::from_secs(5 * 60);
 
 /// Far more than one process can serve at once. Memory for them is reserved at the start.
 const IN_FLIGHT_MAX: u32 = 10_000;
@@ -72,6 +72,9 @@ section! {
         recycle: Recycle = {}, Kind::Section(&Recycle::SECTION);
         /// Deadline of a call whose caller names none.
         timeout: Duration = "30s", kind::DURATION;
+        /// Longest deadline that a caller may name. A call may hold one of the server's places so
+        /// long. Unset: 5 minutes, or `timeout` if that is more.
+        max_deadline: Option<Duration>, kind::DURATION;
         /// Latest deadline to which progress may extend `timeout`, for MCP clients that ask for
         /// progress. Unset: progress extends nothing.
         max_timeout: Option<Duration>, kind::DURATION;
@@ -287,9 +290,14 @@ impl ServerConfig {
         self.timeout.max(self.max_timeout.unwrap_or_default())
     }
 
+    /// Returns the longest deadline that a caller may name.
+    pub fn max_deadline(&self) -> Duration {
+        self.max_deadline.unwrap_or(self.timeout.max(MAX_DEADLINE))
+    }
+
     /// Returns the longest time that any call may take.
     pub fn longest_call(&self) -> Duration {
-        self.usual_call().max(CALL_MAX)
+        self.usual_call().max(self.max_deadline())
     }
 
     /// Returns the names of the tenants' secrets that the server needs.
@@ -310,7 +318,9 @@ mod tests {
     fn no_call_is_longer_than_the_longest_that_callers_or_the_configuration_ask_for() {
         let hours = |hours: u64| Duration::from_secs(hours * 60 * 60);
         let server = ServerConfig::new(Transport::Stdio(Program::default()));
-        assert!(server.usual_call() < CALL_MAX && server.longest_call() == CALL_MAX);
+        assert!(server.usual_call() < MAX_DEADLINE && server.longest_call() == MAX_DEADLINE);
+        let strict = ServerConfig { max_deadline: Some(hours(0)), ..server.clone() };
+        assert_eq!(strict.longest_call(), strict.usual_call());
         let slow = ServerConfig { timeout: hours(2), ..server.clone() };
         assert_eq!((slow.usual_call(), slow.longest_call()), (hours(2), hours(2)));
         let patient = ServerConfig { max_timeout: Some(hours(3)), ..slow };

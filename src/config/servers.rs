@@ -56,7 +56,7 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
 
 /// Returns the first contradiction between settings.
 fn contradiction(server: &ServerConfig) -> Option<String> {
-    let ServerConfig { sharing, exclusive, instances, timeout, max_timeout, .. } = server;
+    let ServerConfig { sharing, exclusive, instances, timeout, .. } = server;
     if *sharing != Sharing::Tenant
         && let Some(name) = server.secrets().next()
     {
@@ -71,7 +71,13 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
              at once: remove `exclusive`, or set `instances = 1`"
         ));
     }
-    max_timeout.filter(|most| most < timeout).map(|most| {
+    if let Some(most) = server.max_deadline.filter(|most| most < timeout) {
+        return Some(format!(
+            "has a `max_deadline` of {most:?}, which is less than its `timeout` of {timeout:?}: \
+             set `timeout` to the deadline of callers that name none"
+        ));
+    }
+    server.max_timeout.filter(|most| most < timeout).map(|most| {
         format!(
             "has a `max_timeout` of {most:?}, which is less than its `timeout` of {timeout:?}: \
              progress can only extend `timeout`; set `timeout` for all calls"

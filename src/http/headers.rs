@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
-use crate::config::CALL_MAX;
 use crate::gateway::CallError;
 use crate::protocol::mcp::{meta, trace};
+use crate::registry::Server;
 use crate::tenants::limits::RateStatus;
 
 pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
@@ -22,8 +22,8 @@ pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-
 pub(crate) static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The longest timeout that a caller may ask for.
-const TIMEOUT_MS_MAX: u64 = CALL_MAX.as_millis() as u64;
+/// A day: no server has a longer `max_deadline`.
+const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
 pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
@@ -40,6 +40,22 @@ pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Cal
              {TIMEOUT_MS_MAX}"
         ))),
     }
+}
+
+/// Reads the caller's own timeout for a call of this server.
+pub(crate) fn asked_timeout_of(
+    server: &Server,
+    headers: &HeaderMap,
+) -> Result<Option<Duration>, CallError> {
+    let (asked, max) = (asked_timeout(headers)?, server.config().max_deadline());
+    if asked.is_some_and(|asked| asked > max) {
+        let (server, max) = (server.id(), max.as_millis());
+        return Err(CallError::InvalidRequest(format!(
+            "`Trunkline-Timeout-Ms` may be at most {max} for server `{server}`; its operator can \
+             raise `max_deadline`"
+        )));
+    }
+    Ok(asked)
 }
 
 /// Copies the request's trace (W3C Trace Context) into members of `_meta`, `,"name":value` each:

@@ -66,11 +66,11 @@ async fn a_copy_that_is_new_does_not_take_all_calls_until_it_has_had_as_many() {
 
 #[tokio::test]
 async fn the_least_busy_copy_takes_the_call_and_none_takes_more_than_its_bound() {
-    let gateway = start("instances = 2\nmax_in_flight = 2").await;
+    let gateway = start("instances = 2\nmax_in_flight = 1").await;
     has_ready(&gateway, 2).await;
-    let held: Vec<_> = (0..4).map(|_| gateway.spawn_call("fake", "hold", "{}")).collect();
+    let held: Vec<_> = (0..2).map(|_| gateway.spawn_call("fake", "hold", "{}")).collect();
     let fake = gateway.fake("fake");
-    eventually("held", async || (fake.calls_of("hold").len() == 4).then_some(())).await;
+    eventually("held", async || (fake.calls_of("hold").len() == 2).then_some(())).await;
     // All places are taken: one more waits, whatever it is.
     let waits = gateway.call_within_ms(200, "fake", "raw", "{}").await;
     assert_eq!(waits.status, 504);
@@ -167,7 +167,7 @@ async fn a_call_that_is_under_way_on_a_copy_that_is_replaced_is_answered() {
 async fn a_call_that_takes_long_on_a_copy_that_was_replaced_does_not_keep_the_next_from_it() {
     let gateway = start("recycle.calls = 1\ntimeout = \"3s\"").await;
     let fake = gateway.fake("fake");
-    let hold = gateway.post("fake", "hold", "{}").header("trunkline-timeout-ms", "600000");
+    let hold = gateway.post("fake", "hold", "{}").header("trunkline-timeout-ms", "300000");
     let held = tokio::spawn(Answer::of(hold));
     eventually("replaced", async || (fake.pids().len() == 2).then_some(())).await;
     // The second has its call, too, and is replaced as soon as calls have usually ended.

@@ -45,7 +45,7 @@ async fn processes_of_several_tenants_keep_the_rate_of_their_server_together() {
 async fn who_waits_for_its_turn_is_told_at_once_when_the_server_is_in_quarantine() {
     let gateway = Setup::new().fake_with("fake", &[], "rate = \"1/h\"").start().await;
     assert_eq!(gateway.call("fake", "raw", "{}").await.tool_text(), "{}");
-    let post = gateway.post("fake", "raw", "{}").header("trunkline-timeout-ms", "600000");
+    let post = gateway.post("fake", "raw", "{}").header("trunkline-timeout-ms", "300000");
     let waits = tokio::spawn(Answer::of(post));
     gateway.has_in_flight("fake", 1.0).await;
     let fake = gateway.fake("fake");

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::fair_shares::Share;
-use super::round_robin::{Eligible, RoundRobin};
+use super::round_robin::{Offer, RoundRobin};
 use super::slots::SlotKind;
 use super::{Grant, Queue};
 
@@ -77,19 +77,19 @@ impl Queue {
         let contended = self.contended_until_now(backlog);
         let min_charge = self.min_charge();
         let mut has_given = false;
-        while let Some((slot, eligible)) = self.next_slot(&backlog.round_robin) {
+        while let Some(offer) = self.next_offer(&backlog.round_robin) {
             if let Some(gate) = &self.gate {
                 // Before the gate is asked: a pass cannot be given back.
-                backlog.round_robin.next_tenant(eligible)?;
+                backlog.round_robin.next_tenant(offer)?;
                 if let Err(opens) = gate.try_pass() {
                     let lets_others = has_given && Arc::strong_count(gate) > 1;
                     return Some(if lets_others { opens + AFTER_OTHERS } else { opens });
                 }
             }
             has_given = true;
-            let next = backlog.round_robin.pop(eligible, min_charge)?;
-            self.slots.give(slot);
-            let (weight, charged) = (next.weight, next.charged);
+            let next = backlog.round_robin.pop(offer, min_charge)?;
+            self.slots.give(offer.slot);
+            let (slot, weight, charged) = (offer.slot, next.weight, next.charged);
             // The receiver is there: a call leaves the backlog, under this lock, before it is gone.
             let _ = next.sender.send(Grant { slot, weight, charged, min_charge, contended });
         }
@@ -97,21 +97,29 @@ impl Queue {
     }
 
     /// Returns a free slot, and the tenants that may have it.
-    fn next_slot(&self, round_robin: &RoundRobin) -> Option<(SlotKind, Eligible)> {
-        let is_shared = round_robin.only_tenant().is_none_or(|share| {
-            self.slots.taken() > share.slots() || self.shares.others_active(share)
-        });
+    fn next_offer(&self, round_robin: &RoundRobin) -> Option<Offer> {
         let free = self.slots.free();
-        let limit = if is_shared { self.slots.limit() } else { u32::MAX };
-        if free.open {
-            Some((SlotKind::Open, Eligible::HoldingBelow(limit)))
-        } else if free.reserved && !is_shared {
-            Some((SlotKind::Reserved, Eligible::HoldingBelow(limit)))
+        if let Some(slot) = free.any().filter(|_| self.may_lend(round_robin)) {
+            Some(Offer { slot, below: u32::MAX })
+        } else if free.open {
+            Some(Offer { slot: SlotKind::Open, below: self.slots.limit() })
+        } else if free.spare {
+            let below = self.shares.part_of_reserve(self.slots.reserved());
+            Some(Offer { slot: SlotKind::Reserved, below })
         } else if free.reserve {
-            Some((SlotKind::Reserved, Eligible::HoldingNone))
+            Some(Offer { slot: SlotKind::Reserved, below: 1 })
         } else {
             None
         }
+    }
+
+    /// Returns whether the next call may have the last of two or three slots: its tenant is alone,
+    /// and the call ends soon.
+    fn may_lend(&self, round_robin: &RoundRobin) -> bool {
+        let may_have = |(share, ends_soon): (&Share, bool)| {
+            ends_soon && self.slots.taken() <= share.slots() && !self.shares.others_active(share)
+        };
+        self.slots.lends() && round_robin.only_tenant().is_some_and(may_have)
     }
 
     /// Returns the least charge of a call: the time of all slots during which the gate admits no

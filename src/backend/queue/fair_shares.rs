@@ -32,6 +32,8 @@ pub(super) struct Share {
     /// The time used, in nanoseconds of a slot per unit of its weight. Changed under the lock of
     /// the backlog.
     pub(super) account: AtomicU64,
+    /// The number of tenants that hold slots of this backend.
+    holders: Arc<AtomicU32>,
 }
 
 const ONE_HOLD: u64 = 1 << 32;
@@ -42,11 +44,20 @@ impl Share {
     /// Counts one more slot; returns how many there were before, or `None` if retired.
     pub(super) fn add_slot(&self) -> Option<u32> {
         let before = self.uses.fetch_add(1, Ordering::AcqRel);
-        (before < RETIRED).then_some(before as u32)
+        if before >= RETIRED {
+            return None;
+        }
+        let held = before as u32;
+        if held == 0 {
+            self.holders.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(held)
     }
 
     pub(super) fn remove_slot(&self) {
-        self.uses.fetch_sub(1, Ordering::AcqRel);
+        if self.uses.fetch_sub(1, Ordering::AcqRel) as u32 == 1 {
+            self.holders.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -87,6 +98,8 @@ pub(super) struct FairShares {
     last_request: AtomicU64,
     /// The tick until which more than one tenant is active.
     shared_until: AtomicU32,
+    /// The number of tenants that hold slots.
+    holders: Arc<AtomicU32>,
 }
 
 struct Adding {
@@ -104,6 +117,7 @@ impl Default for FairShares {
             adding: Mutex::new(Adding { number: 0, purge_at: TENANTS_MAX }),
             last_request: AtomicU64::new(0),
             shared_until: AtomicU32::new(0),
+            holders: Arc::default(),
         }
     }
 }
@@ -138,6 +152,7 @@ impl FairShares {
             uses: AtomicU64::new(0),
             last_used: AtomicU32::new(self.now()),
             account: AtomicU64::new(0),
+            holders: self.holders.clone(),
         });
         table.insert(tenant.clone(), share.clone());
         self.by_tenant.store(Arc::new(table));
@@ -160,6 +175,14 @@ impl FairShares {
             }
         }
         was_idle
+    }
+
+    /// Returns the slots up to which one tenant may use a reserve of this size. The reserve is
+    /// divided among the tenants that hold slots, except the one that holds most and has left
+    /// nothing else, and one slot stays for a tenant that holds none.
+    pub(super) fn part_of_reserve(&self, reserved: u32) -> u32 {
+        let others = self.holders.load(Ordering::Relaxed).saturating_sub(1).max(1);
+        (reserved.saturating_sub(1) / others).max(1)
     }
 
     /// Notes that a tenant has just used a slot that others wanted.

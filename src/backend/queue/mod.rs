@@ -16,9 +16,10 @@
 //! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
 //!   so do calls during a pause.
 //!
-//! No tenant may hold all slots of a shared backend, however long its calls take. A quarter of the
-//! slots is a reserve for tenants that hold none. A backend is shared as long as two tenants hold
-//! slots, wait for slots or have asked for slots lately.
+//! No tenant may hold all slots of a backend that others may use, however long its calls take, and
+//! also while it is alone. A quarter of the slots is a reserve. Tenants that hold few slots divide
+//! it, and its last slot is left for a tenant that holds none. With two or three slots, the reserve
+//! is lent to a tenant that is alone, for calls that end soon.
 //!
 //! The time that a tenant uses is charged only while somebody waits: what nobody else wants is
 //! free.
@@ -46,7 +47,7 @@ use self::fair_shares::{FairShares, Share};
 pub use self::rate_gate::RateGate;
 pub use self::round_robin::{WAITING_BYTES_MAX, WAITING_MAX};
 pub use self::slots::reserved_of;
-use self::slots::{SlotKind, Slots};
+use self::slots::{Claim, SlotKind, Slots};
 use crate::common::ids::TenantId;
 
 pub struct Queue {
@@ -60,6 +61,24 @@ pub struct Queue {
     contended: AtomicU64,
     /// The runtime of the waiting calls. A permit may be dropped outside of it.
     runtime: OnceLock<Handle>,
+    /// The longest time for which the last of two or three slots is lent.
+    lend_max: Duration,
+}
+
+pub struct QueueOptions {
+    /// Limits how many calls begin in a period.
+    pub gate: Option<Arc<RateGate>>,
+    /// Whether several tenants may use the backend, so that slots are kept for others.
+    pub is_shared: bool,
+    /// The longest time for which the last of two or three slots is lent.
+    pub lend_max: Duration,
+}
+
+/// A queue of many tenants without a gate.
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { gate: None, is_shared: true, lend_max: Duration::from_secs(30) }
+    }
 }
 
 /// One slot of the backend, until dropped.
@@ -92,19 +111,16 @@ pub enum QueueError {
 }
 
 impl Queue {
-    pub fn new(slots: usize) -> Arc<Self> {
-        Self::with_gate(slots, None)
-    }
-
-    /// Makes a queue whose calls also have to pass a rate gate.
-    pub fn with_gate(slots: usize, gate: Option<Arc<RateGate>>) -> Arc<Self> {
+    pub fn new(slots: usize, options: QueueOptions) -> Arc<Self> {
+        let QueueOptions { gate, is_shared, lend_max } = options;
         Arc::new(Self {
-            slots: Slots::new(slots),
+            slots: Slots::new(slots, is_shared),
             gate,
             shares: FairShares::default(),
             backlog: Mutex::default(),
             contended: AtomicU64::new(0),
             runtime: OnceLock::new(),
+            lend_max,
         })
     }
 
@@ -126,6 +142,15 @@ impl Queue {
     ) -> QueueEntry<'_> {
         QueueEntry { queue: self, share: self.shares.of(tenant), weight: weight.max(1), bytes }
     }
+}
+
+/// The wish of a waiting call for a slot.
+#[derive(Clone, Copy)]
+struct SlotRequest {
+    /// The usual duration of such a call.
+    estimate: Duration,
+    /// Whether the call's deadline allows to lend it the last slot.
+    ends_soon: bool,
 }
 
 /// A call that has no slot yet.
@@ -159,12 +184,14 @@ impl<'a> QueueEntry<'a> {
         deadline: Instant,
     ) -> Result<SlotPermit, QueueError> {
         let was_idle = self.queue.shares.note_request(&self.share);
-        if let Some(permit) = self.try_acquire() {
+        let ends_soon = deadline <= Instant::now() + self.queue.lend_max;
+        if let Some(permit) = self.try_acquire(ends_soon) {
             return Ok(permit);
         }
-        let mut waiting = self.wait(Some(estimate), was_idle)?;
+        let request = SlotRequest { estimate, ends_soon };
+        let mut waiting = self.wait(Some(request), was_idle)?;
         loop {
-            // The reserve is given up when only one tenant is left, which is no event of its own.
+            // The reserve is lent when only one tenant is left, which is no event of its own.
             let recheck = self.queue.shares.recheck_at();
             match timeout_at(deadline.min(recheck), &mut waiting.grant).await {
                 Ok(Ok(grant)) => return Ok(waiting.permit(grant)),
@@ -176,7 +203,7 @@ impl<'a> QueueEntry<'a> {
     }
 
     /// Takes a slot without a lock, if nobody waits and the tenant may have one.
-    fn try_acquire(&mut self) -> Option<SlotPermit> {
+    fn try_acquire(&mut self, ends_soon: bool) -> Option<SlotPermit> {
         let queue = self.queue;
         if queue.slots.has_waiting() {
             return None;
@@ -188,8 +215,12 @@ impl<'a> QueueEntry<'a> {
                 None => self.share = queue.shares.add(&self.share.tenant),
             }
         };
-        let others_active = || queue.shares.others_active(&self.share);
-        let Some(slot) = queue.slots.try_take(held, others_active) else {
+        let claim = Claim {
+            held,
+            part: &|| queue.shares.part_of_reserve(queue.slots.reserved()),
+            may_borrow: &|| ends_soon && !queue.shares.others_active(&self.share),
+        };
+        let Some(slot) = queue.slots.try_take(&claim) else {
             self.share.remove_slot();
             return None;
         };
@@ -205,10 +236,10 @@ impl<'a> QueueEntry<'a> {
         Some(SlotPermit { queue: queue.clone(), share: self.share.clone(), grant })
     }
 
-    /// Adds the call to the backlog. Without an estimate it does not want a slot yet.
+    /// Adds the call to the backlog. Without a request it does not want a slot yet.
     fn wait(
         &mut self,
-        estimate: Option<Duration>,
+        request: Option<SlotRequest>,
         was_idle: bool,
     ) -> Result<WaitGuard<'a>, QueueError> {
         let queue = self.queue;
@@ -226,13 +257,13 @@ impl<'a> QueueEntry<'a> {
                     return Err(QueueError::Full);
                 };
                 queue.slots.remove_waiting(evicted);
-                if estimate.is_some() {
+                if request.is_some() {
                     // Before the tenant's slots are counted: a slot released after that finds the
                     // call waiting.
                     queue.slots.add_waiting();
                 }
-                let key = round_robin.push(self, estimate, sender);
-                if key.is_none() && estimate.is_some() {
+                let key = round_robin.push(self, request, sender);
+                if key.is_none() && request.is_some() {
                     queue.slots.remove_waiting(1);
                 }
                 Ok(key)

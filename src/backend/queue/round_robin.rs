@@ -23,7 +23,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::fair_shares::Share;
-use super::{Grant, QueueEntry};
+use super::slots::SlotKind;
+use super::{Grant, QueueEntry, SlotRequest};
 
 /// Calls that may wait for one backend. With more, waiting would only make the answers later.
 pub const WAITING_MAX: usize = 4096;
@@ -71,7 +72,8 @@ pub(super) struct TenantQueue {
 pub(super) struct QueuedCall {
     key: u64,
     bytes: usize,
-    estimate: Duration,
+    /// `None` for a call that does not want a slot yet.
+    request: Option<SlotRequest>,
     sender: oneshot::Sender<Grant>,
 }
 
@@ -90,12 +92,11 @@ pub(super) struct NextCall {
     pub(super) sender: oneshot::Sender<Grant>,
 }
 
-/// The tenants that may be served.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Eligible {
-    /// Tenants that hold fewer slots than this.
-    HoldingBelow(u32),
-    HoldingNone,
+/// A free slot for tenants that hold fewer than `below`.
+#[derive(Clone, Copy)]
+pub(super) struct Offer {
+    pub(super) slot: SlotKind,
+    pub(super) below: u32,
 }
 
 impl RoundRobin {
@@ -144,12 +145,12 @@ impl RoundRobin {
         wanted_slot
     }
 
-    /// Adds a call to its tenant's queue; without an estimate it does not want a slot yet. Returns
+    /// Adds a call to its tenant's queue; without a request it does not want a slot yet. Returns
     /// the key to remove the call with, or `None` if the share is retired.
     pub(super) fn push(
         &mut self,
         entry: &QueueEntry<'_>,
-        estimate: Option<Duration>,
+        request: Option<SlotRequest>,
         sender: oneshot::Sender<Grant>,
     ) -> Option<u64> {
         let (share, bytes) = (&entry.share, entry.bytes);
@@ -164,8 +165,8 @@ impl RoundRobin {
         self.bytes += bytes;
         queue.bytes += bytes;
         queue.weight = entry.weight;
-        let call = QueuedCall { key, bytes, estimate: estimate.unwrap_or_default(), sender };
-        if estimate.is_none() {
+        let call = QueuedCall { key, bytes, request, sender };
+        if request.is_none() {
             queue.early.push_back(call);
             return Some(key);
         }
@@ -195,8 +196,8 @@ impl RoundRobin {
 
     /// Removes the call that is served next, and charges its tenant no less than `min_charge`. The
     /// tenant holds one more slot from here on.
-    pub(super) fn pop(&mut self, eligible: Eligible, min_charge: Duration) -> Option<NextCall> {
-        let number = self.next_tenant(eligible)?;
+    pub(super) fn pop(&mut self, offer: Offer, min_charge: Duration) -> Option<NextCall> {
+        let number = self.next_tenant(offer)?;
         let queue = self.tenants.get_mut(&number)?;
         let call = queue.calls.pop_front()?;
         let account = &queue.share.account;
@@ -204,11 +205,13 @@ impl RoundRobin {
             // It held enough meanwhile: having been skipped entitles it to nothing.
             account.fetch_max(self.level, Ordering::Relaxed);
         }
-        if eligible != Eligible::HoldingNone {
+        if offer.slot == SlotKind::Open {
+            // A slot of the reserve is given out of turn.
             self.level = self.level.max(account.load(Ordering::Relaxed));
         }
         // Never zero: turns must end.
-        let charged = call.estimate.max(QUANTUM).max(min_charge);
+        let estimate = call.request.map_or(Duration::ZERO, |request| request.estimate);
+        let charged = estimate.max(QUANTUM).max(min_charge);
         account.fetch_add(per_weight(charged, queue.weight), Ordering::Relaxed);
         queue.share.add_slot();
         let weight = queue.weight;
@@ -217,20 +220,21 @@ impl RoundRobin {
     }
 
     /// Returns the tenant that is served next.
-    pub(super) fn next_tenant(&mut self, eligible: Eligible) -> Option<u32> {
+    pub(super) fn next_tenant(&mut self, offer: Offer) -> Option<u32> {
         let none = self.holding_none.first_key_value();
-        let Eligible::HoldingBelow(limit) = eligible else {
+        if offer.slot == SlotKind::Reserved && offer.below == 1 {
             return none.map(|(_, &number)| number);
-        };
+        }
         let mut some = None;
-        // Rarely skips more than one: two tenants can be at the limit only if that is one slot.
+        // Rarely skips many: two tenants can be at the limit only if that is one slot, and the
+        // parts of the reserve become one slot when many tenants hold some.
         for (turn, &number) in &self.holding_some {
             let queue = self.tenants.get_mut(&number)?;
-            if queue.share.slots() < limit {
+            if queue.share.slots() < offer.below {
                 some = Some((turn, number));
                 break;
             }
-            queue.was_skipped = true;
+            queue.was_skipped |= offer.slot == SlotKind::Open;
         }
         match (none, some) {
             (Some((turn, _)), Some((other, number))) if other < turn => Some(number),
@@ -292,11 +296,14 @@ impl RoundRobin {
         }
     }
 
-    /// Returns the tenant that waits for a slot, if there is only one.
-    pub(super) fn only_tenant(&self) -> Option<&Share> {
+    /// Returns the tenant that waits for a slot, if there is only one, and whether its next call
+    /// ends soon.
+    pub(super) fn only_tenant(&self) -> Option<(&Share, bool)> {
         let mut numbers = self.holding_none.values().chain(self.holding_some.values());
         let (number, None) = (numbers.next()?, numbers.next()) else { return None };
-        Some(&self.tenants.get(number)?.share)
+        let queue = self.tenants.get(number)?;
+        let ends_soon = queue.calls.front()?.request.is_some_and(|request| request.ends_soon);
+        Some((&queue.share, ends_soon))
     }
 
     /// Returns whether no tenant waits for a slot.

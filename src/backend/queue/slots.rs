@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Slots {
     state: AtomicU64,
+    /// Whether some slots are reserved. False for a backend that only one tenant can use.
+    has_reserve: bool,
     /// All slots, taken ones included. Changed under the lock of the backlog.
     size: AtomicU32,
     /// Slots that are not given out for now, except the reserve to tenants that hold none. Changed
@@ -16,10 +18,20 @@ pub(super) struct Slots {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotKind {
-    /// For every tenant.
+    /// For every tenant that holds fewer than [`Slots::limit`].
     Open,
-    /// For tenants that hold no slot.
+    /// For tenants that hold few slots or none.
     Reserved,
+}
+
+/// The claim of one call to a slot.
+pub(super) struct Claim<'a> {
+    /// The slots that its tenant holds already.
+    pub(super) held: u32,
+    /// The tenant's part of the reserve, computed if there is nothing else to give.
+    pub(super) part: &'a dyn Fn() -> u32,
+    /// Whether the last slot of two or three may be lent to it.
+    pub(super) may_borrow: &'a dyn Fn() -> bool,
 }
 
 // From the lowest bit: free open slots, free reserved slots, waiting calls, and the pause. After a
@@ -35,9 +47,10 @@ const ONE_WAITS: u64 = 1 << (2 * BITS);
 const PAUSED: u64 = 1 << 63;
 
 impl Slots {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize, has_reserve: bool) -> Self {
         let state = AtomicU64::new(NONE * ONE_OPEN + NONE * ONE_RESERVED);
-        let new = Self { state, size: AtomicU32::new(0), left_free: AtomicU32::new(0) };
+        let (size, left_free) = (AtomicU32::new(0), AtomicU32::new(0));
+        let new = Self { state, has_reserve, size, left_free };
         new.resize(slots, 0);
         new
     }
@@ -49,7 +62,8 @@ impl Slots {
         self.left_free.store(left_free.min(size as usize) as u32, Ordering::Relaxed);
         let before = self.size.swap(size, Ordering::Relaxed);
         let all = |size| {
-            u64::from(open_of(size)) * ONE_OPEN + u64::from(reserved_of(size)) * ONE_RESERVED
+            let reserved = self.reserved_of(size);
+            u64::from(size - reserved) * ONE_OPEN + u64::from(reserved) * ONE_RESERVED
         };
         // Each count stays within its bits in the end, so borrows between them cancel out.
         self.state.fetch_add(all(size).wrapping_sub(all(before)), Ordering::AcqRel);
@@ -59,38 +73,48 @@ impl Slots {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Returns the most slots that one tenant may hold of a shared backend.
+    /// Returns the most slots that one tenant may hold, alone or not: it may not stay alone.
     pub(super) fn limit(&self) -> u32 {
-        open_of(self.size())
+        self.size() - self.reserved()
     }
 
-    /// Takes a slot for a tenant that holds so many others, if nobody waits. `others_active` says
-    /// whether tenants that hold no slots want some, too.
-    pub(super) fn try_take(&self, held: u32, others_active: impl Fn() -> bool) -> Option<SlotKind> {
+    /// Returns how many slots are reserved.
+    pub(super) fn reserved(&self) -> u32 {
+        self.reserved_of(self.size())
+    }
+
+    fn reserved_of(&self, size: u32) -> u32 {
+        if self.has_reserve { reserved_of(size) } else { 0 }
+    }
+
+    /// Returns whether the reserve is lent to a tenant that is alone. With two or three slots a
+    /// reserve costs too much to lie idle.
+    pub(super) fn lends(&self) -> bool {
+        self.has_reserve && (2..4).contains(&self.size())
+    }
+
+    /// Takes a slot, if nobody waits.
+    pub(super) fn try_take(&self, claim: &Claim<'_>) -> Option<SlotKind> {
         let mut slot = None;
         let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            slot = if state >= ONE_WAITS { None } else { self.choose(state, held, &others_active) };
+            slot = if state >= ONE_WAITS { None } else { self.choose(state, claim) };
             slot.map(|slot| state - slot.one())
         });
         taken.ok().and(slot)
     }
 
-    fn choose(&self, state: u64, held: u32, others_active: impl Fn() -> bool) -> Option<SlotKind> {
-        let free = self.free_in(state);
-        // The usual case: the tenant may have it, shared or not.
+    fn choose(&self, state: u64, claim: &Claim<'_>) -> Option<SlotKind> {
+        let (free, held) = (self.free_in(state), claim.held);
         if free.open && held < self.limit() {
             return Some(SlotKind::Open);
         }
-        if free.reserve && held == 0 {
+        let is_below_part = || free.spare && held < (claim.part)();
+        if free.reserve && held == 0 || is_below_part() {
             return Some(SlotKind::Reserved);
         }
-        let slot = match (free.open, free.reserved) {
-            (true, _) => SlotKind::Open,
-            (false, true) => SlotKind::Reserved,
-            (false, false) => return None,
-        };
-        let is_shared = self.taken_in(state) > held || others_active();
-        (!is_shared).then_some(slot)
+        let is_alone = || self.taken_in(state) <= held;
+        let lent = free.any().filter(|_| self.lends() && is_alone());
+        lent.filter(|_| (claim.may_borrow)())
     }
 
     /// Returns how many slots are taken. A tenant that holds fewer is not alone.
@@ -150,6 +174,7 @@ impl Slots {
         FreeSlots {
             open: has_any && open > NONE,
             reserved: has_any && reserved > NONE,
+            spare: has_any && reserved > NONE + 1,
             reserve: free > 0 && reserved > NONE,
         }
     }
@@ -163,23 +188,32 @@ impl Slots {
     }
 }
 
-/// Returns how many of so many slots are reserved for tenants that hold none. A single slot cannot
-/// be reserved.
+/// Returns how many of so many slots are reserved for tenants that hold few or none. A single slot
+/// cannot be reserved.
 pub fn reserved_of(size: u32) -> u32 {
     if size < 2 { 0 } else { (size / 4).max(1) }
-}
-
-fn open_of(size: u32) -> u32 {
-    size - reserved_of(size)
 }
 
 /// The kinds of slots of which one is free.
 #[derive(Clone, Copy)]
 pub(super) struct FreeSlots {
     pub(super) open: bool,
-    pub(super) reserved: bool,
+    reserved: bool,
+    /// A reserved slot beside another one, which is left for a tenant that holds none.
+    pub(super) spare: bool,
     /// A reserved slot for a tenant that holds none. It may be one of those left free.
     pub(super) reserve: bool,
+}
+
+impl FreeSlots {
+    /// Returns a slot of either kind.
+    pub(super) fn any(self) -> Option<SlotKind> {
+        match (self.open, self.reserved) {
+            (true, _) => Some(SlotKind::Open),
+            (false, true) => Some(SlotKind::Reserved),
+            (false, false) => None,
+        }
+    }
 }
 
 impl SlotKind {
@@ -195,40 +229,45 @@ impl SlotKind {
 mod tests {
     use super::*;
 
+    /// Takes a slot for a tenant that holds none.
+    fn take(slots: &Slots) -> Option<SlotKind> {
+        slots.try_take(&Claim { held: 0, part: &|| 0, may_borrow: &|| false })
+    }
+
     #[test]
     fn nobody_takes_a_free_slot_while_a_call_waits_for_it() {
-        let slots = Slots::new(2);
+        let slots = Slots::new(2, true);
         slots.add_waiting();
-        assert_eq!(slots.try_take(0, || false), None);
+        assert_eq!(take(&slots), None);
         slots.remove_waiting(1);
-        assert_eq!(slots.try_take(0, || false), Some(SlotKind::Open));
-        assert_eq!(slots.try_take(0, || false), Some(SlotKind::Reserved));
-        assert_eq!(slots.try_take(0, || false), None);
+        assert_eq!(take(&slots), Some(SlotKind::Open));
+        assert_eq!(take(&slots), Some(SlotKind::Reserved));
+        assert_eq!(take(&slots), None);
     }
 
     #[test]
     fn slots_that_are_too_many_disappear_when_they_come_back() {
-        let slots = Slots::new(8);
-        let mut taken: Vec<_> = std::iter::from_fn(|| slots.try_take(0, || false)).collect();
+        let slots = Slots::new(8, true);
+        let mut taken: Vec<_> = std::iter::from_fn(|| take(&slots)).collect();
         assert_eq!(taken.len(), 8);
         slots.resize(2, 0);
         while taken.len() > 1 {
-            assert_eq!(slots.try_take(0, || false), None, "{} are taken", taken.len());
+            assert_eq!(take(&slots), None, "{} are taken", taken.len());
             slots.release(taken.pop().unwrap());
         }
-        assert!(slots.try_take(0, || false).is_some());
-        assert_eq!(slots.try_take(0, || false), None);
+        assert!(take(&slots).is_some());
+        assert_eq!(take(&slots), None);
     }
 
     #[test]
     fn a_negative_count_of_one_kind_counts_against_the_other() {
-        let slots = Slots::new(8);
-        let taken: Vec<_> = std::iter::from_fn(|| slots.try_take(0, || false)).collect();
+        let slots = Slots::new(8, true);
+        let taken: Vec<_> = std::iter::from_fn(|| take(&slots)).collect();
         let (reserved, open): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|&slot| slot == SlotKind::Reserved);
         open.into_iter().for_each(|slot| _ = slots.release(slot));
         slots.resize(reserved.len(), 0);
-        assert_eq!(slots.try_take(0, || false), None);
+        assert_eq!(take(&slots), None);
         slots.resize(usize::MAX, 0);
         slots.resize(0, 0);
         reserved.into_iter().for_each(|slot| _ = slots.release(slot));
@@ -237,10 +276,10 @@ mod tests {
 
     #[test]
     fn nobody_takes_a_slot_during_a_pause() {
-        let slots = Slots::new(1);
+        let slots = Slots::new(1, true);
         slots.pause();
-        assert_eq!((slots.try_take(0, || false), slots.has_waiting()), (None, true));
+        assert_eq!((take(&slots), slots.has_waiting()), (None, true));
         slots.resume();
-        assert_eq!(slots.try_take(0, || false), Some(SlotKind::Open));
+        assert_eq!(take(&slots), Some(SlotKind::Open));
     }
 }

@@ -53,6 +53,7 @@ fn the_defaults_are_those_that_are_documented() {
         exclusive: false,
         recycle: Recycle::default(),
         timeout: Duration::from_secs(30),
+        max_deadline: None,
         max_timeout: None,
         tell_deadline: false,
         start_timeout: Duration::from_secs(60),
@@ -163,6 +164,7 @@ fn every_key_of_a_file_is_used() {
         start = "lazy"
         recycle = { calls = 10, age = "1h", memory = "1GiB" }
         timeout = "7s"
+        max_deadline = "11s"
         max_timeout = "9s"
         tell_deadline = true
         start_timeout = "8s"
@@ -214,6 +216,7 @@ fn every_key_of_a_file_is_used() {
         exclusive: false,
         recycle: Recycle { calls: Some(10), age: Some(secs(3600)), memory: Some(1 << 30) },
         timeout: secs(7),
+        max_deadline: Some(secs(11)),
         max_timeout: Some(secs(9)),
         tell_deadline: true,
         start_timeout: secs(8),

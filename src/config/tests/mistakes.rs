@@ -67,6 +67,11 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
             &["`exclusive = true`", "`instances = 2`", "set `instances = 1`"],
         ),
         (
+            "[servers.x]\ncommand = \"x\"\nmax_deadline = \"5s\"",
+            "1: `servers.x` ",
+            &["`max_deadline` of 5s", "less than its `timeout` of 30s", "set `timeout`"],
+        ),
+        (
             "[servers.x]\ncommand = \"x\"\nmax_timeout = \"5s\"",
             "1: `servers.x` ",
             &["`max_timeout` of 5s", "less than its `timeout` of 30s", "set `timeout`"],

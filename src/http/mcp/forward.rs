@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::headers::{asked_timeout, trace_members};
+use crate::http::headers::{asked_timeout_of, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -53,7 +53,7 @@ impl ForwardedCall {
                 _ => error,
             }
         })?;
-        let asked = asked_timeout(&http.headers)?;
+        let asked = asked_timeout_of(&server, &http.headers)?;
         let timeout = asked.unwrap_or(server.config().timeout);
         // Progress does not extend a deadline that the client chose.
         let max_timeout = server.config().max_timeout.filter(|_| asked.is_none());

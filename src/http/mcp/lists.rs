@@ -77,13 +77,19 @@ struct Listing {
     caching: Caching,
 }
 
+/// Returns the time for a list of this server. A list of several servers goes on without those that
+/// may not take as long as the caller asked.
+fn list_timeout(backend: &Backend, asked: Option<Duration>) -> Duration {
+    asked.unwrap_or(backend.timeout()).min(backend.config().max_deadline())
+}
+
 /// Answers a list request with a JSON object.
 pub(super) async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
     let http = request.http;
     let timeout = asked_timeout(&http.headers)?;
     let mut list = match &http.scope {
         Scope::One(server) => {
-            let until = |backend: &Backend| http.arrived + timeout.unwrap_or(backend.timeout());
+            let until = |backend: &Backend| http.arrived + list_timeout(backend, timeout);
             let server = http.app.gateway.server(request.caller, server)?;
             let ready = http.app.gateway.ready(request.caller, server.clone(), until).await;
             let (backend, ready) = ready?;
@@ -110,7 +116,7 @@ async fn list_all(
         // Listing starts the process that a tenant or a session has of its own.
         let until = |_: &Backend| arrived + START_WAIT;
         let (backend, ready) = gateway.ready(caller, server.clone(), until).await.ok()?;
-        let deadline = arrived + timeout.unwrap_or(backend.timeout());
+        let deadline = arrived + list_timeout(&backend, timeout);
         let list = list_one(request, &server, &backend, &ready, kind, deadline).await;
         Some(list.map(|list| list.exposed(caller, server.id().as_str(), &ready, kind)))
     });

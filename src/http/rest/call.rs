@@ -16,7 +16,7 @@ use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout, text_value,
+    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, text_value,
     trace_members,
 };
 use crate::http::state::AppState;
@@ -54,8 +54,8 @@ async fn read_request(
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
     let arrived = Instant::now();
-    let asked = asked_timeout(request.headers())?;
     let server = app.gateway.server(&caller, &server)?;
+    let asked = asked_timeout_of(&server, request.headers())?;
     let deadline = arrived + asked.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::backend::changes::mailbox::{Change, Mailbox};
-use crate::backend::queue::{Queue, QueueError, SlotPermit};
+use crate::backend::queue::{Queue, QueueError, QueueOptions, SlotPermit};
 use crate::backend::testing::{self, GRACE, LINE_LEN_MAX, PIPE_LEN, Peer};
 use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::RawObject;
@@ -117,7 +117,7 @@ async fn a_caller_that_goes_away_cancels_its_call() {
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_call_keeps_its_permits_until_the_answer_or_the_end_of_grace() {
     let (connection, mut peer) = connect(4096);
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     for answered in [true, false] {
         let permit = acquire(&queue, in_secs(1)).await.unwrap();
         let permits = Some(CallPermits::for_test(permit).await);

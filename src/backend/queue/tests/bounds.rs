@@ -41,7 +41,7 @@ async fn evicted(tasks: &mut JoinSet<Result<(), QueueError>>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_with_the_deadline_and_leaves_no_trace() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let permit = acquire(&queue, "a").await.unwrap();
     let entry = queue.enqueue(&tenant("b"), 1, 5);
     let began = Instant::now();
@@ -55,7 +55,7 @@ async fn waiting_ends_with_the_deadline_and_leaves_no_trace() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_stops_waiting_passes_its_slot_on() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let permit = acquire(&queue, "a").await.unwrap();
     let mut given_up = vec![];
     for _ in 0..4000 {
@@ -71,7 +71,7 @@ async fn a_call_that_stops_waiting_passes_its_slot_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_the_longest_queue_is_evicted_for_a_tenant_with_less() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let permit = acquire(&queue, "flood").await.unwrap();
     let mut flood = crowd(&queue, "flood", WAITING_MAX, 0).await;
     assert_eq!(acquire(&queue, "flood").await.err(), Some(QueueError::Full));
@@ -87,7 +87,7 @@ async fn a_call_of_the_longest_queue_is_evicted_for_a_tenant_with_less() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_have_the_same_nobody_is_evicted() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let _permit = acquire(&queue, "first").await.unwrap();
     let mut a = crowd(&queue, "a", WAITING_MAX / 2, 0).await;
     let mut b = crowd(&queue, "b", WAITING_MAX / 2, 0).await;
@@ -99,7 +99,7 @@ async fn when_all_have_the_same_nobody_is_evicted() {
 
 #[tokio::test(start_paused = true)]
 async fn as_many_calls_are_evicted_as_a_large_call_needs() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let _permit = acquire(&queue, "flood").await.unwrap();
     let mut flood = crowd(&queue, "flood", 64, MIB).await;
     let mut many_small = crowd(&queue, "many-small", 1000, 0).await;
@@ -112,7 +112,7 @@ async fn as_many_calls_are_evicted_as_a_large_call_needs() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_evicted_in_vain() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let _permit = acquire(&queue, "flood").await.unwrap();
     let mut flood = crowd(&queue, "flood", 64, MIB).await;
     for bytes in [40 * MIB, WAITING_BYTES_MAX + 1] {
@@ -124,7 +124,7 @@ async fn nobody_is_evicted_in_vain() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_servers_start_are_evicted_too() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let mut flood = JoinSet::new();
     for _ in 0..WAITING_MAX {
         let queue = queue.clone();
@@ -145,7 +145,7 @@ async fn calls_that_wait_for_the_servers_start_are_evicted_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_ready_is_not_waited_for() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let mut entry = queue.enqueue(&tenant("a"), 1, WAITING_BYTES_MAX + 1);
     assert_eq!(entry.wait_for(async { 7 }).await, Ok(7));
     assert_eq!(entry.wait_for(pending::<()>()).await, Err(QueueError::Full), "it is too large");

@@ -10,7 +10,7 @@ use crate::common::policy::Rate;
 
 fn queue_with(slots: usize, rate: &str) -> Arc<Queue> {
     let gate = RateGate::new(rate.parse().unwrap());
-    Queue::with_gate(slots, Some(Arc::new(gate)))
+    gated(slots, Arc::new(gate))
 }
 
 /// A tenant that always has more calls than it gets.
@@ -55,6 +55,10 @@ async fn begun(queue: &Arc<Queue>, tenants: &[Backlogged], time: Duration) -> Ve
 const ALONE: Backlogged =
     Backlogged { name: "a", weight: 1, callers: 50, takes: Duration::from_millis(3) };
 
+fn gated(slots: usize, gate: Arc<RateGate>) -> Arc<Queue> {
+    Queue::new(slots, QueueOptions { gate: Some(gate), ..QueueOptions::default() })
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rate_is_used_up_and_exceeded_in_no_window() {
     for rate in ["1/s", "7/s", "20/s", "300/s", "3000/s", "30/min", "6000/min", "1000/h"] {
@@ -93,7 +97,7 @@ async fn tenants_take_turns_at_the_gate_whatever_their_calls_take() {
 #[tokio::test(start_paused = true)]
 async fn queues_that_share_a_gate_keep_its_rate_together_and_take_turns() {
     let gate = Arc::new(RateGate::new("20/s".parse().unwrap()));
-    let queues = [(); 3].map(|()| Queue::with_gate(64, Some(gate.clone())));
+    let queues = [(); 3].map(|()| gated(64, gate.clone()));
     let [a, b, c] = &queues;
     let time = 100 * SECOND;
     let begun =
@@ -119,7 +123,7 @@ async fn a_gate_that_was_idle_lets_a_call_through_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_all_and_then_releases_all() {
-    let queue = Queue::new(8);
+    let queue = Queue::new(8, QueueOptions::default());
     let running = acquire(&queue, "a").await.unwrap();
     let began = Instant::now();
     queue.pause_until(began + 10 * SECOND);
@@ -146,7 +150,7 @@ async fn a_pause_holds_all_and_then_releases_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_during_which_nobody_came_ends_in_time() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     queue.pause_until(Instant::now() + SECOND);
     sleep(SECOND).await;
     let began = Instant::now();
@@ -157,7 +161,7 @@ async fn a_pause_during_which_nobody_came_ends_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_gate_end_at_their_deadline_or_when_they_are_dropped() {
-    let queue = Queue::new(2);
+    let queue = Queue::new(2, QueueOptions::default());
     queue.pause_until(Instant::now() + 3600 * SECOND);
     let began = Instant::now();
     assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));

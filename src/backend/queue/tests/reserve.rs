@@ -1,12 +1,16 @@
-//! The reserve for tenants that hold no slots.
+//! The reserve for tenants that hold few slots or none.
 
 use tokio::time::sleep;
 
 use super::*;
 
+fn shared(slots: usize) -> Arc<Queue> {
+    Queue::new(slots, QueueOptions::default())
+}
+
 /// Makes a queue that another tenant has just used, and of which `hog` holds all it can get.
 async fn hogged(slots: usize) -> (Arc<Queue>, Vec<SlotPermit>) {
-    let queue = Queue::new(slots);
+    let queue = shared(slots);
     drop(acquire(&queue, "quiet").await.unwrap());
     let mut held = vec![];
     while let Ok(permit) = acquire_within(&queue, "hog", MS).await {
@@ -16,7 +20,7 @@ async fn hogged(slots: usize) -> (Arc<Queue>, Vec<SlotPermit>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_tenant_may_hold_the_reserve_of_a_shared_backend() {
+async fn no_tenant_may_hold_the_reserve() {
     for (slots, expected) in [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (16, 12), (64, 48)] {
         let (queue, held) = hogged(slots).await;
         assert_eq!(held.len(), expected, "of {slots}");
@@ -42,7 +46,7 @@ async fn a_tenant_that_holds_none_has_its_slot_at_once_though_another_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_of_the_reserve_counts_for_what_a_tenant_may_hold() {
-    let queue = Queue::new(4);
+    let queue = shared(4);
     let others = [
         acquire(&queue, "a").await.unwrap(),
         acquire(&queue, "b").await.unwrap(),
@@ -57,50 +61,60 @@ async fn a_slot_of_the_reserve_counts_for_what_a_tenant_may_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_alone_may_use_all_slots() {
-    let queue = Queue::new(8);
+async fn a_tenant_alone_may_not_use_the_reserve_because_it_may_not_stay_alone() {
+    let queue = shared(8);
     drop(acquire(&queue, "other").await.unwrap());
     sleep(60 * SECOND).await;
     let mut held = vec![];
-    for _ in 0..8 {
-        held.push(acquire(&queue, "a").await.unwrap());
+    while let Ok(permit) = acquire_within(&queue, "a", 60 * SECOND).await {
+        held.push(permit);
     }
-    assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
+    assert_eq!(held.len(), 6);
+    let began = Instant::now();
+    let _newcomer = acquire(&queue, "newcomer").await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reserve_is_given_to_waiting_calls_when_the_other_tenants_are_gone() {
-    let (queue, _held) = hogged(8).await;
-    let began = Instant::now();
-    let [first, second, third] = [
-        waiting(&queue, "hog", 0).await,
-        waiting(&queue, "hog", 0).await,
-        waiting(&queue, "hog", 0).await,
-    ];
-    let _permits = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
-    let took = began.elapsed();
-    assert!(took > 9 * SECOND && took < 11 * SECOND, "{took:?}");
-    sleep(SECOND).await;
-    assert!(!third.is_finished());
+async fn the_one_tenant_that_can_use_a_backend_may_use_all_slots() {
+    let queue = Queue::new(8, QueueOptions { is_shared: false, ..QueueOptions::default() });
+    let mut held = vec![];
+    while let Ok(permit) = acquire(&queue, "a").await {
+        held.push(permit);
+    }
+    assert_eq!(held.len(), 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_is_shared_while_two_tenants_wait_or_hold_slots_even_if_nobody_asked_lately() {
-    let (queue, held) = hogged(8).await;
-    let mut quiet = vec![acquire(&queue, "quiet").await.unwrap()];
-    let [hogs, mut quiets] = [waiting(&queue, "hog", 0).await, waiting(&queue, "quiet", 0).await];
+async fn the_last_of_two_or_three_slots_is_lent_to_short_calls_of_a_tenant_that_is_alone() {
+    for slots in [2, 3] {
+        let (queue, held) = hogged(slots).await;
+        let began = Instant::now();
+        let lent = acquire_within(&queue, "hog", 20 * SECOND).await.unwrap();
+        let took = began.elapsed();
+        assert!(took > 9 * SECOND && took < 11 * SECOND, "{took:?}");
+        drop(lent);
+        let long = waiting(&queue, "hog", 0).await;
+        sleep(60 * SECOND).await;
+        assert!(!long.is_finished(), "it may hold the slot for an hour");
+        long.abort();
+        let _ = long.await;
+        let began = Instant::now();
+        let _lent = acquire(&queue, "hog").await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO, "nobody else has come since");
+        drop(held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_slot_is_not_lent_while_another_tenant_waits_or_holds_one() {
+    let (queue, held) = hogged(3).await;
+    let quiet = acquire(&queue, "quiet").await.unwrap();
     sleep(60 * SECOND).await;
-    assert!(!hogs.is_finished() && !quiets.is_finished());
-    assert!(acquire(&queue, "newcomer").await.is_ok());
-    sleep(60 * SECOND).await;
-    // When one gives up, it still holds a slot: the other is not alone.
-    quiets.abort();
-    assert!((&mut quiets).await.is_err());
-    sleep(60 * SECOND).await;
-    assert!(!hogs.is_finished());
+    assert!(acquire_within(&queue, "hog", 20 * SECOND).await.is_err());
+    drop(quiet);
     let began = Instant::now();
-    quiet.clear();
-    let _permit = hogs.await.unwrap().unwrap();
+    let _newcomer = acquire(&queue, "newcomer").await.unwrap();
     assert_eq!(began.elapsed(), Duration::ZERO);
     drop(held);
 }
@@ -109,24 +123,54 @@ async fn a_backend_is_shared_while_two_tenants_wait_or_hold_slots_even_if_nobody
 async fn the_reserve_is_kept_as_long_as_another_holds_slots_however_silent() {
     let (queue, held) = hogged(64).await;
     sleep(11 * SECOND).await;
-    // It may have one at once, and none beside it: the hog has not gone.
+    // The whole reserve is for those who hold little, except one slot for a newcomer.
     let began = Instant::now();
-    let mut second = vec![acquire(&queue, "second").await.unwrap()];
+    let mut second = vec![];
+    for _ in 0..15 {
+        second.push(acquire(&queue, "second").await.unwrap());
+    }
     assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(acquire_within(&queue, "second", 60 * SECOND).await.is_err());
+    let third = acquire(&queue, "third").await.unwrap();
+    assert_eq!(held.len(), 48);
+    drop((third, held));
     while let Ok(permit) = acquire_within(&queue, "second", 60 * SECOND).await {
         second.push(permit);
     }
-    assert_eq!((held.len(), second.len()), (48, 1));
+    assert_eq!(second.len(), 48, "a quarter is kept, now for the others");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_that_hold_little_divide_the_reserve() {
+    let (queue, _held) = hogged(64).await;
+    let call = |name: &'static str| {
+        let queue = queue.clone();
+        tokio::spawn(async move {
+            let permit = acquire_within(&queue, name, 3600 * SECOND).await.unwrap();
+            sleep(SECOND).await;
+            drop(permit);
+        })
+    };
+    // One holds some already when the other comes; each has more calls than fit at once.
     let began = Instant::now();
-    let third = acquire(&queue, "third").await.unwrap();
-    assert_eq!(began.elapsed(), Duration::ZERO);
-    // When they have gone it may have all.
-    drop((third, held));
-    sleep(11 * SECOND).await;
-    while let Ok(permit) = acquire_within(&queue, "second", MS).await {
-        second.push(permit);
+    let one: Vec<_> = (0..20).map(|_| call("one")).collect();
+    sleep(MS).await;
+    let other: Vec<_> = (0..20).map(|_| call("other")).collect();
+    for call in one.into_iter().chain(other) {
+        call.await.unwrap();
     }
-    assert_eq!(second.len(), 64);
+    // 40 calls of 1 s in 15 slots take three rounds; one after the other they would take 20.
+    assert!(began.elapsed() <= 4 * SECOND, "{:?}", began.elapsed());
+    let mut parts = vec![];
+    for name in ["one", "other"] {
+        let mut held = vec![];
+        while let Ok(permit) = acquire_within(&queue, name, 2 * SECOND).await {
+            held.push(permit);
+        }
+        parts.push(held);
+    }
+    assert_eq!(parts[0].len(), 15, "alone with the hog it may have all but one");
+    assert_eq!(parts[1].len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +228,7 @@ async fn slots_left_free_are_given_to_tenants_that_hold_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_alone_does_not_get_the_slots_left_free() {
-    let queue = Queue::new(8);
+    let queue = shared(8);
     queue.set_slots(8, 6);
     let _held = [acquire(&queue, "a").await.unwrap(), acquire(&queue, "a").await.unwrap()];
     assert_eq!(acquire_within(&queue, "a", 60 * SECOND).await.err(), Some(QueueError::Expired));

@@ -46,7 +46,7 @@ struct Model {
 
 impl Model {
     async fn new(size: usize) -> Self {
-        let queue = Queue::new(SIZE_MAX);
+        let queue = Queue::new(SIZE_MAX, QueueOptions::default());
         // From here on it is shared.
         for name in NAMES {
             drop(acquire(&queue, name).await.unwrap());
@@ -146,7 +146,7 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn without_slots_calls_wait_for_the_first_one_until_their_deadline() {
-    let queue = Queue::new(0);
+    let queue = Queue::new(0, QueueOptions::default());
     let began = Instant::now();
     assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
     assert_eq!(began.elapsed(), SECOND);
@@ -165,7 +165,7 @@ async fn without_slots_calls_wait_for_the_first_one_until_their_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn new_slots_go_to_waiting_tenants_by_turns() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let _permit = acquire(&queue, "a").await.unwrap();
     let mut flood = vec![];
     for _ in 0..8 {
@@ -182,7 +182,7 @@ async fn new_slots_go_to_waiting_tenants_by_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_a_tenant_follows_the_number_of_slots() {
-    let queue = Queue::new(2);
+    let queue = Queue::new(2, QueueOptions::default());
     drop(acquire(&queue, "quiet").await.unwrap());
     let mut held = vec![];
     for (slots, expected) in [(2, 1), (4, 3), (16, 12), (8, 12), (20, 15)] {
@@ -197,7 +197,7 @@ async fn the_limit_of_a_tenant_follows_the_number_of_slots() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_while_slots_come_and_go() {
-    let queue = Queue::new(stress::SLOTS);
+    let queue = Queue::new(stress::SLOTS, QueueOptions::default());
     drop(acquire(&queue, "t0").await.unwrap());
     drop(acquire(&queue, "t1").await.unwrap());
     let (watch, limit) = (Arc::new(Watch::default()), queue.slots.limit());

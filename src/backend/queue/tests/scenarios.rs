@@ -65,7 +65,7 @@ impl AnyQueue for Fifo {
 }
 
 fn fair() -> Arc<Queue> {
-    Queue::new(SLOTS)
+    Queue::new(SLOTS, QueueOptions::default())
 }
 
 fn fifo() -> Arc<Fifo> {

@@ -51,7 +51,7 @@ pub(super) async fn caller(queue: Arc<Queue>, watch: Arc<Watch>, n: usize, limit
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_between_many_threads() {
-    let queue = Queue::new(SLOTS);
+    let queue = Queue::new(SLOTS, QueueOptions::default());
     // From here on it is shared.
     drop(acquire(&queue, "t0").await.unwrap());
     drop(acquire(&queue, "t1").await.unwrap());
@@ -68,7 +68,7 @@ async fn nothing_is_lost_between_many_threads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tenants_that_come_and_go_by_the_thousand_hold_what_they_hold() {
-    let queue = Queue::new(64);
+    let queue = Queue::new(64, QueueOptions::default());
     let mut callers = JoinSet::new();
     for n in 0..16 {
         let queue = queue.clone();

@@ -27,7 +27,7 @@ async fn order_of(queue: &Arc<Queue>, calls: impl Iterator<Item = &'static str>)
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_one_tenant_are_served_in_the_order_they_came() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let first = acquire(&queue, "a").await.unwrap();
     let order = Arc::new(Mutex::new(vec![]));
     let mut tasks = JoinSet::new();
@@ -47,7 +47,7 @@ async fn calls_of_one_tenant_are_served_in_the_order_they_came() {
 
 #[tokio::test(start_paused = true)]
 async fn tenants_take_turns_however_many_calls_one_of_them_has() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let calls = ["flood"; 8].into_iter().chain(["b", "c", "b", "c"]);
     assert_eq!(order_of(&queue, calls).await, "fbcfbcffffff");
     assert_at_rest(&queue, 1);
@@ -55,7 +55,7 @@ async fn tenants_take_turns_however_many_calls_one_of_them_has() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_comes_later_is_next() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let permit = acquire(&queue, "flood").await.unwrap();
     let mut flood = vec![];
     for _ in 0..50 {
@@ -77,7 +77,7 @@ async fn a_tenant_that_comes_later_is_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_comes_later_does_not_make_up_for_the_time_it_was_away() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let calls = ["early"; 40].into_iter().chain(["b"; 20]);
     assert_eq!(order_of(&queue, calls).await, "eb".repeat(20) + &"e".repeat(20));
     assert_eq!(order_of(&queue, ["early", "new", "early", "new"].into_iter()).await, "enen");
@@ -85,7 +85,7 @@ async fn a_tenant_that_comes_later_does_not_make_up_for_the_time_it_was_away() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_took_longer_than_expected_is_paid_for_by_its_tenant() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let permit = acquire(&queue, "slow").await.unwrap();
     let calls = [
         waiting(&queue, "slow", 0).await,
@@ -111,7 +111,7 @@ async fn a_call_that_took_longer_than_expected_is_paid_for_by_its_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn time_that_nobody_else_wanted_is_free() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     for _ in 0..100 {
         let _permit = acquire(&queue, "flood").await.unwrap();
         sleep(100 * MS).await;
@@ -122,7 +122,7 @@ async fn time_that_nobody_else_wanted_is_free() {
 #[tokio::test(start_paused = true)]
 async fn the_debt_of_a_tenant_is_kept_while_it_does_not_wait_and_forgotten_when_it_is_idle() {
     for (pause, expected) in [(5 * SECOND, "bbdd"), (15 * SECOND, "dbdb")] {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, QueueOptions::default());
         let permit = acquire(&queue, "debtor").await.unwrap();
         let other = waiting(&queue, "b", 0).await;
         sleep(SECOND).await;
@@ -136,7 +136,7 @@ async fn the_debt_of_a_tenant_is_kept_while_it_does_not_wait_and_forgotten_when_
 
 #[tokio::test(start_paused = true)]
 async fn nobody_takes_a_slot_past_waiting_calls() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let first = acquire(&queue, "a").await.unwrap();
     let waiting = waiting(&queue, "b", 0).await;
     drop(first);
@@ -147,7 +147,7 @@ async fn nobody_takes_a_slot_past_waiting_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_times_the_weight_is_a_hundred_times_the_turns() {
-    let queue = Queue::new(1);
+    let queue = Queue::new(1, QueueOptions::default());
     let first = acquire(&queue, "first").await.unwrap();
     let order = Arc::new(Mutex::new(vec![]));
     let mut tasks = JoinSet::new();
@@ -171,7 +171,7 @@ async fn a_hundred_times_the_weight_is_a_hundred_times_the_turns() {
 /// A tenant whose calls hang asks no more. Its early requests must not give it the reserve.
 #[tokio::test(start_paused = true)]
 async fn a_tenant_whose_calls_hang_does_not_get_the_reserve_as_long_as_others_come() {
-    let queue = Queue::new(8);
+    let queue = Queue::new(8, QueueOptions::default());
     drop(acquire(&queue, "quiet").await.unwrap());
     let mut hung = JoinSet::new();
     for _ in 0..16 {

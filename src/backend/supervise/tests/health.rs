@@ -11,7 +11,7 @@ use super::*;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::call_notifications::NotificationListener;
 use crate::backend::connection::{Answer, CallPermits, NewCall};
-use crate::backend::queue::Queue;
+use crate::backend::queue::{Queue, QueueOptions};
 use crate::backend::testing::{GRACE, PIPE_LEN, Peer, connect};
 use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::RawObject;
@@ -36,7 +36,13 @@ fn watch(pipe_len: usize) -> Watched {
     let ready = Arc::new(ready);
     let watched = ready.clone();
     let verdict = tokio::spawn(async move { failing(&watched, GRACE, USUAL).await });
-    Watched { ready, queue: Queue::new(64), peer, verdict, began: Instant::now() }
+    Watched {
+        ready,
+        queue: Queue::new(64, QueueOptions::default()),
+        peer,
+        verdict,
+        began: Instant::now(),
+    }
 }
 
 impl Watched {

@@ -9,7 +9,7 @@ use super::{EMPTY, session_not_found};
 use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::Lists;
 use crate::gateway::CallError;
-use crate::http::headers::asked_timeout;
+use crate::http::headers::asked_timeout_of;
 use crate::http::mcp::McpRequest;
 use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
@@ -25,7 +25,7 @@ pub(super) async fn subscribe(
     let limits = &caller.tenant.limits;
     let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
     let (server, uri) = resource(request, session)?;
-    let timeout = asked_timeout(&http.headers)?.unwrap_or(server.config().timeout);
+    let timeout = asked_timeout_of(&server, &http.headers)?.unwrap_or(server.config().timeout);
     let deadline = http.arrived + timeout;
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
     let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
