@@ -57,7 +57,13 @@ impl JoinedCluster {
     pub(super) fn start(self, state: Arc<AppState>) -> (TcpListener, ClusterTasks) {
         let stop = CancellationToken::new();
         let metrics = state.gateway().metrics().clone();
-        let membership = tokio::spawn(self.membership.run(stop.clone(), metrics.clone()));
+        let (mut membership, until, counted) = (self.membership, stop.clone(), metrics.clone());
+        let membership = tokio::spawn(async move {
+            let tasks =
+                restart_on_panic(&counted, "membership", &mut membership, |it| it.run().boxed());
+            until.run_until_cancelled(tasks).await;
+            membership.leave().await;
+        });
         let mut ended_sessions = self.ended_sessions;
         let following = tokio::spawn(async move {
             restart_on_panic(&metrics, "ended_sessions", &mut ended_sessions, |ended| {

@@ -45,7 +45,7 @@ use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::config::{self, Secrets, Transport};
 use crate::protocol::mcp::Era;
-use crate::telemetry::metrics::{Metrics, ServerMetrics, UpMetrics};
+use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// A cancelled call keeps its slot for this long if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -264,11 +264,6 @@ impl Backend {
 
     pub fn metrics(&self) -> &ServerMetrics {
         &self.metrics
-    }
-
-    /// Returns the metrics of the whole gateway.
-    pub fn all_metrics(&self) -> &Metrics {
-        &self.environment.metrics
     }
 
     /// Returns its instances, as the operator sees them.

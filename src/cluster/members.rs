@@ -4,15 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::ended_sessions::EndedSessionWriter;
 use super::{Cluster, Peer};
 use crate::store::{Outage, Store, StoreError};
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::tasks::restart_on_panic;
 
 /// A replica without a heartbeat for ten seconds counts as gone.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
@@ -26,21 +22,19 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Runs until `stop`, then leaves the cluster.
-    pub async fn run(mut self, stop: CancellationToken, metrics: Metrics) {
-        let tasks =
-            restart_on_panic(&metrics, "membership", &mut self, |it| it.run_tasks().boxed());
-        stop.run_until_cancelled(tasks).await;
+    /// Runs for ever.
+    pub async fn run(&mut self) {
+        let Self { cluster, store, ended_sessions } = self;
+        tokio::join!(keep_alive(store, cluster), ended_sessions.run(), sweep(store));
+    }
+
+    /// Leaves the cluster.
+    pub async fn leave(mut self) {
         self.ended_sessions.flush().await;
         // If this fails, the others notice the missing heartbeat.
         if let Err(error) = self.store.remove_replica(&self.cluster.me.id).await {
             tracing::debug!(%error, "this replica could not be removed from the store");
         }
-    }
-
-    async fn run_tasks(&mut self) {
-        let Self { cluster, store, ended_sessions } = self;
-        tokio::join!(keep_alive(store, cluster), ended_sessions.run(), sweep(store));
     }
 }
 

@@ -24,14 +24,12 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::changes::Changes;
 use crate::backend::{Backend, CANCEL_GRACE};
 use crate::common::ids::ServerId;
 use crate::config;
-use crate::telemetry::tasks::{catch_panic, restart_on_panic};
 
 /// Something that has a name for a time, and then drains.
 pub(super) trait Replaceable: Clone {
@@ -151,15 +149,10 @@ pub(super) async fn run(
         () = stop.cancelled() => {}
     }
     let rollover = async {
-        let metrics = backend.all_metrics();
-        if let Some(mut old) = old {
-            let can_replace = restart_on_panic(metrics, "rollover", &mut old, |old| {
-                let backend = backend.clone();
-                async move { backend.can_replace(old).await }.boxed()
-            });
-            if can_replace.await {
-                catch_panic(metrics, "rollover", async { switch() }).await;
-            }
+        if let Some(old) = old
+            && backend.can_replace(&old).await
+        {
+            switch();
         }
         pending().await
     };

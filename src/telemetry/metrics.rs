@@ -160,8 +160,8 @@ metrics! {
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// Unix time at which the configuration in force was read.
     config_loaded: IntGaugeVec = "trunkline_config_loaded_timestamp_seconds" [];
-    /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug: report
-    /// it.
+    /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug:
+    /// report it.
     task_panics: IntCounterVec = "trunkline_task_panics_total" ["task"];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];

@@ -12,10 +12,12 @@
 use std::future::pending;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backend::{Backend, RunState};
+use crate::telemetry::tasks::restart_on_panic;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -132,6 +134,14 @@ impl Backend {
     /// Waits until it can replace `old`: as many of its instances are ready as of the old one, or
     /// one is and the others have had the time to start. Returns false if it is stopped before.
     pub async fn can_replace(&self, old: &Self) -> bool {
+        let (metrics, mut both) = (&self.environment.metrics, (self, old));
+        let can_replace = restart_on_panic(metrics, "rollover", &mut both, |(next, old)| {
+            next.wait_to_replace(old).boxed()
+        });
+        can_replace.await
+    }
+
+    async fn wait_to_replace(&self, old: &Self) -> bool {
         if let RunState::Backoff { reason, .. } | RunState::Quarantined { reason, .. } =
             self.first_settled().await
         {
