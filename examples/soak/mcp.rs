@@ -36,9 +36,11 @@ pub fn modern_call(mark: &str) -> Value {
 pub fn read(content_type: &str, body: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(body);
     let message = match content_type {
-        "text/event-stream" => {
-            text.lines().filter_map(|line| line.strip_prefix("data: ")).last().unwrap_or_default()
-        }
+        "text/event-stream" => text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .next_back()
+            .unwrap_or_default(),
         _ => &text,
     };
     let message: Value = serde_json::from_str(message).unwrap_or_default();
