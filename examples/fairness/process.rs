@@ -16,6 +16,7 @@ use crate::client::Client;
 /// How long a gateway may take to get ready, and to end.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// An address where nobody listens.
 pub async fn free_address() -> Result<SocketAddr> {
@@ -37,7 +38,9 @@ pub async fn start(mut program: Command, dir: &Path, address: SocketAddr) -> Res
     let give_up = Instant::now() + START_PATIENCE;
     while Instant::now() < give_up {
         if let Ok(mut client) = Client::connect(address).await
-            && client.call(request.as_bytes()).await.is_ok_and(|answer| answer.status == 200)
+            // A gateway that does not serve yet may listen, and not answer.
+            && let Ok(answer) = timeout(ANSWER_WITHIN, client.call(request.as_bytes())).await
+            && answer.is_ok_and(|answer| answer.status == 200)
         {
             return Ok(process);
         }
