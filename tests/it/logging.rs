@@ -150,7 +150,7 @@ async fn a_command_whose_words_nobody_reads_succeeds_all_the_same() {
     drop(reader);
     let full = File::options().write(true).open("/dev/full").unwrap();
     for (tenant, stderr) in [("one", Stdio::from(closed)), ("two", full.into())] {
-        let args = ["tenant", "add", tenant, "--config", config.to_str().unwrap()];
+        let args = ["tenant", "add", tenant, "--create", "--config", config.to_str().unwrap()];
         let status = trunkline_with_stderr(&setup, &args, stderr).await;
         assert_eq!(status.code(), Some(0), "{tenant}");
     }
