@@ -50,7 +50,7 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 /// A cancelled call keeps its slot for this long if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// A call earns a tenth of a retry.
+/// Each call adds the first to the budget, each retry takes the second: one retry for ten calls.
 const EARNED_PER_CALL: u32 = 1;
 const COST_OF_RETRY: u32 = 10;
 /// The most that is saved up; a server starts with it.
@@ -332,7 +332,7 @@ impl RetryBudget {
         }
     }
 
-    /// Whether a call may be retried. Spends the budget if so.
+    /// Returns whether a call may be retried. Spends the budget if so.
     pub fn spend(&self) -> bool {
         let less = |saved: u32| saved.checked_sub(COST_OF_RETRY);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()

@@ -72,8 +72,8 @@ pub enum NotReady {
 }
 
 impl RunState {
-    /// Whether there is nothing to wait for. A closed connection becomes `Starting` in a moment, so
-    /// calls wait for it, too.
+    /// Returns whether there is nothing to wait for. A closed connection becomes `Starting` in a
+    /// moment, so calls wait for it, too.
     pub(super) fn is_settled(&self) -> bool {
         match self {
             Self::Idle | Self::Starting | Self::Draining => false,
@@ -82,7 +82,7 @@ impl RunState {
         }
     }
 
-    /// Whether nobody should wait for it.
+    /// Returns whether nobody should wait for it.
     pub(super) fn is_hopeless(&self) -> bool {
         matches!(self, Self::Quarantined { .. } | Self::Stopped)
     }

@@ -273,7 +273,8 @@ impl Registry {
         }
     }
 
-    /// Whether every server has started or failed once. Later ones do not change the answer.
+    /// Returns whether every server has started or failed once. Later ones do not change the
+    /// answer.
     pub fn is_settled(&self) -> bool {
         let is_settled = |server: &Arc<Server>| match &**server {
             Server::Shared(backend) => backend.is_settled(),

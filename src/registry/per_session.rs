@@ -55,7 +55,7 @@ struct SessionProcess {
 }
 
 impl SessionProcess {
-    /// Whether it is not about to end.
+    /// Returns whether it is not about to end.
     fn stays(&self) -> bool {
         !self.stop.is_cancelled() && !self.owner.client.has_ended()
     }
@@ -163,9 +163,9 @@ async fn idle(client: &dyn SessionClient, idle_timeout: Duration) {
     }
 }
 
-/// Whether a tenant may have another process. At the limit, the longest-idle session is evicted:
-/// one of the tenant's own, or else, if the tenant has less than its share, one of a tenant that
-/// has more.
+/// Returns whether a tenant may have another process. At the limit, the longest-idle session is
+/// evicted: one of the tenant's own, or else, if the tenant has less than its share, one of a
+/// tenant that has more.
 fn evict_for(
     processes: &HashMap<SessionId, SessionProcess>,
     tenant: &TenantId,

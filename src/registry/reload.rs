@@ -202,7 +202,7 @@ fn waited(
     }
 }
 
-/// Whether a server is started while the old one still runs.
+/// Returns whether a server is started while the old one still runs.
 fn runs_beside(old: &config::ServerConfig, next: &config::ServerConfig) -> bool {
     let is_shared = next.sharing == Sharing::Shared;
     is_shared && next.start == Start::Eager && !is_exclusive(old, next)

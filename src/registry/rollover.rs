@@ -162,7 +162,7 @@ pub(super) async fn run(
     }
 }
 
-/// Whether two configurations of a name must not run at the same time.
+/// Returns whether two configurations of a name must not run at the same time.
 pub(super) fn is_exclusive(one: &config::ServerConfig, other: &config::ServerConfig) -> bool {
     one.exclusive || other.exclusive
 }

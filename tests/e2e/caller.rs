@@ -199,7 +199,7 @@ async fn exchange(request: RequestBuilder) -> Result<Answer, Outcome> {
     Answer::read(response).await.map_err(|error| Outcome::Cut(format!("{error:#}")))
 }
 
-/// Whether the other side has closed the connection before it said anything.
+/// Returns whether the other side has closed the connection before it said anything.
 fn is_closed(error: &reqwest::Error) -> bool {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

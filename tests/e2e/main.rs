@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all is well.
+/// Runs the cases and returns whether all is well.
 #[tokio::main]
 async fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();

@@ -9,7 +9,7 @@ use crate::support::{Answer, Gateway, Setup};
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 const OLD_KEY: &str = "an-old-key-that-is-long-enough-to-be-one";
 
-/// Whether the session can be used.
+/// Returns whether the session can be used.
 async fn is_good(session: &Session) -> bool {
     let answer = session.ask("ping", json!({})).await;
     assert!([200, 404].contains(&answer.status), "{answer:?}");

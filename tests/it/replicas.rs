@@ -36,7 +36,7 @@ pub async fn stop(gateways: [Gateway; 2]) {
     }
 }
 
-/// Whether the session can be used there.
+/// Returns whether the session can be used there.
 pub async fn is_good(session: &Session) -> bool {
     let answer = session.ask("ping", json!({})).await;
     assert!([200, 404].contains(&answer.status), "{answer:?}");

@@ -26,7 +26,7 @@ fn sandboxed(read: &[&str], settings: &str) -> Setup {
     boxed(&[], &format!("sandbox = {{ read = {:?}, {settings} }}", readable(read)))
 }
 
-/// Whether this kernel can do what a test is about; says so if it cannot.
+/// Returns whether this kernel can do what a test is about; says so if it cannot.
 fn can(abi: u32) -> bool {
     let kernel = Kernel::current();
     let can = kernel.seccomp && kernel.landlock.is_some_and(|has| has >= abi);
@@ -44,7 +44,8 @@ async fn can_read(gateway: &Gateway, path: &str) -> bool {
     }
 }
 
-/// Whether a call of the C library is refused: `EPERM`. The arguments are those of no valid call.
+/// Returns whether a call of the C library is refused: `EPERM`. The arguments are those of no valid
+/// call.
 async fn is_refused(gateway: &Gateway, call: &str) -> bool {
     made(gateway, call).await == "(-1, 1)"
 }

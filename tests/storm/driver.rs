@@ -111,7 +111,7 @@ impl Run {
         show.abort();
     }
 
-    /// Whether the run shows what it should.
+    /// Notes a fault unless the run shows what it should.
     fn judge(&self, tally: &Tally) {
         match (self.ids, tally.mismatches.get(), tally.alarms.get()) {
             (None, 0, 0) | (Some(_), 1.., _) => {}

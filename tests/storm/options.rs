@@ -98,7 +98,7 @@ impl Options {
         })
     }
 
-    /// Whether a run is asked for.
+    /// Returns whether a run is asked for.
     pub fn wants(&self, way: Way, run: &str) -> bool {
         let name = format!("storm::{}::{run}", way.name());
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter))

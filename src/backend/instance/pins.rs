@@ -102,7 +102,7 @@ impl Pins {
         tools.runs.iter().map(|run| run.tools.clone()).collect()
     }
 
-    /// Whether a server has listed its tools since this was last asked.
+    /// Returns whether a server has listed its tools since this was last asked.
     pub fn take_fresh(&self, server: &ServerId) -> bool {
         let pinned = self.get(server);
         pinned.is_some_and(|pinned| std::mem::take(&mut pinned.tools.lock().is_fresh))

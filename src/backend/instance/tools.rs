@@ -45,7 +45,7 @@ pub struct Tool {
     /// The recent time of its calls, in microseconds.
     typical_micros: AtomicU64,
     definition: Box<RawValue>,
-    /// Of the definition; computed when first needed.
+    /// The hash of the definition; computed when first needed.
     hash: OnceLock<Hash>,
     is_held: AtomicBool,
 }
@@ -65,7 +65,7 @@ impl Tool {
         *self.hash.get_or_init(|| Hash::of(self.definition.get()))
     }
 
-    /// Whether it is held back: nobody sees it or may call it.
+    /// Returns whether it is held back: nobody sees it or may call it.
     pub fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Acquire)
     }
@@ -80,7 +80,7 @@ impl Tool {
         Duration::from_micros(self.typical_micros.load(Ordering::Relaxed))
     }
 
-    /// Whether it is read-only or idempotent, by its own word.
+    /// Returns whether it is read-only or idempotent, by its own word.
     pub fn is_repeatable(&self) -> bool {
         self.is_repeatable
     }
@@ -198,7 +198,7 @@ impl ToolSet {
         self.caching
     }
 
-    /// Whether the list has expired.
+    /// Returns whether the list has expired.
     pub fn is_stale(&self) -> bool {
         self.listed
             .is_some_and(|listed| listed.elapsed().as_millis() > u128::from(self.caching.ttl_ms))
@@ -219,7 +219,7 @@ impl ToolSet {
         self.iter().map(Tool::name)
     }
 
-    /// Whether another list says the same.
+    /// Returns whether another list says the same.
     pub fn is_like<'a>(&'a self, other: &'a Self) -> bool {
         let texts = |tools: &'a Self| tools.in_order.iter().map(|tool| tool.definition.get());
         texts(self).eq(texts(other))

@@ -117,8 +117,8 @@ impl RestartPolicy {
         self.starts.push_back(now);
     }
 
-    /// Whether callers wait for the start that is next, or under way. It may take as long as the
-    /// last one, so after a start that failed they do not.
+    /// Returns whether callers wait for the start that is next, or under way. It may take as long
+    /// as the last one, so after a start that failed they do not.
     pub fn is_awaited(&self) -> bool {
         !self.in_quarantine && !self.has_not_started
     }

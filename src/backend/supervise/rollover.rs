@@ -45,7 +45,7 @@ impl Backend {
         *self.stage.borrow() == Stage::Active
     }
 
-    /// Whether it takes no more calls.
+    /// Returns whether it takes no more calls.
     pub fn is_draining(&self) -> bool {
         self.stage.borrow().has_begun_to_drain()
     }

@@ -157,7 +157,8 @@ impl PerTenant {
         Ok(old.unwrap_or(backend).into())
     }
 
-    /// Whether a process of any configuration has the tenant's present secrets, and takes calls.
+    /// Returns whether a process of any configuration has the tenant's present secrets, and takes
+    /// calls.
     fn serves(&self, process: &TenantProcess, tenant: &TenantId) -> bool {
         process.serves(self.vault.sealed_set(tenant, &self.group.id).as_ref())
     }
@@ -209,8 +210,8 @@ impl TenantTable {
         self.0.get(tenant)?.current()
     }
 
-    /// Whether the tenant may have a process. If others have `max` already, the longest-idle ones
-    /// are evicted.
+    /// Returns whether the tenant may have a process. If others have `max` already, the
+    /// longest-idle ones are evicted.
     fn evict_for(&self, tenant: &TenantId, max: usize) -> bool {
         let others = self.0.iter().filter(|(other, _)| *other != tenant);
         let others = others.filter_map(|(_, rollover)| Some((rollover.current()?, rollover)));

@@ -51,12 +51,12 @@ impl Replaceable for TenantProcess {
 }
 
 impl TenantProcess {
-    /// Whether it takes calls of a tenant that has stored these secrets.
+    /// Returns whether it takes calls of a tenant that has stored these secrets.
     pub(super) fn serves(&self, sealed: Option<&Arc<SealedSet>>) -> bool {
         !self.is_draining() && SealedSet::is_same(self.sealed.as_ref(), sealed, &self.names)
     }
 
-    /// Whether it can serve until one of another configuration is ready.
+    /// Returns whether it can serve until one of another configuration is ready.
     pub(super) fn can_run_beside(&self, next: &config::ServerConfig) -> bool {
         let is_ready = matches!(self.backend.state(), RunState::Ready(_));
         is_ready && !is_exclusive(self.config(), next)

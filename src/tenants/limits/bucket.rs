@@ -98,6 +98,7 @@ impl Bucket {
         self.clock.now()
     }
 
+    /// Returns the share of one of so many replicas, made on demand.
     fn share_among(&self, replicas: u32) -> Guard<Arc<ReplicaShare>> {
         let replicas = replicas.max(1);
         let known = self.share.load();
@@ -198,7 +199,7 @@ pub(super) struct Unreported {
 }
 
 impl Unreported {
-    /// Concurrent calls may make the numbers slightly inexact, which does no harm.
+    /// Adds calls. Concurrent ones may make the numbers slightly inexact, which does no harm.
     pub fn add(&self, calls: u32, since: Nanos) {
         if self.calls.fetch_add(calls, Ordering::Relaxed) == 0 {
             self.since.store(since.as_u64(), Ordering::Relaxed);
@@ -246,8 +247,8 @@ impl governor::clock::Clock for Clock {
     }
 }
 
-/// A Valkey cluster hashes the part in braces: all keys of a tenant are on one node. A changed rate
-/// has another key, and starts full.
+/// Returns the key in Valkey. A cluster hashes the part in braces: all keys of a tenant are on one
+/// node. A changed rate has another key, and starts full.
 fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
     let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);
     if let Some(pattern) = pattern {

@@ -245,7 +245,7 @@ impl Limits {
 }
 
 impl InFlightLimit {
-    /// Without a pattern it is for all calls of the tenant.
+    /// Makes a limit; without a pattern, for all calls of the tenant.
     fn new(
         tenant: &TenantId,
         pattern: Option<&Pattern>,
@@ -277,7 +277,7 @@ impl InFlightLimit {
     }
 }
 
-/// Compared before it is added: a refused call must not displace another.
+/// Compares before it adds: a refused call must not displace another.
 fn take_here(count: &AtomicU32, max: Option<u32>) -> bool {
     let limit = max.unwrap_or(u32::MAX);
     let one_more = |count| (count < limit).then(|| count + 1);
@@ -293,7 +293,7 @@ impl Drop for TenantPermit {
     }
 }
 
-/// On the same node as the tenant's rates. A changed limit keeps its key.
+/// Returns the key in Valkey, on the node of the tenant's rates. A changed limit keeps its key.
 fn in_flight_key(tenant: &TenantId, pattern: Option<&Pattern>) -> String {
     let pattern = pattern.map(|pattern| format!(":{pattern}")).unwrap_or_default();
     format!("trunkline:{{{tenant}}}:in-flight{pattern}")

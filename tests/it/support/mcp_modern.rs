@@ -271,7 +271,7 @@ impl Said {
         answer["error"].clone()
     }
 
-    /// Whether the answer has exactly this id, byte by byte.
+    /// Returns whether the answer has exactly this id, byte by byte.
     pub fn echoes(&self, id: &str) -> bool {
         let start = format!(r#"{{"jsonrpc":"2.0","id":{id},""#);
         self.messages.last().is_some_and(|answer| answer.starts_with(&start))

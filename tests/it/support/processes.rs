@@ -25,18 +25,18 @@ fn all() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").unwrap().filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Whether there is such a process; one that has ended and was not collected counts.
+/// Returns whether there is such a process; one that has ended and was not collected counts.
 pub fn exists(pid: i32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
 
-/// Whether the process runs.
+/// Returns whether the process runs.
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
-/// Whether a process does nothing: each of its threads is stopped, or gone.
+/// Returns whether a process does nothing: each of its threads is stopped, or gone.
 pub fn is_stopped(pid: i32) -> bool {
     let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let is_stopped = |task: fs::DirEntry| {

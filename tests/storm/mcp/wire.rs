@@ -33,7 +33,7 @@ impl Connection {
         Ok(Self { sender, driver: Some(Box::pin(driver)) })
     }
 
-    /// Whether another request may be sent on it.
+    /// Returns whether another request may be sent on it.
     pub fn is_open(&self) -> bool {
         self.driver.is_some() && !self.sender.is_closed()
     }
@@ -106,7 +106,7 @@ impl Events {
         Ok(messages)
     }
 
-    /// Whether the stream ended between two events.
+    /// Returns whether the stream ended between two events.
     pub fn is_whole(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -76,12 +76,12 @@ impl Sample {
         }
     }
 
-    /// Whether all its calls have ended.
+    /// Returns whether all its calls have ended.
     pub(super) fn is_complete(&self) -> bool {
         self.ended == self.wanted
     }
 
-    /// Whether the calls that have not ended are so late that nobody should wait for them.
+    /// Returns whether the calls that have not ended are so late that nobody should wait for them.
     pub(super) fn is_late(&self) -> bool {
         self.later > 4 * (self.wanted + self.beside_max.min(4 * self.wanted))
     }

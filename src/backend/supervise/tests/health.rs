@@ -76,8 +76,8 @@ impl Watched {
         tokio::spawn(handle.answer())
     }
 
-    /// Whether so many seconds have passed since the watch began, or up to one more: that is how
-    /// often it looks.
+    /// Returns whether so many seconds have passed since the watch began, or up to one more: that
+    /// is how often it looks.
     fn is_at(&self, seconds: u64) -> bool {
         (seconds..=seconds + 1).contains(&self.began.elapsed().as_secs())
     }

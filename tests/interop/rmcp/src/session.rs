@@ -80,7 +80,7 @@ impl Session {
         Ok(Called { text, is_error: result.is_error.unwrap_or(false) })
     }
 
-    /// Whether the call was still waiting, and hence cancelled, when the time was over.
+    /// Returns whether the call was still waiting, and hence cancelled, when the time was over.
     pub async fn call_and_cancel(&self, name: String, arguments: &Value, after: Duration) -> bool {
         tokio::time::timeout(after, self.call(name, arguments)).await.is_err()
     }

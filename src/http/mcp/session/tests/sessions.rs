@@ -107,7 +107,7 @@ fn two_replicas() -> [(Sessions, Peer); 2] {
     })
 }
 
-/// Whether this replica must ask the store about a session.
+/// Returns whether this replica must ask the store about a session.
 fn is_unknown(sessions: &Sessions, token: &str) -> bool {
     matches!(sessions.acquire(&tenant("acme"), &ALL, token), Err(NoSession::Unknown(_)))
 }
