@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::CallError;
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::NotificationListener;
+use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::instance::tools::Tool;
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -64,8 +64,8 @@ pub struct Call {
     pub meta: CallMeta,
     /// The memory that the call takes while it waits, in bytes, roughly.
     pub size: usize,
-    /// Receives notifications that the server sends about this call.
-    pub listener: Option<NotificationListener>,
+    /// Passes on the notifications that the server sends about this call.
+    pub listener: Option<NotificationSender>,
     pub arrived: Instant,
     pub deadline: Instant,
     /// The latest time to which progress may move the deadline.

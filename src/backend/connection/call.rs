@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::call_notifications::NotificationListener;
+use super::call_notifications::NotificationSender;
 use super::in_flight::InFlightCall;
 use super::{Connection, Outgoing};
 use crate::backend::instance::pool::InstancePermit;
@@ -24,7 +24,7 @@ pub struct NewCall {
     pub call: CallId,
     pub deadline: Instant,
     pub deadline_extension: Option<DeadlineExtension>,
-    pub listener: Option<NotificationListener>,
+    pub listener: Option<NotificationSender>,
     /// `None` for requests of the gateway itself.
     pub permits: Option<CallPermits>,
 }

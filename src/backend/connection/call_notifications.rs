@@ -27,9 +27,9 @@ pub enum CallNotification {
     Message(Bytes),
 }
 
-/// The sending side.
+/// The sending side, with which the reader of a connection passes notifications on.
 #[derive(Clone, Debug)]
-pub struct NotificationListener {
+pub struct NotificationSender {
     sender: mpsc::Sender<CallNotification>,
     waiting_bytes: Arc<AtomicUsize>,
     /// The lowest level of log messages that the caller wants; none if `None`.
@@ -44,12 +44,12 @@ pub struct CallNotifications {
     waiting_bytes: Arc<AtomicUsize>,
 }
 
-impl NotificationListener {
+impl NotificationSender {
     pub fn new(log_level: Option<LogLevel>) -> (Self, CallNotifications) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let waiting_bytes = Arc::<AtomicUsize>::default();
-        let listener = Self { sender, waiting_bytes: waiting_bytes.clone(), log_level };
-        (listener, CallNotifications { receiver, waiting_bytes })
+        let notifications = CallNotifications { receiver, waiting_bytes: waiting_bytes.clone() };
+        (Self { sender, waiting_bytes, log_level }, notifications)
     }
 
     /// Sends without waiting, because the reader of a connection must not depend on any one caller.
@@ -72,7 +72,7 @@ impl NotificationListener {
 }
 
 impl CallNotifications {
-    /// Waits for the next notification; `None` when no listener is left. Cancel safe.
+    /// Waits for the next notification; `None` when no sender is left. Cancel safe.
     pub async fn recv(&mut self) -> Option<CallNotification> {
         let notification = self.receiver.recv().await;
         self.release(notification)
@@ -107,15 +107,15 @@ mod tests {
 
     #[test]
     fn waiting_notifications_are_bounded_in_number_and_in_bytes() {
-        let (listener, mut notifications) = NotificationListener::new(None);
+        let (sender, mut notifications) = NotificationSender::new(None);
         let progress = CallNotification::Progress;
         let small = || progress(Bytes::from_static(b"{}"));
-        assert_eq!((0..1000).filter(|_| listener.send(small())).count(), WAITING_MAX);
+        assert_eq!((0..1000).filter(|_| sender.send(small())).count(), WAITING_MAX);
         while notifications.try_recv().is_some() {}
         let large = || progress(Bytes::from(vec![b' '; WAITING_BYTES_MAX / 4 * 3]));
-        assert!(listener.send(large()));
-        assert!(!listener.send(large()));
+        assert!(sender.send(large()));
+        assert!(!sender.send(large()));
         assert!(notifications.try_recv().is_some());
-        assert!(listener.send(large()));
+        assert!(sender.send(large()));
     }
 }

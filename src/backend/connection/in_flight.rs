@@ -32,7 +32,7 @@ use super::call::{
     Answer, CallIdentity, CallPermits, CloseReason, Completion, DeadlineExtension, Delivery,
     RequestError, WriteState,
 };
-use super::call_notifications::{CallNotification, NotificationListener};
+use super::call_notifications::{CallNotification, NotificationSender};
 use super::liveness::{Claim, OverdueCalls, StuckEvidence};
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
@@ -78,7 +78,7 @@ pub(super) struct InFlightCall {
     pub(super) is_discarded: bool,
     /// `None` once the caller has gone.
     pub(super) waiter: Option<oneshot::Sender<Delivery>>,
-    pub(super) listener: Option<NotificationListener>,
+    pub(super) listener: Option<NotificationSender>,
     /// `None` for requests of the gateway itself.
     pub(super) permits: Option<CallPermits>,
 }

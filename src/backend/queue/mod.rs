@@ -315,9 +315,9 @@ impl Drop for SlotPermit {
         let Grant { slot, charged, contended, .. } = self.grant;
         self.share.remove_slot();
         let has_waiting = self.queue.slots.release(slot);
-        let is_charged =
+        let owes_nothing =
             charged.is_zero() && contended == self.queue.contended.load(Ordering::Relaxed);
-        if has_waiting || !is_charged {
+        if has_waiting || !owes_nothing {
             self.queue.charge(&self.share, self.grant);
         }
     }

@@ -10,7 +10,7 @@ use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
 use super::translate::Translation;
 use super::{McpRequest, PARAM_PREFIX, Scope};
-use crate::backend::connection::call_notifications::{CallNotifications, NotificationListener};
+use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
 use crate::http::headers::{asked_timeout_of, trace_members};
@@ -77,8 +77,7 @@ impl ForwardedCall {
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
-        let (listener, notifications) =
-            listens.then(|| NotificationListener::new(min_level)).unzip();
+        let (listener, notifications) = listens.then(|| NotificationSender::new(min_level)).unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{SUBSCRIBE_TIMEOUT, error, read};
 use crate::backend::Ready;
-use crate::backend::connection::call_notifications::{CallNotification, NotificationListener};
+use crate::backend::connection::call_notifications::{CallNotification, NotificationSender};
 use crate::backend::connection::{Answer, NewCall, RequestError};
 use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -39,7 +39,7 @@ impl ListenRequest {
         let failed = |failure| ListenError::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
-        let (listener, mut events) = NotificationListener::new(None);
+        let (listener, mut events) = NotificationSender::new(None);
         let call = NewCall { listener: Some(listener), ..NewCall::gateway(deadline) };
         let mut handle = connection.register(call).map_err(failed)?;
         handle.send(ready.dialect.listen(handle.id(), filter)).map_err(failed)?;

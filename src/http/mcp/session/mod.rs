@@ -26,7 +26,7 @@ use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
 use crate::backend::connection::call_notifications::{
-    CallNotification, CallNotifications, NotificationListener,
+    CallNotification, CallNotifications, NotificationSender,
 };
 use crate::cluster::Peer;
 use crate::common::ids::{ServerId, SessionId, TenantId};
@@ -70,9 +70,9 @@ struct SessionState {
     /// Requests that can be cancelled, by the client's ids.
     running: HashMap<String, (u64, CancellationToken)>,
     /// The streams of requests that are being answered, the newest last.
-    request_streams: Vec<(u64, NotificationListener)>,
+    request_streams: Vec<(u64, NotificationSender)>,
     /// The stream that `GET` opened.
-    session_stream: Option<(u64, NotificationListener)>,
+    session_stream: Option<(u64, NotificationSender)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
     /// Requests of the session's own servers: who asked, under which id.
     server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
@@ -149,7 +149,7 @@ impl Session {
     pub(crate) fn register(
         self: &Arc<Self>,
         id: &RawValue,
-        listener: Option<NotificationListener>,
+        listener: Option<NotificationSender>,
         cancelled: CancellationToken,
     ) -> Registered {
         let mut state = self.state.lock();
@@ -182,7 +182,7 @@ impl Session {
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
     ) -> Result<(Registered, CallNotifications), CallError> {
-        let (listener, notifications) = NotificationListener::new(None);
+        let (listener, notifications) = NotificationSender::new(None);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();

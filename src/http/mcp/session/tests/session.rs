@@ -104,7 +104,7 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
 async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, notifications) = NotificationListener::new(None);
+        let (listener, notifications) = NotificationSender::new(None);
         (session.register(&raw(id), Some(listener), CancellationToken::new()), notifications)
     };
     let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
