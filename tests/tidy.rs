@@ -55,10 +55,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store", "tenants",
         ],
     ),
-    (
-        "gateway",
-        &["backend", "common", "config", "protocol", "registry", "store", "telemetry", "tenants"],
-    ),
+    ("gateway", &["backend", "common", "config", "protocol", "registry", "telemetry", "tenants"]),
     ("registry", &["backend", "common", "config", "tenants"]),
     ("backend", &["common", "config", "pins", "protocol", "telemetry", "tenants"]),
     ("tenants", &["common", "config", "store", "telemetry"]),

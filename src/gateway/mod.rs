@@ -1,5 +1,5 @@
 //! The path of a call, from the front end to the backend and back. REST and MCP are two front ends
-//! of this one path; nothing else reaches a backend.
+//! of this one path; no other call reaches a backend.
 //!
 //! ```text
 //! Gateway::call ── admit ── dispatch ── call_backend ──┬── Attempt::run ──▶ reply
@@ -185,7 +185,7 @@ impl Gateway {
 /// State that a call keeps when it moves to another backend: it is counted once, and no attempt is
 /// forgotten.
 struct CallContext {
-    /// Shared with the slot permit of each attempt.
+    /// Shared with the `CallPermits` of each attempt.
     admission: Arc<Admission>,
     /// The tenant's rates after this call was taken from them.
     rate_status: Option<RateStatus>,

@@ -1,4 +1,5 @@
-//! Errors of requests, and the one place where an error becomes an HTTP status.
+//! Errors of requests, and the one place where an error of the REST and admin APIs becomes an HTTP
+//! status. Statuses of MCP are in `mcp/rpc.rs`.
 
 use std::fmt::Display;
 

@@ -1,4 +1,5 @@
-//! The reader task: reads lines and passes each message on. It awaits nothing but the read.
+//! The reader task: reads lines and passes each message on. While the output lasts, the task awaits
+//! the next bytes and the offloaded decoding of a long line, never a caller.
 
 use std::sync::Arc;
 use std::time::Duration;

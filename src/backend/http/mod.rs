@@ -1,8 +1,8 @@
 //! Servers that have a `url` (MCP's Streamable HTTP) instead of a process and its pipes.
 //!
 //! One task takes the outgoing frames. Each request is posted by a task of its own ([`call`]).
-//! Incoming messages go the same way as the lines of a process ([`super::connection::reader`]),
-//! with one difference: the response to a request can answer that request only.
+//! Incoming messages are taken by `connection::incoming`, like the lines of a process. There is one
+//! difference: the response to a request can answer that request only.
 //!
 //! - [`client`]: sends requests, with the operator's headers
 //! - [`headers`]: the headers of the protocol

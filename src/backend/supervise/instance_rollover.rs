@@ -3,14 +3,13 @@
 //!
 //! ```text
 //!  beside      next run starts, the old one is Ready ──ready, switch──▶ old one drains ──▶ gone
-//!                   └─does not start─▶ the old one stays; the next attempt comes later
+//!                   └─does not start─▶ the old one stays; the next start comes later
 //!
 //!  exclusive   old run drains (state Draining, callers wait) ──▶ gone ──▶ next run starts
 //! ```
 //!
 //! The stages are those of a backend (`rollover.rs`), and so is the wait for the last call. Unlike
-//! a backend, the next run has one attempt to start, and the same task watches the old one
-//! meanwhile.
+//! a backend, the next run is started once, and the same task watches the old one meanwhile.
 
 use std::time::Duration;
 

@@ -1,18 +1,23 @@
 //! Decides when an instance that has failed is restarted. No other place does.
 //!
 //! ```text
-//!          first call               handshake done              recycled (next run is ready)
-//!   Idle ────────────▶ Starting ──────────────────▶ Ready ──────────────▶ Ready
-//!                      ▲  ▲  │                       │  │
-//!        after a while │  │  │ did not start         │  │ recycled, `exclusive`
-//!                      │  │  │     failed again      │  ▼
-//!                      │  │  └──▶ Backoff ◀──────────┤  Draining ──last call ended──▶ Starting
-//!                      │  │          │ too often     │
-//!                      │  └─within 20 ms─────────────┤ failed for the first time
-//!                      │             ▼               │
-//!                      └──────── Quarantined ◀───────┘ too often, or for good
+//!   Idle ────────first call──────────────────────────▶ Starting
+//!   Starting ────handshake done, tools listed────────▶ Ready
+//!   Starting ────did not start───────────────────────▶ Backoff
+//!   Starting ────fails for good──────────────────────▶ Quarantined
 //!
-//!   any of them ──stop──▶ Stopped
+//!   Ready ───────failed for the first time───────────▶ Starting, restarted within 20 ms
+//!   Ready ───────failed again────────────────────────▶ Backoff
+//!   Ready ───────failed too often────────────────────▶ Quarantined
+//!   Ready ───────recycled, next run is ready─────────▶ Ready
+//!   Ready ───────recycled, `exclusive`───────────────▶ Draining ──drained──▶ Starting
+//!
+//!   Backoff ─────delay over, last run was ready──────▶ Starting
+//!   Backoff (after a failed start), Quarantined
+//!           ─────delay over, started─────────────────▶ Ready
+//!           ─────delay over, did not start───────────▶ Backoff; too often: Quarantined
+//!
+//!   any of them ─stop────────────────────────────────▶ Stopped
 //! ```
 //!
 //! Callers wait for an instance that is Starting. They do not wait for a start after one that

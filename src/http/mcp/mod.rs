@@ -12,12 +12,15 @@
 //!      ▼
 //!      ├─ initialize, server/discover: answered here                     endpoint_info
 //!      ├─ lists of tools, prompts, resources: answered here              lists
+//!      ├─ pings, log levels, subscriptions: answered here                legacy/
 //!      ├─ streams of changes                      modern/listen, legacy/session_stream
-//!      └─ any other request becomes a call of the gateway                forward
+//!      ├─ any other method is not found
+//!      └─ tools/call, prompts/get, resources/read, completion/complete   forward
+//!         become calls of the gateway
 //!               │
 //!               ▼  result and notifications, in the client's terms       translate
 //!                  JSON, or a stream of events if a notification         response, rpc, stream/sse
-//!                  comes before the result
+//!                  or 25 s of silence come before the result
 //! ```
 
 mod endpoint_info;

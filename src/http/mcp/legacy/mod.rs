@@ -1,5 +1,6 @@
 //! The legacy era (up to 2025-11-25): `initialize` opens a session, and every later message names
-//! it. A request goes on when its client disconnects; only `notifications/cancelled` ends it.
+//! it. A call goes on when its client disconnects. The call ends early by
+//! `notifications/cancelled`, with its session, or after a minute without the client.
 
 mod resources;
 pub(crate) mod session_stream;
