@@ -19,8 +19,9 @@ const SERVERS: [&str; 5] = ["steady", "changing", "killed0", "killed1", "killed2
 /// One call in so many is given up by its caller, within this time.
 const HANG_UP_ONE_IN: u32 = 20;
 const HANG_UP_WITHIN_US: u64 = 3_000;
-/// A session ends after so many calls on the average.
-const SESSION_CALLS: u32 = 50;
+/// A session ends after so many calls on the average. An ended one is remembered until its token
+/// expires, in some 75 bytes: with many more, this memory would be all that is seen.
+const SESSION_CALLS: u32 = 2_000;
 /// No call takes as long as this, whatever happens to its server.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(40);
 
