@@ -1,6 +1,7 @@
 //! `trunkline std`
 
 use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
 
 use crate::std_server;
 use crate::telemetry::logging;
@@ -15,7 +16,10 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Standard output carries the protocol; logs go to standard error.
     logging::init()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Computation has as many threads as there are processors, beside two for a terminal.
+    let threads = available_parallelism().map_or(1, NonZeroUsize::get) + 2;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(std_server::run_on_stdio(args.max_concurrent));
     // A thread that still waits for terminal input must not delay the exit.
     runtime.shutdown_background();

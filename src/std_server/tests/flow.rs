@@ -51,6 +51,15 @@ async fn answers_come_as_calls_end() {
     assert_eq!(client.ids(3).await, [3, 2, 1]);
 }
 
+#[tokio::test]
+async fn a_long_computation_holds_up_no_other_call() {
+    let mut client = Client::new(10);
+    let text = "x".repeat(4 << 20);
+    client.call(1, "hash", json!({"algorithm": "sha512", "text": text})).await;
+    client.call(2, "echo", json!({"text": "at once"})).await;
+    assert_eq!(client.ids(2).await, [2, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_at_a_time_keeps_the_order() {
     let mut client = Client::new(1);
