@@ -92,13 +92,12 @@ fn index(step: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call;
     use super::*;
 
     fn query(json: &str, pointer: &str) -> (String, bool) {
         let arguments = format!(r#"{{"json":{json},"pointer":{}}}"#, json!(pointer));
         let raw: &RawValue = serde_json::from_str(&arguments).unwrap();
-        let Some(Called::Done(outcome)) = call("json_query", Some(raw)) else { panic!() };
+        let Called::Done(outcome) = JSON_QUERY.call(Some(raw)) else { panic!() };
         (outcome.text.into_owned(), outcome.is_error)
     }
 
