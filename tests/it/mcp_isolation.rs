@@ -112,6 +112,25 @@ async fn tenants_hear_of_what_they_watch_themselves() {
 }
 
 #[tokio::test]
+async fn a_log_line_about_one_tenants_subscription_never_reaches_another() {
+    for era in ["modern", "legacy"] {
+        let setup = Setup::new().set(KEYS).talker_with("talker", era, &[], "");
+        let tenants = setup.start_for(&["acme", "other"]).await;
+        let [acme, other] = tenants.mcp("/mcp/talker");
+        let line =
+            json!({"method": "notifications/message", "params": {"level": "error", "data": 1}});
+        let talks =
+            || acme.call("say", json!({"say": [line.clone()]})).meta(LOG_LEVEL, "debug").send();
+        assert!(talks().await.is_stream, "{era}: nobody else has made the server do anything");
+        let watch = json!({"resourceSubscriptions": ["mem:///other"]});
+        let watching = other.listen("1", watch).await;
+        assert!(!talks().await.is_stream, "{era}: the line may be about the subscription");
+        drop(watching);
+        tenants.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_log_line_of_one_tenants_call_never_reaches_another() {
     let (tenants, [acme, other]) = tenants("modern").await;
     let hold = |client: &Mcp| {

@@ -58,7 +58,7 @@ struct InFlightTable {
     closed: Option<CloseReason>,
 }
 
-/// The tenants that have called since the connection was opened.
+/// The tenants that have made the server do anything since the connection was opened.
 #[derive(Default)]
 enum TenantsSeen {
     #[default]
@@ -102,6 +102,11 @@ impl InFlightCalls {
         Ok(())
     }
 
+    /// Notes that a request of the gateway was made for this tenant, such as a subscription.
+    pub fn note_tenant(&self, tenant: &TenantId) {
+        self.table.lock().tenants.add(tenant);
+    }
+
     /// Returns the deadline of call `id`, which progress may have extended.
     pub fn deadline(&self, id: u64) -> Option<Instant> {
         self.table.lock().calls.get(&id).map(|call| call.deadline)
@@ -126,8 +131,8 @@ impl InFlightCalls {
     }
 
     /// Passes on a log message that names no call; returns whether a caller got it. It may even be
-    /// about a call that has ended. So all calls of the connection must have been of one tenant,
-    /// and the server must not be working on more than one.
+    /// about a call that has ended, or about a subscription. So the server must have worked for one
+    /// tenant only, and must not be working on more than one call.
     pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let table = self.table.lock();
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());

@@ -71,7 +71,7 @@ pub struct Connection {
     generation: u64,
     pub(super) grace: Duration,
     ids: Arc<dyn IdSource>,
-    pub(super) in_flight: InFlightCalls,
+    pub(in crate::backend) in_flight: InFlightCalls,
     outgoing: mpsc::Sender<Outgoing>,
     message_permits: Arc<Semaphore>,
     version: OnceLock<ProtocolVersion>,

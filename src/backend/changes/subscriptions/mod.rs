@@ -109,7 +109,10 @@ async fn subscribe_legacy(changes: &Changes, ready: &Ready) {
     // Subscribes for a tenant; unsubscribes without one.
     let ask = |uri: String, tenant: Option<TenantId>| async move {
         let method = match &tenant {
-            Some(_) => method::RESOURCES_SUBSCRIBE,
+            Some(tenant) => {
+                ready.connection.in_flight.note_tenant(tenant);
+                method::RESOURCES_SUBSCRIBE
+            }
             None => method::RESOURCES_UNSUBSCRIBE,
         };
         let request = |id| ready.dialect.about_resource(id, method, &uri);
@@ -202,6 +205,7 @@ async fn listen_modern(changes: &Changes, ready: &Ready) {
                 true => one_more(&wanted, &asked_for, changes.unanswered(), &mut rotation),
                 false => wanted.clone(),
             };
+            changes.unanswered().keys().for_each(|it| ready.connection.in_flight.note_tenant(it));
             // The old request ends when the new one is acknowledged, so nothing is missed.
             match ListenRequest::open(ready, &json!({"resourceSubscriptions": attempt})).await {
                 Ok((new, acknowledged)) => {
