@@ -25,7 +25,9 @@ pub async fn restart_on_panic<S, T>(
     work: impl Fn(&mut S) -> BoxFuture<'_, T>,
 ) -> T {
     loop {
-        if let Some(done) = catch_panic(metrics, task, work(state)).await {
+        // Within the future, since `work` may panic before it returns its own.
+        let attempt = async { work(state).await };
+        if let Some(done) = catch_panic(metrics, task, attempt).await {
             return done;
         }
         sleep(RESTART_PAUSE).await;
@@ -51,6 +53,18 @@ pub async fn catch_panic<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_panics_before_its_first_step_begins_again() {
+        let (metrics, mut attempts) = (Metrics::new(), 0);
+        let done = restart_on_panic(&metrics, "test", &mut attempts, |attempts| {
+            *attempts += 1;
+            assert!(*attempts > 1, "planted");
+            async {}.boxed()
+        });
+        done.await;
+        assert_eq!(metrics.task_panics("test").get(), 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn work_that_panics_begins_again_and_is_counted() {

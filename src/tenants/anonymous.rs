@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
+use super::known::Source;
 use crate::common::ids::TenantId;
 
 /// Whether callers without a key are served, at one moment.
@@ -19,8 +20,10 @@ pub(super) enum AnonymousAccess {
     Off,
     Open {
         access: Arc<Anonymous>,
-        /// The store does not have the tenant, so it ends with its table in the file.
-        only_in_file: bool,
+        /// The place where its policy is defined.
+        source: Source,
+        /// Whether the store has the tenant, too: then it does not end with its table in the file.
+        is_stored: bool,
     },
     /// The configured tenant does not exist.
     Closed(UnknownTenant),
@@ -48,21 +51,22 @@ impl AnonymousAccess {
         &self,
         id: Option<&TenantId>,
         tenants: &HashMap<TenantId, Arc<Tenant>>,
-        only_in_file: bool,
+        source: Source,
+        is_stored: bool,
     ) -> Self {
         let tenant = id.and_then(|id| tenants.get(id));
         if let (Self::Open { access, .. }, Some(tenant)) = (self, tenant)
             && Arc::ptr_eq(&access.tenant, tenant)
             && !access.gone.is_cancelled()
         {
-            return Self::Open { access: access.clone(), only_in_file };
+            return Self::Open { access: access.clone(), source, is_stored };
         }
         self.end();
         match (id, tenant) {
             (None, _) => Self::Off,
             (Some(_), Some(tenant)) => {
                 let (tenant, gone) = (tenant.clone(), CancellationToken::new());
-                Self::Open { access: Arc::new(Anonymous { tenant, gone }), only_in_file }
+                Self::Open { access: Arc::new(Anonymous { tenant, gone }), source, is_stored }
             }
             (Some(id), None) => Self::Closed(UnknownTenant(id.clone())),
         }

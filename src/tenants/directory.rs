@@ -1,7 +1,8 @@
 //! All tenants and keys, held in memory and looked up without a lock.
 //!
 //! The directory is read from the store at start and after every change, so that a call never
-//! queries the store. While the store is away, known keys are accepted for [`STALE_MAX`].
+//! queries the store. While the store is away, known keys and stored tenants are trusted for
+//! [`STALE_MAX`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
-use super::known::{BUILT_IN, Known, known};
+use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
@@ -28,7 +29,8 @@ use crate::config::Config;
 use crate::store::{Follower, KeyState, Store, StoreError, Subject};
 use crate::tenants::limits::SharedLimits;
 
-/// After an outage this long, keys are no longer accepted: some may have been revoked meanwhile.
+/// After an outage this long, nothing that was read from the store is trusted any more: keys may
+/// have been revoked meanwhile, and tenants removed.
 const STALE_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long a caller with a new key waits for the directory to be read again.
 const RELOAD_WAIT: Duration = Duration::from_secs(2);
@@ -74,11 +76,12 @@ pub enum DirectoryError {
     UnknownTenant(#[from] UnknownTenant),
 }
 
+/// The reason why a caller is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// Unknown, wrong, revoked or expired.
+    /// Unknown, wrong, revoked or expired, or missing.
     Invalid,
-    /// Unknown, and the store cannot be queried.
+    /// Only the store can tell, and it cannot be queried.
     Unavailable,
 }
 
@@ -116,7 +119,7 @@ impl Directory {
         }
         self.note_built_in(&file, &BTreeMap::new());
         self.file.store(Arc::new(file));
-        if self.anonymous().is_none() {
+        if self.anonymous().is_err() {
             self.snapshot.load().anonymous.end();
         }
         self.reload.notify_one();
@@ -159,12 +162,13 @@ impl Directory {
         self.note_built_in(&file, &contents.tenants);
         let anonymous = file.anonymous.as_ref();
         let is_stored = anonymous.is_some_and(|id| contents.tenants.contains_key(id));
-        let only_in_file = !is_stored && anonymous.is_some_and(|id| file.tenants.contains_key(id));
-        let policies = self.known_with(&file, contents.tenants).into_iter();
-        let policies = policies.map(|(id, (_, policy))| (id, policy)).collect();
+        let known = self.known_with(&file, contents.tenants);
+        let source = anonymous.and_then(|id| known.get(id)).map(|(source, _)| *source);
+        let policies = known.into_iter().map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
         let mut snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
-        snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, only_in_file);
+        let source = source.unwrap_or(Source::Store);
+        snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, source, is_stored);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
         self.removed.lock().extend(left);
@@ -197,17 +201,27 @@ impl Directory {
         self.file.load().tenants.contains_key(id)
     }
 
-    /// Returns the access of callers without a key, if they may call. Revoking that in the file, or
-    /// removing its tenant there, applies at once, even if the store is away.
-    pub fn anonymous(&self) -> Option<Arc<Anonymous>> {
+    /// Returns the access of callers without a key, if they may call. Changing or revoking that in
+    /// the file, or removing its tenant there, applies at once, even if the store is away. A tenant
+    /// of the store is trusted no longer than keys are.
+    pub fn anonymous(&self) -> Result<Arc<Anonymous>, KeyError> {
         let file = self.file.load();
-        file.anonymous.as_ref()?;
+        let id = file.anonymous.as_ref().ok_or(KeyError::Invalid)?;
         let snapshot = self.snapshot.load();
-        let AnonymousAccess::Open { access, only_in_file } = &snapshot.anonymous else {
-            return None;
+        let AnonymousAccess::Open { access, source, is_stored } = &snapshot.anonymous else {
+            return Err(KeyError::Invalid);
         };
-        let is_removed = *only_in_file && !file.tenants.contains_key(&access.tenant.id);
-        (!is_removed).then(|| access.clone())
+        if access.tenant.id != *id {
+            // The file names another since, which is read with the store.
+            return Err(KeyError::Unavailable);
+        }
+        match source {
+            Source::Anonymous => Ok(access.clone()),
+            Source::File if file.tenants.contains_key(id) => Ok(access.clone()),
+            _ if !is_stored => Err(KeyError::Invalid),
+            _ if self.is_stale() => Err(KeyError::Unavailable),
+            _ => Ok(access.clone()),
+        }
     }
 
     /// Warns if no caller can authenticate, with a key or without one.

@@ -1,9 +1,13 @@
 //! Callers without a key: their tenant must exist, and when it goes, they are refused.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::{advance, pause, resume};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::Policy;
 use trunkline::store::{Actor, Store};
+use trunkline::tenants::{Directory, KeyError};
 
 use crate::support::mcp_legacy::Session;
 use crate::support::{Api, Serving, Setup, eventually, trunkline};
@@ -110,6 +114,44 @@ async fn a_tenant_that_is_added_takes_the_place_of_the_built_in_one_for_good() {
     remove(&store, "local").await;
     becomes(&gateway, 401).await;
     gateway.stop().await;
+}
+
+/// Opens a directory that is never read again, as if the store were away from now on.
+async fn directory_once_read(setup: &Setup) -> Directory {
+    Directory::open(setup.store().await, &setup.config(), None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_tenant_of_the_store_is_trusted_for_an_hour_after_the_last_read() {
+    let in_store = Setup::new().tenant("guests").std();
+    add(&in_store.store().await, "guests").await;
+    let in_file = Setup::new().std().with_tenant("local", STD_ONLY);
+    let built_in = Setup::new().std();
+    for (setup, after) in
+        [(in_store, Some(KeyError::Unavailable)), (in_file, None), (built_in, None)]
+    {
+        let directory = directory_once_read(&setup).await;
+        assert_eq!(directory.anonymous().err(), None);
+        pause();
+        advance(Duration::from_secs(3590)).await;
+        assert_eq!(directory.anonymous().err(), None);
+        advance(Duration::from_secs(20)).await;
+        assert_eq!(directory.anonymous().err(), after);
+        resume();
+    }
+}
+
+#[tokio::test]
+async fn another_tenant_in_the_file_ends_the_access_of_the_one_before_at_once() {
+    let setup = Setup::new().tenant("guests").std();
+    for id in ["guests", "visitors"] {
+        add(&setup.store().await, id).await;
+    }
+    let directory = directory_once_read(&setup).await;
+    let access = directory.anonymous().ok().unwrap();
+    directory.set_config(&setup.clone().tenant("visitors").config());
+    assert_eq!(directory.anonymous().err(), Some(KeyError::Unavailable));
+    assert!(access.gone.is_cancelled(), "its streams end");
 }
 
 #[tokio::test]

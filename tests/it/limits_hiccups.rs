@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use trunkline::common::policy::{Limit, Policy};
 use trunkline::tenants::limits::Limits;
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
@@ -61,6 +61,26 @@ async fn stall_each_second(stall: Duration) {
 async fn call(limits: &Limits) -> bool {
     let mut admission = limits.admit_tenant().await.unwrap();
     limits.admit(&mut admission, "std", None).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_no_report_with_it() {
+    let mut redis = Redis::new();
+    let replica = Replica::start(&redis);
+    let limits = replica.limits("acme", &policy("1/h", 2));
+    assert!(call(&limits).await && call(&limits).await, "while Valkey is away");
+    if !redis.begin().await {
+        return;
+    }
+    replica.up().await;
+    redis.pause();
+    // This caller has the report of both calls, and Valkey never reads it.
+    assert!(timeout(Duration::from_millis(50), call(&limits)).await.is_err());
+    redis.kill();
+    eventually("it is noticed", async || (!replica.shared.is_up()).then_some(())).await;
+    assert!(redis.begin().await);
+    replica.up().await;
+    assert!(!call(&limits).await, "the calls of the outage were forgotten");
 }
 
 /// Makes the stored time of a rate look as if the clock had gone back since, or on if `micros` is

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::time::Instant;
 
 use crate::replicas::{is_good, setup};
@@ -23,6 +24,7 @@ fn ended_before() -> u32 {
 
 /// Writes that many sessions as ended, as fast as the database can.
 async fn end_many(database: &Database, number: u32) {
+    sqlx::any::install_default_drivers();
     let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
     let expires = jiff::Timestamp::now().as_millisecond() + DAY_MS;
     let (numbers, id) = if database.dir().is_some() {
@@ -56,9 +58,11 @@ fn memory_peak(pid: i32) -> u64 {
 #[tokio::test]
 async fn a_replica_starts_at_once_after_many_ended_sessions() {
     on_both(async |database| {
-        let first = setup(database).without_servers().start().await;
-        let [ended, open] =
-            [Session::open(&first, "/mcp").await, Session::open(&first, "/mcp").await];
+        let began = Instant::now();
+        let first = setup(database).without_servers().serve().await;
+        let usual = began.elapsed();
+        let api = Api::new(first.addr, None);
+        let [ended, open] = [Session::open(&api, "/mcp").await, Session::open(&api, "/mcp").await];
         assert_eq!(ended.delete().await.status, 204);
         end_many(database, ended_before()).await;
         let began = Instant::now();
@@ -69,12 +73,12 @@ async fn a_replica_starts_at_once_after_many_ended_sessions() {
         assert!(is_good(&open.at(&api, "/mcp")).await);
         let memory = memory_peak(late.pid());
         eprintln!("{} ended: ready in {took:?}, {memory} MB", ended_before());
-        assert!(took < START, "{took:?}");
+        // A busy machine takes its time, ended sessions or not.
+        assert!(took < START.max(4 * usual), "{took:?}, and {usual:?} without");
         // An end after the start is followed, and reaches the late one too.
         assert_eq!(open.delete().await.status, 204);
         let there = open.at(&api, "/mcp");
         eventually("refused", async || (!is_good(&there).await).then_some(())).await;
-        first.stop().await;
     })
     .await;
 }
@@ -113,4 +117,49 @@ async fn a_session_from_before_the_start_is_not_trusted_while_the_store_is_away(
     assert!(!is_good(&ended.at(&late, "/mcp")).await);
     first.stop().await;
     late.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_asks_about_one_unknown_session_at_a_time() {
+    let Some(server) = Postgres::shared() else { return };
+    let database = Database::postgres(server).await;
+    let setup = || setup(&database).without_servers();
+    let (first, late) = (setup().start().await, setup().start().await);
+    let mut sessions = vec![];
+    for _ in 0..10 {
+        sessions.push(Session::open(&first, "/mcp").await.at(&late, "/mcp"));
+    }
+    let mut hanging = PgConnection::connect(database.url.expose()).await.unwrap();
+    hanging.execute("BEGIN; LOCK TABLE ended_sessions IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let mut watching = PgConnection::connect(database.url.expose()).await.unwrap();
+    let asks = sessions.iter().map(|session| session.ask("ping", json!({})));
+    let mut asking = std::pin::pin!(join_all(asks));
+    let mut under_way_max = 0;
+    let answers = loop {
+        tokio::select! {
+            answers = &mut asking => break answers,
+            under_way = questions(&mut watching) => under_way_max = under_way_max.max(under_way),
+        }
+    };
+    // There are two permits, so another tenant would have found one.
+    assert_eq!(under_way_max, 1);
+    for answer in answers {
+        let error = &answer.json()["error"];
+        assert_eq!(error["data"]["code"], "auth_unavailable", "{error}");
+    }
+    hanging.execute("ROLLBACK").await.unwrap();
+    for session in &sessions {
+        assert!(is_good(session).await);
+    }
+    first.stop().await;
+    late.stop().await;
+}
+
+/// Returns how many questions about a session wait.
+async fn questions(connection: &mut PgConnection) -> i64 {
+    let waiting = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+         AND wait_event_type = 'Lock' AND query LIKE '%ended_sessions WHERE id%'",
+    );
+    waiting.fetch_one(connection).await.unwrap()
 }

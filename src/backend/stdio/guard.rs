@@ -52,9 +52,11 @@ pub fn run(gateway: u32, profile: &str, program: &OsStr, args: &[OsString]) -> E
         Err(error) => {
             // Nobody may be left to read it.
             let _ = writeln!(io::stderr(), "{error}");
+            if matches!(error, ConfineError::Directory { .. }) {
+                let _ = kill_process(getpid(), NO_DIRECTORY);
+            }
             ExitCode::from(match error {
                 ConfineError::Run { .. } | ConfineError::Guard(_) => CANNOT_RUN,
-                ConfineError::Directory { .. } => NO_DIRECTORY,
                 _ => CANNOT_CONFINE,
             })
         }

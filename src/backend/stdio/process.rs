@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -71,9 +72,9 @@ impl From<ExitStatus> for ExitReason {
     fn from(status: ExitStatus) -> Self {
         match status.code() {
             Some(code) if code == i32::from(CANNOT_CONFINE) => Self::NotConfined,
-            Some(code) if code == i32::from(NO_DIRECTORY) => Self::NoDirectory,
             Some(code @ 129..160) => Self::Signal(code - 128),
             Some(code) => Self::Code(code),
+            None if status.signal() == Some(NO_DIRECTORY.as_raw()) => Self::NoDirectory,
             None => Self::GuardKilled,
         }
     }
@@ -271,12 +272,15 @@ mod tests {
 
     #[test]
     fn an_exit_reason_says_how_the_process_ended() {
-        use std::os::unix::process::ExitStatusExt;
         let exit_code = |code: i32| ExitReason::from(ExitStatus::from_raw(code << 8)).to_string();
         assert_eq!(exit_code(3), "it ended with exit code 3");
         assert_eq!(exit_code(128 + 9), "it was ended by signal 9");
         assert_eq!(exit_code(CANNOT_CONFINE.into()), "it could not be confined as configured");
-        assert_eq!(exit_code(NO_DIRECTORY.into()), "its private directory could not be made");
+        let no_directory = ExitStatus::from_raw(NO_DIRECTORY.as_raw());
+        assert_eq!(ExitReason::from(no_directory), ExitReason::NoDirectory);
+        for code in (1..=128).filter(|code| *code != i32::from(CANNOT_CONFINE)) {
+            assert_eq!(exit_code(code), format!("it ended with exit code {code}"));
+        }
         assert_eq!(ExitReason::from(ExitStatus::from_raw(9)), ExitReason::GuardKilled);
     }
 

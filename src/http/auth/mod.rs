@@ -38,7 +38,10 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
         }
         let caller = match credential(&parts.headers)? {
             None => {
-                let access = app.directory.anonymous().ok_or_else(|| no_credential(app))?;
+                let access = app.directory.anonymous().map_err(|error| match error {
+                    KeyError::Invalid => no_credential(app),
+                    KeyError::Unavailable => HttpError::AuthUnavailable,
+                })?;
                 let credential = CredentialLifetime { gone: access.gone.clone(), until: None };
                 Caller { tenant: access.tenant.clone(), session: None, credential }
             }

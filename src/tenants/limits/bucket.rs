@@ -107,7 +107,9 @@ impl Bucket {
         }
         let share = Arc::new(ReplicaShare::new(self.quota, replicas, &self.clock));
         share.counter.start_with(known.counter.owed());
-        // A second caller uses the first one's counter: two of them would admit twice as much.
+        // A second caller uses the first one's counter: two of them would admit twice as much. A
+        // call taken from the old counter at this very moment is forgotten; that is at most one for
+        // each caller, when the number of replicas changes.
         self.share.compare_and_swap(&known, share);
         self.share.load()
     }

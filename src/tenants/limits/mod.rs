@@ -232,7 +232,9 @@ impl Limits {
         if let Some(answer) = shared.take_all(&buckets).await {
             if answer.is_ok() {
                 // Also counted here, so that no bucket is full if Valkey goes away now.
-                let _ = take_all(&buckets, replicas);
+                for bucket in &buckets {
+                    let _ = bucket.take(replicas);
+                }
             }
             return answer;
         }

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 pub use self::confinement::{Confinement, close_inherited, make_undumpable};
@@ -30,9 +31,10 @@ pub use self::user::User;
 
 /// Exit code of a server that could not be confined. The reason is on its standard error.
 pub const CANNOT_CONFINE: u8 = 125;
-/// Exit code of a server whose private directory could not be made. The reason is on its standard
-/// error. Shells and common tools do not use this code.
-pub const NO_DIRECTORY: u8 = 119;
+/// The signal by which a guard ends itself if it could not make the private directory. The reason
+/// is on its standard error. Any exit code could be the program's own, but a signal that ends the
+/// program is passed on as an exit code.
+pub const NO_DIRECTORY: Signal = Signal::USR1;
 /// Exit code of a server whose program could not be run, as shells have it.
 pub const CANNOT_RUN: u8 = 126;
 

@@ -137,7 +137,7 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
 
 /// Returns the session that a message names.
 async fn session_of(http: &HttpRequest) -> Result<SessionInUse<'_>, RpcError> {
-    http.app.session(&http.caller.tenant.id, &http.scope, session_token(http)?).await
+    http.app.session(&http.caller.tenant, &http.scope, session_token(http)?).await
 }
 
 fn session_token(http: &HttpRequest) -> Result<&str, RpcError> {
@@ -182,12 +182,13 @@ fn shows_per_session(request: &McpRequest<'_>) -> bool {
 fn latest_deadline(request: &McpRequest<'_>) -> Result<Instant, CallError> {
     let http = request.http;
     let asked = asked_timeout(&http.headers)?;
-    // Progress may extend a deadline that the client did not choose.
-    let longest = |it: &config::ServerConfig| it.timeout.max(it.max_timeout.unwrap_or_default());
+    let longest = |server: &config::ServerConfig| match asked {
+        Some(asked) => asked.min(server.max_deadline()),
+        None => server.usual_call(),
+    };
     let servers = http.app.gateway.servers(request.caller);
     let shown = servers.filter(|server| http.scope.shows(server.id()));
-    let longest = shown.map(|server| longest(server.config())).max();
-    Ok(http.arrived + asked.or(longest).unwrap_or(PROMPT))
+    Ok(http.arrived + shown.map(|server| longest(server.config())).max().unwrap_or(PROMPT))
 }
 
 async fn forward(
@@ -284,7 +285,14 @@ pub(super) async fn accept_notification(
     method: &str,
     params: Option<&RawValue>,
 ) -> Result<Response<Body>, RpcError> {
-    let in_use = session_of(http).await?;
+    let in_use = match method {
+        // A session that is unknown here runs no request here, so the store need not be asked.
+        method::CANCELLED if http.is_forwarded => {
+            let token = session_token(http)?;
+            http.app.sessions.acquire(&http.caller.tenant.id, &http.scope, token)?
+        }
+        _ => session_of(http).await?,
+    };
     let session = &in_use.session;
     match method {
         method::CANCELLED => {
@@ -347,9 +355,11 @@ pub(crate) async fn delete_session(http: HttpRequest) -> Result<Response<Body>, 
     if !names_session(&http) {
         return Ok(not_allowed());
     }
-    let app = &http.app;
-    let in_use = app.session_to_end(&http.caller.tenant.id, &http.scope, session_token(&http)?);
-    let session = &in_use.await?.session;
+    let (tenant, token) = (&http.caller.tenant, session_token(&http)?);
+    // The replica that forwards it has asked.
+    let may_ask = !http.is_forwarded;
+    let in_use = http.app.session_to_end(tenant, &http.scope, token, may_ask).await?;
+    let session = &in_use.session;
     end_session(&http.app, session);
     http.notify_end(session).await;
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use governor::nanos::Nanos;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, Script, cmd};
 use tokio::time::timeout;
@@ -95,9 +96,9 @@ impl Link {
         buckets: &[&Arc<Bucket>],
         replicas: u32,
     ) -> Result<Result<RateStatus, LimitRefusal>, RedisError> {
-        let reported: Vec<_> = buckets.iter().map(|bucket| bucket.unreported.take()).collect();
+        let mut report = Report::of(buckets);
         let mut call = TAKE.prepare_invoke();
-        for (bucket, reported) in buckets.iter().zip(&reported) {
+        for (bucket, reported) in buckets.iter().zip(&report.calls) {
             let (calls, since) = reported.unwrap_or_else(|| (0, bucket.now()));
             call.key(&bucket.key)
                 .arg(nanos(bucket.quota.interval))
@@ -108,12 +109,8 @@ impl Link {
         }
         let mut connection = self.connection.clone();
         let answer = within(self.answer_timeout, call.invoke_async(&mut connection)).await;
-        if answer.is_err() {
-            for (bucket, reported) in buckets.iter().zip(reported) {
-                reported.into_iter().for_each(|(calls, since)| bucket.unreported.add(calls, since));
-            }
-        }
         let answer: Vec<u64> = answer?;
+        report.calls.clear();
         let Some((fits, owed)) =
             answer.split_first().filter(|(_, owed)| owed.len() == buckets.len())
         else {
@@ -155,6 +152,29 @@ impl Link {
         let mut leave = cmd("ZREM");
         leave.arg(REPLICAS_KEY).arg(replica.to_string());
         within(self.answer_timeout, leave.query_async(&mut self.connection.clone())).await
+    }
+}
+
+/// The calls of each bucket that Valkey is being told of. Unless Valkey answers, they count as
+/// unreported again, also when the caller that reports them goes away. Valkey may be told twice
+/// then, but no call is ever forgotten.
+struct Report<'a> {
+    buckets: &'a [&'a Arc<Bucket>],
+    /// Their number and when the first came, for each bucket. Empty when Valkey has answered.
+    calls: Vec<Option<(u32, Nanos)>>,
+}
+
+impl<'a> Report<'a> {
+    fn of(buckets: &'a [&'a Arc<Bucket>]) -> Self {
+        Self { buckets, calls: buckets.iter().map(|bucket| bucket.unreported.take()).collect() }
+    }
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        for (bucket, calls) in self.buckets.iter().zip(&self.calls) {
+            calls.iter().for_each(|(calls, since)| bucket.unreported.add(*calls, *since));
+        }
     }
 }
 
