@@ -33,3 +33,26 @@ async fn every_file_in_the_folder_is_listed() {
     };
     assert_eq!(fields(&migrator()), fields(&found));
 }
+
+/// A limit of pages stands for the full disk.
+#[tokio::test]
+async fn a_connection_that_was_full_is_not_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = Secret::new(format!("sqlite://{}", dir.path().join("x.db").display()));
+    let opened = Opened::open(&url, None, Missing::Create).await.unwrap();
+    let mut connection = opened.pool.acquire().await.unwrap();
+    connection.execute("PRAGMA max_page_count = 1").await.unwrap();
+    let write = DatabaseKind::Sqlite.begin_write();
+    let mut transaction = connection.begin_with(write).await.unwrap();
+    let fill = "INSERT INTO secrets (name, value) VALUES ('x', hex(zeroblob(100000)))";
+    let error = transaction.execute(fill).await.unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    // SQLite has ended the transaction; sqlx has not noticed.
+    drop(transaction);
+    drop(connection);
+    for _ in 0..2 {
+        let mut transaction = opened.pool.begin_with(write).await.unwrap();
+        transaction.execute(fill).await.unwrap();
+        transaction.rollback().await.unwrap();
+    }
+}
