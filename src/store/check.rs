@@ -21,8 +21,8 @@ pub(super) async fn must_be_store(options: &SqliteConnectOptions) -> Result<()> 
     }
 }
 
-/// Fails unless the file is a store from its first page to its last. Looks at the file alone, unless
-/// a log came with it.
+/// Fails unless the file is a store from its first page to its last. Looks at the file alone,
+/// unless a log came with it.
 pub(super) async fn must_be_whole(url: &Secret, has_log: bool) -> Result<()> {
     let options = file(url.expose())?.busy_timeout(OPEN_BUSY_TIMEOUT).immutable(!has_log);
     let path = options.get_filename();

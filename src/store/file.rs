@@ -3,8 +3,8 @@
 //! SQLite goes on with the file that it has open, wherever its path leads by then. A backup that is
 //! moved into place would never be read, and every change would be lost with the old file.
 //!
-//! The last changes of a file may be in its log alone (`-wal`). So a log is never deleted here: it is
-//! renamed, and gets its name back with its file.
+//! The last changes of a file may be in its log alone (`-wal`). So a log is never deleted here: the
+//! log is renamed, and gets its name back with its file.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;

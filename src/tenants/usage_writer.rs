@@ -151,8 +151,8 @@ impl UsageWriter {
         }
     }
 
-    /// Splits a batch that was refused for a value in it, until only the bad row is refused: one row
-    /// must not block all others.
+    /// Splits a batch that was refused for a value in it, until only the bad row is refused: one
+    /// row must not block all others.
     fn split_refused(&mut self) {
         self.batch_len = (self.unconfirmed.len() / 2).max(1);
         let refused = mem::take(&mut self.unconfirmed);
