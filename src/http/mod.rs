@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post, put};
+use axum::routing::{MethodRouter, get, post, put};
 
 pub use self::auth::origin::Routes;
 pub use self::state::AppState;
@@ -42,7 +42,7 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/healthz", get(ops::healthz))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method);
-    let ops = if with_ops { ops_routes() } else { Router::new() };
+    let ops = if with_ops { ops_routes(get(ops::readyz_for_all)) } else { Router::new() };
     // The operators' `/readyz` says more; it takes the place of the callers' one.
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // A page of another site may read the callers' routes, never the operators'.
@@ -53,7 +53,10 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
 
 /// Returns the routes of operators, for a port of their own.
 pub fn ops_router(app: Arc<AppState>) -> Routes {
-    Routes::new(ops_routes().fallback(error::no_such_path).with_state(app), None)
+    Routes::new(
+        ops_routes(get(ops::readyz_for_operators)).fallback(error::no_such_path).with_state(app),
+        None,
+    )
 }
 
 /// Returns the routes of other replicas, for a port of their own.
@@ -66,10 +69,10 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
     Routes::new(forwarded.with_state(app), None)
 }
 
-fn ops_routes() -> Router<Arc<AppState>> {
+fn ops_routes(readyz: MethodRouter<Arc<AppState>>) -> Router<Arc<AppState>> {
     Router::new()
         .route("/metrics", get(ops::metrics))
-        .route("/readyz", get(ops::readyz_by_server))
+        .route("/readyz", readyz)
         .merge(admin::routes())
         .method_not_allowed_fallback(error::no_such_method)
 }

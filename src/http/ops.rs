@@ -32,14 +32,29 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>, _: CallersPage) -> 
 
 /// Says whether the gateway is ready, for operators: with a line for each failed server, and for
 /// each use of the store that fails.
-pub(super) async fn readyz_by_server(
+pub(super) async fn readyz_for_operators(
     State(app): State<Arc<AppState>>,
     _: OperatorsPage,
 ) -> Readiness {
     let failing = app.store.failing().into_iter();
     let store: String =
         failing.map(|(what, why)| format!("store: away for {what}: {why}\n")).collect();
-    readiness(&app, &store, |broken, _| broken.iter().map(|server| line(server)).collect())
+    readiness(&app, &store, by_server)
+}
+
+/// Says the same where operators have no port of their own, without the causes of the store: they
+/// contain paths and words of the database, and anybody may ask. The log has them.
+pub(super) async fn readyz_for_all(
+    State(app): State<Arc<AppState>>,
+    _: OperatorsPage,
+) -> Readiness {
+    let failing = app.store.failing().into_keys();
+    let store: String = failing.map(|what| format!("store: away for {what}\n")).collect();
+    readiness(&app, &store, by_server)
+}
+
+fn by_server(broken: &[Arc<Backend>], _: usize) -> String {
+    broken.iter().map(|server| line(server)).collect()
 }
 
 /// Returns the readiness; `describe` adds lines about the failed ones of all eager servers. A store

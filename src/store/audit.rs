@@ -60,7 +60,7 @@ impl Store {
         .bind(before)
         .bind(i64::from(limit));
         let rows: Vec<(String, i64, String, String, String, String)> =
-            with_timeout(entries.fetch_all(&self.pool().await?)).await?;
+            with_timeout(entries.fetch_all(&self.pool()?)).await?;
         let entry = |(id, at, actor, action, target, detail): (_, _, _, _, _, String)| {
             let detail = serde_json::from_str(&detail)
                 .map_err(|error| StoreError::Corrupt(format!("audit entry {id}: {error}")))?;

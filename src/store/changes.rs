@@ -70,7 +70,7 @@ impl Store {
 
     pub(super) async fn revision(&self, subject: Subject) -> Result<i64> {
         let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1");
-        with_timeout(revision.bind(subject.name()).fetch_one(&self.pool().await?)).await
+        with_timeout(revision.bind(subject.name()).fetch_one(&self.pool()?)).await
     }
 }
 

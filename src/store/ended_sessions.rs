@@ -89,7 +89,7 @@ impl Store {
     /// Returns whether a session has ended.
     pub async fn has_session_ended(&self, id: &SessionId) -> Result<bool> {
         let row = sqlx::query("SELECT id FROM ended_sessions WHERE id = $1").bind(id.to_string());
-        let row = with_timeout(row.fetch_optional(&self.pool().await?)).await?;
+        let row = with_timeout(row.fetch_optional(&self.pool()?)).await?;
         Ok(row.is_some())
     }
 
@@ -102,7 +102,7 @@ impl Store {
         .bind(after.id.clone())
         .bind(now())
         .bind(ROWS_PER_READ);
-        with_timeout(rows.fetch_all(&self.pool().await?)).await
+        with_timeout(rows.fetch_all(&self.pool()?)).await
     }
 
     /// Deletes those whose tokens have expired.

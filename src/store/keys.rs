@@ -96,7 +96,7 @@ impl Store {
              WHERE id = $1",
         )
         .bind(id.as_str());
-        with_timeout(row.fetch_optional(&self.pool().await?)).await?.map(record).transpose()
+        with_timeout(row.fetch_optional(&self.pool()?)).await?.map(record).transpose()
     }
 
     /// Returns all keys of an owner, the oldest first, including revoked and expired ones.
@@ -106,7 +106,7 @@ impl Store {
              WHERE tenant = $1 OR ($1 IS NULL AND tenant IS NULL) ORDER BY created, id",
         )
         .bind(owner.tenant());
-        with_timeout(rows.fetch_all(&self.pool().await?)).await?.into_iter().map(record).collect()
+        with_timeout(rows.fetch_all(&self.pool()?)).await?.into_iter().map(record).collect()
     }
 
     /// Creates a key. The caller checks that the tenant exists: it may be in a configuration file.
@@ -190,7 +190,7 @@ impl Store {
             for (id, at) in uses {
                 update = update.bind(id.as_str()).bind(*at);
             }
-            with_timeout(update.execute(&self.pool().await?)).await?;
+            with_timeout(update.execute(&self.pool()?)).await?;
         }
         Ok(())
     }

@@ -6,10 +6,12 @@
 //!
 //! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
+//! - `check`: whether a SQLite file is a store, and whole
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
-//! - `file`: notices that the file of a SQLite store is another one
+//! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart
+//! - `watch`: follows a file that is deleted or replaced
 //! - `health`: which uses of the store fail now
 //! - `error`: errors
 //!
@@ -17,6 +19,7 @@
 
 mod audit;
 mod changes;
+mod check;
 mod configured;
 mod ended_sessions;
 mod error;
@@ -29,16 +32,15 @@ mod replicas;
 mod secrets;
 mod tenants;
 mod usage;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use sqlx::{Any, AnyPool, Transaction};
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use self::file::{DatabaseFile, FileState};
 use self::health::Health;
 use self::open::{DatabaseKind, Opened};
 use crate::common::keys::{ApiKey, KeyHash};
@@ -73,7 +75,8 @@ struct StoreInner {
     hash_key: Option<Secret>,
     /// Replaced with the file of a SQLite store.
     opened: ArcSwap<Opened>,
-    reopening: Mutex<()>,
+    /// Why the file of a SQLite store cannot be used now, as `watch` last saw.
+    away: ArcSwapOption<String>,
     health: Health,
 }
 
@@ -86,14 +89,18 @@ impl Store {
 
     async fn open_or(missing: Missing, url: &Secret, hash_key: Option<&Secret>) -> Result<Self> {
         let opened = Opened::open(url, hash_key, missing).await?;
-        Ok(Self(Arc::new(StoreInner {
+        let inner = Arc::new(StoreInner {
             kind: DatabaseKind::of(url),
             url: url.clone(),
             hash_key: hash_key.cloned(),
             opened: ArcSwap::from_pointee(opened),
-            reopening: Mutex::default(),
+            away: ArcSwapOption::empty(),
             health: Health::default(),
-        })))
+        });
+        if inner.kind == DatabaseKind::Sqlite {
+            tokio::spawn(watch::watch(Arc::downgrade(&inner)));
+        }
+        Ok(Self(inner))
     }
 
     /// Returns the file, or the host and the database, to be shown.
@@ -111,39 +118,13 @@ impl Store {
         let _ = timeout(QUERY_TIMEOUT, self.0.opened.load().pool.close()).await;
     }
 
-    /// Returns the connections to the database. With SQLite, never those to a file that is no
-    /// longer at its path: one that has replaced it is opened, and without one there is no store.
-    async fn pool(&self) -> Result<AnyPool> {
-        let opened = self.0.opened.load_full();
-        let Some(file) = &opened.file else { return Ok(opened.pool.clone()) };
-        match file.state() {
-            FileState::Same => Ok(opened.pool.clone()),
-            FileState::Gone => Err(gone(file)),
-            FileState::Replaced => with_timeout(self.reopen()).await,
+    /// Returns the connections to the database. Looks at no file: a file system that hangs must not
+    /// block the runtime's threads.
+    fn pool(&self) -> Result<AnyPool> {
+        match &*self.0.away.load() {
+            Some(why) => Err(StoreError::Unavailable(why.to_string())),
+            None => Ok(self.0.opened.load().pool.clone()),
         }
-    }
-
-    /// Opens the file that has replaced the opened one. May be dropped and called again.
-    async fn reopen(&self) -> Result<AnyPool> {
-        let _only_one = self.0.reopening.lock().await;
-        let before = self.0.opened.load_full();
-        let Some(file) = &before.file else { return Ok(before.pool.clone()) };
-        match file.state() {
-            // Another has done it.
-            FileState::Same => return Ok(before.pool.clone()),
-            FileState::Gone => return Err(gone(file)),
-            FileState::Replaced => {}
-        }
-        before.pool.close().await;
-        file.remove_companions().map_err(|error| {
-            let path = file.path().display();
-            StoreError::Unavailable(format!("cannot remove the old log of {path}: {error}"))
-        })?;
-        let opened = before.open_again(&self.0.url, self.0.hash_key.as_ref()).await?;
-        let pool = opened.pool.clone();
-        tracing::warn!(path = %file.path().display(), "the store's file was replaced: opened anew");
-        self.0.opened.store(Arc::new(opened));
-        Ok(pool)
     }
 
     /// Returns a number that changes when another file is opened: its revisions are not those of
@@ -154,11 +135,11 @@ impl Store {
 
     /// Begins a transaction that reads one consistent state, and ends when it is dropped.
     async fn snapshot(&self) -> Result<Tx> {
-        Ok(self.pool().await?.begin_with(self.0.kind.begin_snapshot()).await?)
+        Ok(self.pool()?.begin_with(self.0.kind.begin_snapshot()).await?)
     }
 
     async fn write(&self) -> Result<Tx> {
-        Ok(self.pool().await?.begin_with(self.0.kind.begin_write()).await?)
+        Ok(self.pool()?.begin_with(self.0.kind.begin_write()).await?)
     }
 
     /// Begins a change of tenants, keys or pins. Changes are serialised, and all replicas are
@@ -173,11 +154,6 @@ impl Store {
         let revision = changes::bump_revision(self.0.kind, &mut transaction, subject).await?;
         Ok((transaction, revision))
     }
-}
-
-fn gone(file: &DatabaseFile) -> StoreError {
-    let path = file.path().display();
-    StoreError::Unavailable(format!("the file {path} is gone; put it back, or restore a backup"))
 }
 
 /// Gives up after [`QUERY_TIMEOUT`]: a database that hangs returns not even an error.

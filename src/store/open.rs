@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::distr::{Alphanumeric, SampleString};
@@ -17,7 +18,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions, Connection, Executor, SqlStr}
 use tokio::time::{sleep, timeout};
 
 use super::file::DatabaseFile;
-use super::{Missing, NoStore, Result, StoreError, with_timeout};
+use super::{Missing, NoStore, Result, StoreError, check, with_timeout};
 use crate::common::keys::{Hasher, SECRET_LEN};
 use crate::config::Secret;
 
@@ -28,9 +29,11 @@ const SQLITE_CONNECTIONS_MAX: u32 = 5;
 /// Less than [`super::QUERY_TIMEOUT`], so that the error names the reason.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Another process may be migrating, or writing much.
-const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const OPEN_BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long SQLite waits for another writer: less than [`super::QUERY_TIMEOUT`].
 const SQLITE_SETTINGS: &str = "PRAGMA busy_timeout = 2000";
+/// Shows that a file can be read.
+const FIRST_READ: &str = "SELECT 1 FROM revisions LIMIT 1";
 const SQLITE_BUSY: u32 = 5;
 pub(super) const URL_HINT: &str = "`[store] url` says where else";
 /// A connection that does not answer a ping within this time after use is closed.
@@ -105,7 +108,7 @@ pub(super) struct Opened {
     /// The file, or host and database, to be shown. Contains no password.
     pub(super) place: String,
     /// With SQLite.
-    pub(super) file: Option<DatabaseFile>,
+    pub(super) file: Option<Arc<DatabaseFile>>,
     /// How often the file was replaced.
     pub(super) epoch: u64,
 }
@@ -122,7 +125,7 @@ impl Opened {
                 let options = file(url.expose())?;
                 match missing {
                     Missing::Create => create_private(options.get_filename())?,
-                    Missing::Refuse => must_be_store(&options).await?,
+                    Missing::Refuse => check::must_be_store(&options).await?,
                 }
                 let (pool, file) = open_sqlite(url).await?;
                 (pool, Some(file), options.get_filename().display().to_string())
@@ -154,25 +157,38 @@ async fn hasher(pool: &AnyPool, hash_key: Option<&Secret>) -> Result<Hasher> {
 }
 
 /// Opens a file that exists.
-async fn open_sqlite(url: &Secret) -> Result<(AnyPool, DatabaseFile)> {
+async fn open_sqlite(url: &Secret) -> Result<(AnyPool, Arc<DatabaseFile>)> {
     let options = file(url.expose())?;
     let url = options.to_url_lossy();
     let path = options.get_filename().to_owned();
-    // First: if it is replaced meanwhile, the next query notices.
-    let file = DatabaseFile::new(path.clone()).map_err(|error| {
+    // First: if it is replaced meanwhile, the next look notices.
+    let file = DatabaseFile::find(path.clone()).await.map_err(|error| {
         StoreError::Unavailable(format!("cannot use the file {}: {error}", path.display()))
     })?;
+    let file = Arc::new(file);
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(OPEN_BUSY_TIMEOUT);
     let migrated = timeout(MIGRATION_TIMEOUT, migrate_sqlite(&options)).await;
     migrated
         .unwrap_or_else(|_| Err(sqlx::Error::PoolTimedOut.into()))
         .map_err(|error| in_file(&path, error))?;
+    let connected = file.clone();
     let pool = pool(SQLITE_CONNECTIONS_MAX)
-        .after_connect(|connection, _| {
-            Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
-        })
+        .after_connect(move |connection, _| Box::pin(begin_sqlite(connection, connected.clone())))
         .after_release(|connection, _| Box::pin(async move { Ok(is_sound(connection).await) }));
     Ok((pool.connect_lazy_with(AnyConnectOptions::from_url(&url)?), file))
+}
+
+/// Makes a new connection ready for use. SQLite opens the file by its path, and its log at the
+/// first read. A connection to another file than this one must not even read: SQLite would take
+/// the log of the old file for the new one's.
+async fn begin_sqlite(
+    connection: &mut AnyConnection,
+    file: Arc<DatabaseFile>,
+) -> Result<(), sqlx::Error> {
+    file.must_be_same().await?;
+    connection.execute(SQLITE_SETTINGS).await?;
+    connection.execute(FIRST_READ).await?;
+    Ok(file.note_companions().await?)
 }
 
 /// Returns whether a connection may be used again. When a disk is full or fails, SQLite ends the
@@ -180,7 +196,7 @@ async fn open_sqlite(url: &Secret) -> Result<(AnyPool, DatabaseFile)> {
 /// transaction for ever, and refuse every other. One that cannot read is of no use either.
 async fn is_sound(connection: &mut AnyConnection) -> bool {
     // After a rollback that is under way.
-    let can_read = connection.execute("SELECT 1 FROM revisions LIMIT 1").await.is_ok();
+    let can_read = connection.execute(FIRST_READ).await.is_ok();
     can_read && !connection.is_in_transaction()
 }
 
@@ -190,7 +206,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
 }
 
 /// Returns the file of a URL by its full path. Relative paths start at the working directory.
-fn file(url: &str) -> Result<SqliteConnectOptions> {
+pub(super) fn file(url: &str) -> Result<SqliteConnectOptions> {
     let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
     if path.is_empty() || path == ":memory:" || path.contains('?') {
         return Err(StoreError::InvalidUrl(
@@ -216,26 +232,6 @@ fn create_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Fails unless the file is a store. Does not change a file that is none.
-async fn must_be_store(options: &SqliteConnectOptions) -> Result<()> {
-    let path = options.get_filename();
-    let missing = || NoStore::Missing(path.display().to_string());
-    if path.try_exists().is_ok_and(|exists| !exists) {
-        return Err(missing().into());
-    }
-    let tables = async {
-        let mut connection = options.clone().busy_timeout(OPEN_BUSY_TIMEOUT).connect().await?;
-        let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name = '_sqlx_migrations'";
-        let tables: i64 = sqlx::query_scalar(tables).fetch_one(&mut connection).await?;
-        connection.close().await?;
-        Ok::<_, sqlx::Error>(tables)
-    };
-    match tables.await.map_err(|error| in_file(path, error.into()))? {
-        0 => Err(missing().into()),
-        _ => Ok(()),
-    }
-}
-
 /// sqlx has no migration lock for SQLite, so this transaction serialises migrations.
 async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<()> {
     // Switching to the write-ahead log does not wait for others that open the file.
@@ -253,7 +249,7 @@ async fn migrate_sqlite(options: &SqliteConnectOptions) -> Result<()> {
 }
 
 /// Names the file in an error about it, and what to do if it cannot be written.
-fn in_file(path: &Path, error: StoreError) -> StoreError {
+pub(super) fn in_file(path: &Path, error: StoreError) -> StoreError {
     with_place(&format!("cannot use the file {}", path.display()), with_hint(error))
 }
 

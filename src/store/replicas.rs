@@ -37,15 +37,14 @@ impl Store {
 
     pub async fn remove_replica(&self, id: &str) -> Result<()> {
         let left = sqlx::query("DELETE FROM replicas WHERE id = $1").bind(id);
-        with_timeout(left.execute(&self.pool().await?)).await.map(drop)
+        with_timeout(left.execute(&self.pool()?)).await.map(drop)
     }
 
     /// Deletes the rows of replicas that are long gone.
     pub async fn delete_gone_replicas(&self) -> Result<()> {
         let now: i64 =
-            with_timeout(sqlx::query_scalar(self.0.kind.clock()).fetch_one(&self.pool().await?))
-                .await?;
+            with_timeout(sqlx::query_scalar(self.0.kind.clock()).fetch_one(&self.pool()?)).await?;
         let gone = sqlx::query("DELETE FROM replicas WHERE seen < $1").bind(now - KEPT_MS);
-        with_timeout(gone.execute(&self.pool().await?)).await.map(drop)
+        with_timeout(gone.execute(&self.pool()?)).await.map(drop)
     }
 }

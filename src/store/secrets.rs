@@ -89,8 +89,7 @@ impl Store {
         )
         .bind(tenant.as_str())
         .bind(server.map(ServerId::as_str));
-        let rows: Vec<(String, String, i64)> =
-            with_timeout(rows.fetch_all(&self.pool().await?)).await?;
+        let rows: Vec<(String, String, i64)> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
         let record = |(server, name, updated): (String, String, i64)| {
             Ok(SecretRecord { server: ServerId::parse(&server)?, name, updated })
         };
@@ -138,7 +137,7 @@ impl Store {
             .bind(tenant.as_str())
             .bind(server.as_str())
             .bind(name);
-            known.fetch_optional(&self.pool().await?).await?.ok_or_else(unknown)?;
+            known.fetch_optional(&self.pool()?).await?.ok_or_else(unknown)?;
             let (mut change, _) = self.change_of(Subject::Secrets).await?;
             let removed = sqlx::query(
                 "DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",

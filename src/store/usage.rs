@@ -93,7 +93,7 @@ impl Store {
             .bind(query.to)
             .bind(query.tenant.as_ref().map(TenantId::as_str))
             .bind(i64::try_from(USAGE_ROWS_MAX + 1).unwrap_or(i64::MAX));
-        let rows: Vec<TotalRow> = with_timeout(rows.fetch_all(&self.pool().await?)).await?;
+        let rows: Vec<TotalRow> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
         if rows.len() > USAGE_ROWS_MAX {
             return Err(StoreError::TooManyRows(USAGE_ROWS_MAX));
         }
@@ -117,7 +117,7 @@ impl Store {
         let mut deleted = 0;
         loop {
             let some = sqlx::query(text).bind(before).bind(DELETED_PER_STATEMENT);
-            let some = with_timeout(some.execute(&self.pool().await?)).await?.rows_affected();
+            let some = with_timeout(some.execute(&self.pool()?)).await?.rows_affected();
             deleted += some;
             if some < DELETED_PER_STATEMENT.unsigned_abs() {
                 return Ok(deleted);

@@ -22,6 +22,9 @@ const WRITE_EVERY: Duration = Duration::from_secs(2);
 const ROWS_MAX: usize = 200_000;
 /// Rows written at once.
 const BATCH_MAX: usize = 1_000;
+/// So many rows are tried one by one, before a store that refuses them all is left alone until the
+/// next write.
+const REFUSED_MAX: usize = 10;
 const MINUTE_MS: i64 = 60_000;
 /// How long usage and the audit log are kept, and how often older rows are deleted.
 const RETENTION_MS: i64 = 400 * 24 * 60 * MINUTE_MS;
@@ -39,6 +42,8 @@ pub struct UsageWriter {
     /// Reduced after the store refused a batch.
     batch_len: usize,
     rows: BTreeMap<UsageKey, Counts>,
+    /// Refused one by one, while the store accepted no row: tried again when it accepts one.
+    refused: BTreeMap<UsageKey, Counts>,
     minute: i64,
     /// The last uses of keys that the store has.
     written_uses: HashMap<KeyId, i64>,
@@ -58,6 +63,7 @@ impl UsageWriter {
             unconfirmed: BTreeMap::new(),
             batch_len: BATCH_MAX,
             rows: BTreeMap::new(),
+            refused: BTreeMap::new(),
             minute: 0,
             written_uses: HashMap::new(),
         }
@@ -85,12 +91,14 @@ impl UsageWriter {
     pub async fn write(&mut self) -> Result<(), StoreError> {
         self.collect(Timestamp::now().as_millisecond());
         let outcome = self.write_collected().await;
-        let unwritten = self.rows.len() + self.unconfirmed.len();
+        let unwritten = self.rows.len() + self.unconfirmed.len() + self.refused.len();
         self.metrics.unwritten_rows.set(i64::try_from(unwritten).unwrap_or(i64::MAX));
         outcome
     }
 
     async fn write_collected(&mut self) -> Result<(), StoreError> {
+        let mut has_accepted = false;
+        let mut refused_now = 0;
         while !(self.rows.is_empty() && self.unconfirmed.is_empty()) {
             if self.unconfirmed.is_empty() {
                 self.batch += 1;
@@ -100,8 +108,27 @@ impl UsageWriter {
                 Ok(()) => {
                     self.unconfirmed.clear();
                     self.batch_len = (self.batch_len * 2).min(BATCH_MAX);
+                    has_accepted = true;
+                    self.retry_refused();
                 }
-                Err(error @ StoreError::InvalidValue(_)) => self.split_refused(&error),
+                Err(error @ StoreError::InvalidValue(_)) if self.unconfirmed.len() == 1 => {
+                    if has_accepted {
+                        self.give_up(&error);
+                        continue;
+                    }
+                    for (key, counts) in mem::take(&mut self.unconfirmed) {
+                        *self.refused.entry(key).or_default() += counts;
+                    }
+                    refused_now += 1;
+                    let are_all_refused = self.rows.is_empty();
+                    if are_all_refused {
+                        self.retry_refused();
+                    }
+                    if are_all_refused || refused_now == REFUSED_MAX {
+                        return Err(error);
+                    }
+                }
+                Err(StoreError::InvalidValue(_)) => self.split_refused(),
                 // Whatever it is, no row is to blame: all are kept.
                 Err(error) => return Err(error),
             }
@@ -124,17 +151,29 @@ impl UsageWriter {
         }
     }
 
-    /// The store will never accept this batch, for a value in it. Splits it until only the bad row
-    /// is refused: one row must not block all others. That row alone is lost, and counted.
-    fn split_refused(&mut self, error: &StoreError) {
+    /// Splits a batch that was refused for a value in it, until only the bad row is refused: one
+    /// row must not block all others.
+    fn split_refused(&mut self) {
+        self.batch_len = (self.unconfirmed.len() / 2).max(1);
         let refused = mem::take(&mut self.unconfirmed);
-        if refused.len() == 1 {
-            tracing::error!(%error, row = ?refused, "usage could not be written, and is lost");
-            self.metrics.lost_calls.inc_by(refused.values().map(|counts| counts.calls).sum());
-            return;
-        }
-        self.batch_len = (refused.len() / 2).max(1);
-        for (key, counts) in refused {
+        self.keep(refused);
+    }
+
+    /// Loses a row, and counts its calls. Only after the store has accepted another row in the same
+    /// write: a constraint that refuses every row says nothing about this one.
+    fn give_up(&mut self, error: &StoreError) {
+        let refused = mem::take(&mut self.unconfirmed);
+        tracing::error!(%error, row = ?refused, "usage could not be written, and is lost");
+        self.metrics.lost_calls.inc_by(refused.values().map(|counts| counts.calls).sum());
+    }
+
+    fn retry_refused(&mut self) {
+        let refused = mem::take(&mut self.refused);
+        self.keep(refused);
+    }
+
+    fn keep(&mut self, rows: BTreeMap<UsageKey, Counts>) {
+        for (key, counts) in rows {
             *self.rows.entry(key).or_default() += counts;
         }
     }

@@ -99,6 +99,7 @@ mod store;
 mod store_changes;
 mod store_ended_sessions;
 mod store_faults;
+mod store_files;
 mod store_keys;
 mod store_load;
 mod store_opening;

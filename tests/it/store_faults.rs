@@ -228,8 +228,6 @@ async fn a_file_that_is_deleted_is_missed_until_one_is_there_again() {
     back_up(&url, &backup).await;
     fs::remove_file(&path).unwrap();
     within(SOON, "away", async || (value(&gateway, UP).await == Some(0.0)).then_some(())).await;
-    let ready = gateway.readyz().await.text();
-    assert!(ready.contains("the file") && ready.contains("is gone"), "{ready}");
     // Never an empty one in its place: that would forget all tenants and keys.
     assert!(!path.exists());
     assert_eq!(known.call("std", "uuid", "").await.status, 200);
@@ -238,4 +236,29 @@ async fn a_file_that_is_deleted_is_missed_until_one_is_there_again() {
     // The first call may have been written to the old file; the second cannot.
     within(SOON, "written", async || (calls(&known).await >= 1).then_some(())).await;
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn only_operators_with_a_port_of_their_own_see_why_a_store_is_away() {
+    for ops in ["", "ops_listen = \"127.0.0.1:0\""] {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("trunkline.db");
+        let gateway = Setup::new().std().set(ops).with_store(&sqlite(&path)).start().await;
+        fs::remove_file(&path).unwrap();
+        let away = async || {
+            let text = gateway.readyz().await.text();
+            text.contains("away").then_some(text)
+        };
+        let text = within(SOON, "away", away).await;
+        assert!(!text.contains(".db") && !text.contains("file"), "{text}");
+        let Some(operators) = gateway.ops_addr else {
+            assert!(text.contains("store: away for tenants and keys\n"), "{text}");
+            gateway.stop().await;
+            continue;
+        };
+        let text = Api::new(operators, None).readyz().await.text();
+        let cause = format!("the file {} is gone", path.display());
+        assert!(text.contains("store: away for ") && text.contains(&cause), "{text}");
+        gateway.stop().await;
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::usage::Counts;
@@ -108,4 +108,61 @@ async fn a_row_that_can_never_be_written_blocks_no_other_and_is_counted() {
     writer.write().await.unwrap();
     assert_eq!(written(directory.store()).await, 4);
     assert_eq!((usage.lost_calls.get(), usage.unwritten_rows.get()), (1, 0));
+}
+
+/// A trigger stands for whatever refuses rows: SQLite reports a constraint.
+async fn refuse_rows(database: &Database, which: &str) -> AnyConnection {
+    let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
+    let trigger = format!(
+        "CREATE TRIGGER refuse BEFORE INSERT ON usage WHEN {which} \
+         BEGIN SELECT RAISE(ABORT, 'refused by a rule'); END"
+    );
+    connection.execute(AssertSqlSafe(trigger)).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_every_row_loses_none() {
+    let database = Database::sqlite();
+    let directory = directory(&database).await;
+    let usage = Metrics::new().usage();
+    let mut writer = UsageWriter::new(directory.store().clone(), directory.clone(), usage.clone());
+    let acme = directory.tenant(&tenant("acme")).unwrap();
+    let server = ServerId::parse("std").unwrap();
+    let mut connection = refuse_rows(&database, "TRUE").await;
+    for write in 1..=3 {
+        for tool in 0..30 {
+            acme.meter.add(&server, &format!("tool{tool}"), ONE);
+        }
+        let error = writer.write().await.unwrap_err();
+        assert!(error.to_string().contains("refused by a rule"), "{write}: {error}");
+        assert_eq!(usage.lost_calls.get(), 0);
+        assert!(usage.unwritten_rows.get() >= 30, "{}", usage.unwritten_rows.get());
+    }
+    connection.execute("DROP TRIGGER refuse").await.unwrap();
+    writer.write().await.unwrap();
+    assert_eq!((written(directory.store()).await, usage.lost_calls.get()), (90, 0));
+    assert_eq!(usage.unwritten_rows.get(), 0);
+}
+
+#[tokio::test]
+async fn many_rows_that_are_refused_first_do_not_block_the_others() {
+    let database = Database::sqlite();
+    let directory = directory(&database).await;
+    let usage = Metrics::new().usage();
+    let mut writer = UsageWriter::new(directory.store().clone(), directory.clone(), usage.clone());
+    let acme = directory.tenant(&tenant("acme")).unwrap();
+    let server = ServerId::parse("std").unwrap();
+    let _connection = refuse_rows(&database, "NEW.tool LIKE 'bad%'").await;
+    for tool in 0..25 {
+        acme.meter.add(&server, &format!("bad{tool}"), ONE);
+    }
+    acme.meter.add(&server, "good", ONE);
+    let mut writes = 1;
+    while writer.write().await.is_err() {
+        assert_eq!(usage.lost_calls.get(), 0);
+        writes += 1;
+    }
+    assert!(writes <= 3, "{writes}");
+    assert_eq!((written(directory.store()).await, usage.lost_calls.get()), (1, 25));
 }
