@@ -37,6 +37,17 @@ pub enum Kind {
     Keyed,
 }
 
+/// The configuration for callers without a key. One tenant gets three quarters of the slots at most:
+/// with these, 64 calls at once do not wait for slots.
+const WITHOUT_LIMITS: &str = r#"
+[auth]
+anonymous_tenant = "local"
+[servers.std]
+command = "trunkline"
+args = ["std", "--max-concurrent", "64"]
+max_in_flight = 128
+"#;
+
 /// The configuration for [`Kind::Keyed`]: limits that are checked with every call, and never
 /// reached.
 const WITH_LIMITS: &str = r#"
@@ -48,6 +59,7 @@ limits."std/echo" = { rate = "1000000/s", max_in_flight = 10000 }
 [servers.std]
 command = "trunkline"
 args = ["std", "--max-concurrent", "64"]
+max_in_flight = 128
 "#;
 
 impl Kind {
@@ -105,7 +117,10 @@ impl Target {
         let program = std::path::absolute(program)?;
         let key = match kind {
             Kind::Keyed => Some(create_key(&program, dir.path()).await?),
-            _ => None,
+            Kind::Floor | Kind::Rest | Kind::Mcp => {
+                std::fs::write(dir.path().join("trunkline.toml"), WITHOUT_LIMITS)?;
+                None
+            }
         };
         let mut command = Command::new(program);
         match kind {
@@ -113,8 +128,6 @@ impl Target {
             _ => command.arg("serve").arg("--listen"),
         };
         command.arg(address.to_string()).current_dir(dir.path()).env("RUST_LOG", "warn");
-        // Without a configuration file, the store is there.
-        command.env("XDG_STATE_HOME", dir.path());
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn()?;
         let pid = child.id().context("it ended at once")?;
         wait_until_ready(kind, address).await?;
