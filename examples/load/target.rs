@@ -37,8 +37,8 @@ pub enum Kind {
     Keyed,
 }
 
-/// The configuration for callers without a key. One tenant gets three quarters of the slots at most:
-/// with these, 64 calls at once do not wait for slots.
+/// The configuration for callers without a key. One tenant gets three quarters of the slots at
+/// most: with these, 64 calls at once do not wait for slots.
 const WITHOUT_LIMITS: &str = r#"
 [auth]
 anonymous_tenant = "local"
