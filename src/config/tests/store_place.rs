@@ -71,9 +71,9 @@ fn a_relative_path_in_a_variable_starts_at_the_working_directory() {
     ] {
         let mut setup = Setup::toml("[store]\nurl = \"sqlite://y.db\"\n").var(name, value);
         setup.sources.file = Some(setup.dir.path().join("trunkline.toml"));
-        setup.sources.working_dir = "/work".into();
+        setup.sources.working_dir = "/elsewhere".into();
         let store = setup.load().store;
-        assert_eq!(store.url.expose(), "sqlite:///work/x.db", "{name}");
+        assert_eq!(store.url.expose(), "sqlite:///elsewhere/x.db", "{name}");
         assert_eq!(store.earlier_url, None);
     }
 }
