@@ -1,5 +1,6 @@
 //! Types and functions that every other module may use, and that use none of them.
 
+pub mod byte_budget;
 pub mod error_chain;
 pub mod ids;
 pub mod keys;
