@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
-use crate::common::ids::{CallId, TenantId};
+use crate::common::ids::{CallId, TenantName};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
@@ -39,7 +39,7 @@ pub(crate) enum HttpError {
     NotFound(String),
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
-    InConfigurationFile(TenantId),
+    InConfigurationFile(TenantName),
     #[error("{}", store_detail(.0))]
     Store(#[from] StoreError),
 }

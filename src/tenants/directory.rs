@@ -4,7 +4,7 @@
 //! queries the store. While the store is away, known keys and stored tenants are trusted for
 //! [`STALE_MAX`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
@@ -21,12 +21,15 @@ use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
-use crate::common::ids::TenantId;
+use crate::common::ids::{TenantId, TenantName};
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::config::Config;
-use crate::store::{Follower, KeyState, Store, StoreError, Subject};
+use crate::store::{
+    Contents, EndedTenant, FileTenant, Follower, KeyState, Outage, RETRY_EVERY, Store, StoreError,
+    StoredTenant, Subject,
+};
 use crate::tenants::limits::SharedLimits;
 
 /// After an outage this long, nothing that was read from the store is trusted any more: keys may
@@ -39,6 +42,8 @@ pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
     file: ArcSwap<FileTenants>,
+    /// Changes of the file that the store has not been told of.
+    unsynced: Mutex<Unsynced>,
     /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
     built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
@@ -55,9 +60,24 @@ pub struct Directory {
 /// The tenants of the configuration file.
 #[derive(PartialEq, Eq)]
 struct FileTenants {
-    tenants: BTreeMap<TenantId, Policy>,
+    tenants: BTreeMap<TenantName, Policy>,
     /// The tenant of callers without a key.
-    anonymous: Option<TenantId>,
+    anonymous: Option<TenantName>,
+}
+
+/// Changes of the file's tenants since the store was told of the last ones.
+#[derive(Clone, Default)]
+struct Unsynced {
+    /// A file was read: tenants that are not in it have ended.
+    is_new_file: bool,
+    /// Tenants that a file did not have. They have ended, even if the file has them again.
+    dropped: BTreeSet<TenantName>,
+}
+
+impl Unsynced {
+    fn has_ended(&self, name: &TenantName, file: &FileTenants) -> bool {
+        self.dropped.contains(name) || (self.is_new_file && !file.tenants.contains_key(name))
+    }
 }
 
 impl FileTenants {
@@ -96,6 +116,7 @@ impl Directory {
             secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
             file: ArcSwap::from_pointee(FileTenants::new(config)),
+            unsynced: Mutex::new(Unsynced { is_new_file: true, dropped: BTreeSet::new() }),
             built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
             snapshot: ArcSwap::default(),
@@ -104,7 +125,8 @@ impl Directory {
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
-        match &directory.load().await?.anonymous {
+        directory.sync_file(&directory.store.load().await?).await?;
+        match &directory.load().await?.0.anonymous {
             AnonymousAccess::Closed(unknown) => Err(unknown.clone().into()),
             _ => Ok(directory),
         }
@@ -118,7 +140,13 @@ impl Directory {
             return;
         }
         self.note_built_in(&file, &BTreeMap::new());
-        self.file.store(Arc::new(file));
+        let mut unsynced = self.unsynced.lock();
+        let before = self.file.swap(Arc::new(file));
+        let file = self.file.load();
+        let dropped = before.tenants.keys().filter(|name| !file.tenants.contains_key(*name));
+        unsynced.dropped.extend(dropped.cloned());
+        unsynced.is_new_file = true;
+        drop(unsynced);
         if self.anonymous().is_err() {
             self.snapshot.load().anonymous.end();
         }
@@ -127,7 +155,7 @@ impl Directory {
 
     /// Remembers that a tenant takes the place of the built-in one, for as long as the gateway
     /// runs: removing its limits must not mean "no limits".
-    fn note_built_in(&self, file: &FileTenants, stored: &BTreeMap<TenantId, Policy>) {
+    fn note_built_in(&self, file: &FileTenants, stored: &BTreeMap<TenantName, StoredTenant>) {
         if file.tenants.contains_key(BUILT_IN) || stored.contains_key(BUILT_IN) {
             self.built_in_replaced.store(true, Ordering::Release);
         }
@@ -142,40 +170,96 @@ impl Directory {
         let changes = self.store.changes(Subject::Policy);
         let meanwhile = "known keys keep working, others are refused";
         let mut follower = Follower::new(changes, "tenants and keys", meanwhile);
+        let meanwhile = "new ones are not served";
+        let mut outage = Outage::new(&self.store, "tenants of the configuration file", meanwhile);
+        let mut is_synced = true;
         loop {
-            follower.changed(self.reload.notified()).await;
+            let wake = async {
+                match is_synced {
+                    true => self.reload.notified().await,
+                    false => sleep(RETRY_EVERY).await,
+                }
+            };
+            follower.changed(wake).await;
             let before = self.snapshot.load_full();
-            let loaded = loop {
+            let (loaded, synced) = loop {
                 if let Some(loaded) = follower.retry(self.load().await).await {
                     break loaded;
                 }
             };
+            is_synced = outage.note(synced).is_some();
             loaded.anonymous.warn_if_closed(&before.anonymous);
         }
     }
 
-    /// Reads all tenants and keys. Unchanged tenants keep their usage of limits.
-    async fn load(&self) -> Result<Arc<Snapshot>, StoreError> {
+    /// Reads all tenants and keys. Unchanged tenants keep their usage of limits. If the store could
+    /// not be told of the file's tenants, new ones are missing: none may be taken for the one that
+    /// had its name before.
+    async fn load(&self) -> Result<(Arc<Snapshot>, Result<(), StoreError>), StoreError> {
         let began = Instant::now();
-        let contents = self.store.load().await?;
-        let file = self.file.load_full();
+        let mut contents = self.store.load().await?;
+        let synced = match self.sync_file(&contents).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                contents = self.store.load().await?;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        let file = {
+            let (unsynced, file) = (self.unsynced.lock(), self.file.load_full());
+            contents.file_tenants.retain(|name, _| !unsynced.has_ended(name, &file));
+            file
+        };
         self.note_built_in(&file, &contents.tenants);
         let anonymous = file.anonymous.as_ref();
         let is_stored = anonymous.is_some_and(|id| contents.tenants.contains_key(id));
-        let known = self.known_with(&file, contents.tenants);
-        let source = anonymous.and_then(|id| known.get(id)).map(|(source, _)| *source);
-        let policies = known.into_iter().map(|(id, (_, policy))| (id, policy)).collect();
+        let known = self.known_with(&file, &contents.tenants, &contents.file_tenants);
+        let source = anonymous.and_then(|id| known.get(id)).map(|tenant| tenant.source);
         let before = self.snapshot.load_full();
-        let mut snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        let mut snapshot = before.next(known, contents.keys, self.shared_limits.as_ref());
         let source = source.unwrap_or(Source::Store);
         snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, source, is_stored);
-        let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
+        let left = before.tenants.values().filter(|it| it.removed.is_cancelled());
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
         self.removed.lock().extend(left);
         let snapshot = Arc::new(snapshot);
         self.snapshot.store(snapshot.clone());
         self.confirmed.send_replace(began);
-        Ok(snapshot)
+        Ok((snapshot, synced))
+    }
+
+    /// Tells the store of the tenants that the file has, and of those that it had. Returns whether
+    /// that was news.
+    async fn sync_file(&self, contents: &Contents) -> Result<bool, StoreError> {
+        let (unsynced, file) = {
+            let unsynced = self.unsynced.lock();
+            (unsynced.clone(), self.file.load_full())
+        };
+        let has_ended = |name: &TenantName| unsynced.has_ended(name, &file);
+        let is_known = |name: &TenantName| {
+            contents.tenants.contains_key(name) || contents.file_tenants.contains_key(name)
+        };
+        let is_news =
+            contents.file_tenants.keys().any(has_ended) || !file.tenants.keys().all(is_known);
+        if is_news {
+            let named = file.tenants.keys().cloned().collect();
+            let ended = self.store.sync_file_tenants(&named, has_ended).await?;
+            for EndedTenant { name, revoked_keys } in ended {
+                tracing::warn!(
+                    tenant = %name, revoked_keys,
+                    "tenant `{name}` is not in the configuration file any more: its keys are \
+                     revoked ({revoked_keys}), and its secrets deleted"
+                );
+            }
+            // The secrets of tenants that had no generation. `follow` reads them later, otherwise.
+            let _ = self.secrets.load().await;
+        }
+        let mut current = self.unsynced.lock();
+        if Arc::ptr_eq(&file, &self.file.load()) {
+            *current = Unsynced::default();
+        }
+        Ok(is_news)
     }
 
     pub fn store(&self) -> &Store {
@@ -187,17 +271,27 @@ impl Directory {
     }
 
     /// Returns all tenants, given those in the store.
-    pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        self.known_with(&self.file.load(), stored)
+    pub fn known_tenants(
+        &self,
+        stored: &BTreeMap<TenantName, StoredTenant>,
+        file_tenants: &BTreeMap<TenantName, FileTenant>,
+    ) -> Known {
+        self.known_with(&self.file.load(), stored, file_tenants)
     }
 
-    fn known_with(&self, file: &FileTenants, stored: BTreeMap<TenantId, Policy>) -> Known {
+    fn known_with(
+        &self,
+        file: &FileTenants,
+        stored: &BTreeMap<TenantName, StoredTenant>,
+        file_tenants: &BTreeMap<TenantName, FileTenant>,
+    ) -> Known {
         let is_replaced = self.built_in_replaced.load(Ordering::Acquire);
-        known(&file.tenants, stored, file.anonymous.as_ref().filter(|_| !is_replaced))
+        let anonymous = file.anonymous.as_ref().filter(|_| !is_replaced);
+        known(&file.tenants, stored, file_tenants, anonymous)
     }
 
     /// Returns whether a tenant is in the configuration file.
-    pub fn is_in_file(&self, id: &TenantId) -> bool {
+    pub fn is_in_file(&self, id: &TenantName) -> bool {
         self.file.load().tenants.contains_key(id)
     }
 
@@ -211,8 +305,9 @@ impl Directory {
         let AnonymousAccess::Open { access, source, is_stored } = &snapshot.anonymous else {
             return Err(KeyError::Invalid);
         };
-        if access.tenant.id != *id {
-            // The file names another since, which is read with the store.
+        if access.tenant.id.name() != id || access.gone.is_cancelled() {
+            // The file names another since, or one that it did not name in between. That one is
+            // read with the store.
             return Err(KeyError::Unavailable);
         }
         match source {
@@ -234,7 +329,7 @@ impl Directory {
         }
     }
 
-    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+    pub fn tenant(&self, id: &TenantName) -> Option<Arc<Tenant>> {
         self.snapshot.load().tenants.get(id).cloned()
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::directory::{Directory, DirectoryError, KeyError};
-pub use self::known::{BUILT_IN, KeyView, Known, Source, TenantView, known};
+pub use self::known::{BUILT_IN, KeyView, Known, KnownTenant, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
 pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
@@ -41,6 +41,8 @@ const READING_EXTRA: u32 = 64;
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
+    /// In milliseconds since 1970; 0 if the tenant is older than generations, or built in.
+    pub since: i64,
     pub policy: Policy,
     pub limits: Limits,
     pub meter: Arc<Meter>,
@@ -48,8 +50,10 @@ pub struct Tenant {
     reading: Arc<AtomicU32>,
     /// One at a time, so that other tenants' queries do not wait behind many of this one's.
     pub store_permits: Arc<Semaphore>,
-    /// Cancelled when the tenant is replaced or removed.
+    /// Cancelled when the tenant has another policy, or is removed.
     pub gone: CancellationToken,
+    /// Cancelled when the tenant is removed: its sessions and its own processes end.
+    pub removed: CancellationToken,
 }
 
 /// Held while the body of one request is read.
@@ -62,23 +66,31 @@ impl Drop for ReadPermit {
 }
 
 impl Tenant {
-    pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<SharedLimits>>) -> Self {
+    pub fn new(
+        id: TenantId,
+        since: i64,
+        policy: Policy,
+        shared_limits: Option<Arc<SharedLimits>>,
+    ) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
         let (meter, reading, store_permits) =
             (Arc::default(), Arc::default(), Arc::new(Semaphore::new(1)));
-        Self { id, policy, limits, meter, reading, store_permits, gone: CancellationToken::new() }
+        let (gone, removed) = (CancellationToken::new(), CancellationToken::new());
+        Self { id, since, policy, limits, meter, reading, store_permits, gone, removed }
     }
 
     /// Returns the tenant under a new policy, with its usage.
     fn with_policy(&self, policy: Policy) -> Self {
         Self {
             id: self.id.clone(),
+            since: self.since,
             limits: self.limits.with_policy(&policy),
             policy,
             meter: self.meter.clone(),
             reading: self.reading.clone(),
             store_permits: self.store_permits.clone(),
             gone: CancellationToken::new(),
+            removed: self.removed.clone(),
         }
     }
 

@@ -100,6 +100,7 @@ mod store_changes;
 mod store_ended_sessions;
 mod store_faults;
 mod store_files;
+mod store_generations;
 mod store_keys;
 mod store_load;
 mod store_opening;

@@ -195,7 +195,7 @@ async fn a_crash_loses_what_was_used_last_and_an_orderly_end_nothing() {
 /// Two keys may be active; the first is taken back.
 async fn acme_key(serving: &crate::support::Serving) -> String {
     let store = serving.setup().store().await;
-    let owner = KeyOwner::Tenant(trunkline::common::ids::TenantId::parse("acme").unwrap());
+    let owner = KeyOwner::Tenant(trunkline::common::ids::TenantName::parse("acme").unwrap());
     let first = store.list_keys(&owner).await.unwrap()[0].id;
     store.revoke_key(&Actor::cli("test"), &first).await.unwrap();
     serving.setup().new_key("acme").await

@@ -12,7 +12,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, SessionProcess> 
     let process = |(tenant, rested): &(&str, Option<u64>)| {
         let since = rested.map(|seconds| Instant::now() - Duration::from_secs(seconds));
         let client = Arc::new(Sleeper::new(since));
-        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::generate());
+        let (tenant, session) = (TenantId::testing(tenant), SessionId::generate());
         let owner = SessionOwner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config.clone(), environment.clone());
         let (secrets, recipients) = (Arc::default(), Recipients::new(id.clone(), None));
@@ -27,7 +27,7 @@ fn processes(all: &[(&str, Option<u64>)]) -> HashMap<SessionId, SessionProcess> 
 #[track_caller]
 fn room(all: &[(&str, Option<u64>)], tenant: &str, max: usize) -> (bool, Vec<(String, u64)>) {
     let processes = processes(all);
-    let has_room = evict_for(&processes, &TenantId::parse(tenant).unwrap(), max);
+    let has_room = evict_for(&processes, &TenantId::testing(tenant), max);
     let gone = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
         let rested = process.owner.client.inactive_since().unwrap().elapsed().as_secs();

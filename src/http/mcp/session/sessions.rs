@@ -142,7 +142,7 @@ impl Sessions {
             capabilities,
         };
         let token = serde_json::to_vec(&token).expect("plain data");
-        let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
+        let token = self.sealer.seal(Purpose::Session, tenant.unique_text().as_bytes(), &token);
         let (capabilities, owner) = (capabilities.get().to_owned(), OwnerReplica::This);
         let session = Session::new(id.clone(), tenant.clone(), capabilities, owner, expires);
         let session = Arc::new(session);
@@ -159,7 +159,7 @@ impl Sessions {
         scope: &Scope,
         token: &str,
     ) -> Result<SessionInUse<'_>, NoSession> {
-        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token);
+        let token = self.sealer.open(Purpose::Session, tenant.unique_text().as_bytes(), token);
         let token = token.ok_or(NoSession::NotFound)?;
         let token = SessionToken::parse(&token)
             .filter(|token| token.server == scope.server())
@@ -223,7 +223,7 @@ impl Sessions {
     /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended
     /// or is unknown. Does not count as use.
     pub(crate) fn id_in(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
-        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
+        let token = self.sealer.open(Purpose::Session, tenant.unique_text().as_bytes(), token)?;
         let token = SessionToken::parse(&token)?;
         let id = SessionId::from_bytes(token.id);
         let known = self.check(&self.shard(&id).lock(), &id, &token);

@@ -10,7 +10,7 @@ use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 
 fn session() -> Arc<Session> {
-    let tenant = TenantId::parse("acme").unwrap();
+    let tenant = TenantId::testing("acme");
     Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 

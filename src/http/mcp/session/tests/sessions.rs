@@ -16,7 +16,7 @@ fn sessions() -> Sessions {
 }
 
 fn tenant(id: &str) -> TenantId {
-    TenantId::parse(id).unwrap()
+    TenantId::testing(id)
 }
 
 /// Opens a session whose client has its token.
@@ -81,6 +81,8 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
     let token = open(&sessions);
     assert!(acquire(&sessions, &token).is_some());
     assert!(sessions.acquire(&tenant("other"), &ALL, &token).is_err());
+    let next = tenant("acme").name().clone().of(TenantGeneration::from_number(2));
+    assert!(sessions.acquire(&next, &ALL, &token).is_err(), "the next tenant of that name");
     assert!(sessions.acquire(&tenant("acme"), &Scope::One("std".into()), &token).is_err());
     assert!(sessions.acquire(&tenant("acme"), &ALL, "").is_err());
     let seal = |expires, version| {
@@ -89,7 +91,8 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
         let (server, address, capabilities) = (None, None, &*capabilities);
         let token = SessionToken { id, expires, version, server, owner, address, capabilities };
         let token = serde_json::to_vec(&token).unwrap();
-        sessions.sealer.seal(Purpose::Session, b"acme", &token)
+        let context = tenant("acme").unique_text();
+        sessions.sealer.seal(Purpose::Session, context.as_bytes(), &token)
     };
     let elsewhere = acquire(&sessions, &seal(now() + 60, "2025-11-25")).unwrap();
     assert!(!elsewhere.session.is_owned_here());
