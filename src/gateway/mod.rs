@@ -93,7 +93,7 @@ impl Gateway {
         mut server: Arc<Server>,
     ) -> Result<BackendRef, CallError> {
         loop {
-            match server.backend(&caller.tenant.id, caller.session.as_ref()) {
+            match server.backend(&caller.tenant, caller.session.as_ref()) {
                 // A rollover replaced the server after it was looked up, or the gateway shuts down.
                 Err(NoBackend::Stopped) => {
                     let current = self.server(caller, server.id().as_str())?;
@@ -202,7 +202,8 @@ async fn call_backend(
 ) -> Result<Reply, CallError> {
     let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let enqueue = || backend.queue().enqueue(tenant, policy.weight, call.size);
+    let enqueue =
+        || backend.queue().enqueue(tenant, policy.weight, call.size).keyed(call.fairness_key);
     let mut entry = enqueue();
     let ready = entry.wait_for(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;

@@ -305,13 +305,16 @@ impl Directory {
         let AnonymousAccess::Open { access, source, is_stored } = &snapshot.anonymous else {
             return Err(KeyError::Invalid);
         };
-        if access.tenant.id.name() != id || access.gone.is_cancelled() {
-            // The file names another since, or one that it did not name in between. That one is
-            // read with the store.
+        if access.tenant.id.name() != id {
+            // The file names another since, which is read with the store.
             return Err(KeyError::Unavailable);
         }
         match source {
             Source::Anonymous => Ok(access.clone()),
+            // A file was without the tenant in between: the new one is read with the store.
+            Source::File if file.tenants.contains_key(id) && access.gone.is_cancelled() => {
+                Err(KeyError::Unavailable)
+            }
             Source::File if file.tenants.contains_key(id) => Ok(access.clone()),
             _ if !is_stored => Err(KeyError::Invalid),
             _ if self.is_stale() => Err(KeyError::Unavailable),

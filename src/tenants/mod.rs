@@ -103,8 +103,9 @@ impl Tenant {
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.
+    /// A tenant that was removed may use none.
     pub fn sees(&self, server: &str) -> bool {
-        self.policy.servers.sees(server)
+        !self.removed.is_cancelled() && self.policy.servers.sees(server)
     }
 
     pub fn may_call(&self, server: &str, tool: &str) -> bool {

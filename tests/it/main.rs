@@ -21,6 +21,7 @@ mod edge;
 mod errors;
 mod failures;
 mod fidelity;
+mod generations;
 mod grants;
 mod handshake;
 mod hardening;

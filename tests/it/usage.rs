@@ -144,7 +144,7 @@ async fn tenants_that_have_reports_made_keep_neither_each_other_nor_the_operator
     }
     assert_eq!(admin.get("/admin/v1/usage").await.status, 200);
     let mut lock = PgConnection::connect(database.expose()).await.unwrap();
-    sqlx::raw_sql("BEGIN; LOCK TABLE usage IN ACCESS EXCLUSIVE MODE")
+    sqlx::raw_sql("BEGIN; LOCK TABLE tenant_usage IN ACCESS EXCLUSIVE MODE")
         .execute(&mut lock)
         .await
         .unwrap();

@@ -114,7 +114,7 @@ async fn a_row_that_can_never_be_written_blocks_no_other_and_is_counted() {
 async fn refuse_rows(database: &Database, which: &str) -> AnyConnection {
     let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
     let trigger = format!(
-        "CREATE TRIGGER refuse BEFORE INSERT ON usage WHEN {which} \
+        "CREATE TRIGGER refuse BEFORE INSERT ON tenant_usage WHEN {which} \
          BEGIN SELECT RAISE(ABORT, 'refused by a rule'); END"
     );
     connection.execute(AssertSqlSafe(trigger)).await.unwrap();

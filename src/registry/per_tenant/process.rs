@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::{PerTenant, TenantTable};
 use crate::backend::{Backend, RunState};
@@ -74,6 +75,7 @@ impl PerTenant {
     pub(super) fn run(
         &self,
         tenant: &TenantId,
+        removed: CancellationToken,
         process: TenantProcess,
         blocking: Vec<Arc<Backend>>,
         old: Option<Arc<Backend>>,
@@ -100,11 +102,19 @@ impl PerTenant {
             tokio::select! {
                 () = run => {}
                 () = retire_when_idle(&tenant, &process, &table) => {}
+                () = retire_when_removed(&removed, &process) => {}
                 () = retire_when_outdated(&tenant, &process, &table, &vault) => {}
             }
             table.lock().forget(&tenant, &process);
         }
     }
+}
+
+/// Retires a process whose tenant is removed. Never ends.
+async fn retire_when_removed(removed: &CancellationToken, process: &TenantProcess) {
+    removed.cancelled().await;
+    process.retire();
+    pending().await
 }
 
 /// Retires a process that was neither used nor listened to for `idle_timeout`. Never ends.
