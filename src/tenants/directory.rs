@@ -4,7 +4,7 @@
 //! queries the store. While the store is away, known keys and stored tenants are trusted for
 //! [`STALE_MAX`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,18 +17,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
+use super::file_tenants::{FileTenants, TenantsOfFile};
 use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
 use crate::common::ids::{TenantId, TenantName};
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
-use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::config::Config;
 use crate::store::{
-    Contents, EndedTenant, FileTenant, Follower, KeyState, Outage, RETRY_EVERY, Store, StoreError,
-    StoredTenant, Subject,
+    FileTenant, Follower, KeyState, Outage, RETRY_EVERY, Store, StoreError, StoredTenant, Subject,
 };
 use crate::tenants::limits::SharedLimits;
 
@@ -41,9 +40,7 @@ const RELOAD_WAIT: Duration = Duration::from_secs(2);
 pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
-    file: ArcSwap<FileTenants>,
-    /// Changes of the file that the store has not been told of.
-    unsynced: Mutex<Unsynced>,
+    file: FileTenants,
     /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
     built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
@@ -55,36 +52,6 @@ pub struct Directory {
     reload: Notify,
     /// When the store was last read.
     confirmed: watch::Sender<Instant>,
-}
-
-/// The tenants of the configuration file.
-#[derive(PartialEq, Eq)]
-struct FileTenants {
-    tenants: BTreeMap<TenantName, Policy>,
-    /// The tenant of callers without a key.
-    anonymous: Option<TenantName>,
-}
-
-/// Changes of the file's tenants since the store was told of the last ones.
-#[derive(Clone, Default)]
-struct Unsynced {
-    /// A file was read: tenants that are not in it have ended.
-    is_new_file: bool,
-    /// Tenants that a file did not have. They have ended, even if the file has them again.
-    dropped: BTreeSet<TenantName>,
-}
-
-impl Unsynced {
-    fn has_ended(&self, name: &TenantName, file: &FileTenants) -> bool {
-        self.dropped.contains(name) || (self.is_new_file && !file.tenants.contains_key(name))
-    }
-}
-
-impl FileTenants {
-    fn new(config: &Config) -> Self {
-        let anonymous = config.auth.anonymous_tenant.clone();
-        Self { tenants: config.tenants.clone(), anonymous }
-    }
 }
 
 /// The reason why the directory cannot be opened.
@@ -115,8 +82,7 @@ impl Directory {
         let directory = Self {
             secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
-            file: ArcSwap::from_pointee(FileTenants::new(config)),
-            unsynced: Mutex::new(Unsynced { is_new_file: true, dropped: BTreeSet::new() }),
+            file: FileTenants::new(config),
             built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
             snapshot: ArcSwap::default(),
@@ -125,7 +91,7 @@ impl Directory {
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
-        directory.sync_file(&directory.store.load().await?).await?;
+        directory.file.sync(&directory.store, &directory.store.load().await?).await?;
         match &directory.load().await?.0.anonymous {
             AnonymousAccess::Closed(unknown) => Err(unknown.clone().into()),
             _ => Ok(directory),
@@ -135,18 +101,10 @@ impl Directory {
     /// Applies the tenants of a new configuration, as soon as the store can be read. Access without
     /// a key closes at once.
     pub fn set_config(&self, config: &Config) {
-        let file = FileTenants::new(config);
-        if file == **self.file.load() {
+        if !self.file.replace(config) {
             return;
         }
-        self.note_built_in(&file, &BTreeMap::new());
-        let mut unsynced = self.unsynced.lock();
-        let before = self.file.swap(Arc::new(file));
-        let file = self.file.load();
-        let dropped = before.tenants.keys().filter(|name| !file.tenants.contains_key(*name));
-        unsynced.dropped.extend(dropped.cloned());
-        unsynced.is_new_file = true;
-        drop(unsynced);
+        self.note_built_in(&self.file.load(), &BTreeMap::new());
         if self.anonymous().is_err() {
             self.snapshot.load().anonymous.end();
         }
@@ -155,7 +113,7 @@ impl Directory {
 
     /// Remembers that a tenant takes the place of the built-in one, for as long as the gateway
     /// runs: removing its limits must not mean "no limits".
-    fn note_built_in(&self, file: &FileTenants, stored: &BTreeMap<TenantName, StoredTenant>) {
+    fn note_built_in(&self, file: &TenantsOfFile, stored: &BTreeMap<TenantName, StoredTenant>) {
         if file.tenants.contains_key(BUILT_IN) || stored.contains_key(BUILT_IN) {
             self.built_in_replaced.store(true, Ordering::Release);
         }
@@ -198,19 +156,18 @@ impl Directory {
     async fn load(&self) -> Result<(Arc<Snapshot>, Result<(), StoreError>), StoreError> {
         let began = Instant::now();
         let mut contents = self.store.load().await?;
-        let synced = match self.sync_file(&contents).await {
+        let synced = match self.file.sync(&self.store, &contents).await {
             Ok(false) => Ok(()),
             Ok(true) => {
                 contents = self.store.load().await?;
+                // The secrets of tenants that had no generation. If this fails, `follow` reads them
+                // later.
+                let _ = self.secrets.load().await;
                 Ok(())
             }
             Err(error) => Err(error),
         };
-        let file = {
-            let (unsynced, file) = (self.unsynced.lock(), self.file.load_full());
-            contents.file_tenants.retain(|name, _| !unsynced.has_ended(name, &file));
-            file
-        };
+        let file = self.file.without_ended(&mut contents.file_tenants);
         self.note_built_in(&file, &contents.tenants);
         let anonymous = file.anonymous.as_ref();
         let is_stored = anonymous.is_some_and(|id| contents.tenants.contains_key(id));
@@ -227,39 +184,6 @@ impl Directory {
         self.snapshot.store(snapshot.clone());
         self.confirmed.send_replace(began);
         Ok((snapshot, synced))
-    }
-
-    /// Tells the store of the tenants that the file has, and of those that it had. Returns whether
-    /// that was news.
-    async fn sync_file(&self, contents: &Contents) -> Result<bool, StoreError> {
-        let (unsynced, file) = {
-            let unsynced = self.unsynced.lock();
-            (unsynced.clone(), self.file.load_full())
-        };
-        let has_ended = |name: &TenantName| unsynced.has_ended(name, &file);
-        let is_known = |name: &TenantName| {
-            contents.tenants.contains_key(name) || contents.file_tenants.contains_key(name)
-        };
-        let is_news =
-            contents.file_tenants.keys().any(has_ended) || !file.tenants.keys().all(is_known);
-        if is_news {
-            let named = file.tenants.keys().cloned().collect();
-            let ended = self.store.sync_file_tenants(&named, has_ended).await?;
-            for EndedTenant { name, revoked_keys } in ended {
-                tracing::warn!(
-                    tenant = %name, revoked_keys,
-                    "tenant `{name}` is not in the configuration file any more: its keys are \
-                     revoked ({revoked_keys}), and its secrets deleted"
-                );
-            }
-            // The secrets of tenants that had no generation. `follow` reads them later, otherwise.
-            let _ = self.secrets.load().await;
-        }
-        let mut current = self.unsynced.lock();
-        if Arc::ptr_eq(&file, &self.file.load()) {
-            *current = Unsynced::default();
-        }
-        Ok(is_news)
     }
 
     pub fn store(&self) -> &Store {
@@ -281,7 +205,7 @@ impl Directory {
 
     fn known_with(
         &self,
-        file: &FileTenants,
+        file: &TenantsOfFile,
         stored: &BTreeMap<TenantName, StoredTenant>,
         file_tenants: &BTreeMap<TenantName, FileTenant>,
     ) -> Known {

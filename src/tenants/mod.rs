@@ -2,6 +2,7 @@
 //!
 //! - [`anonymous`]: access without a key
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
+//! - [`mod@file_tenants`]: the tenants of the configuration file
 //! - [`mod@known`]: all tenants, and how they are shown
 //! - [`limits`]: rates and calls in flight
 //! - [`oauth`]: tokens of an identity provider
@@ -11,6 +12,7 @@
 
 pub mod anonymous;
 pub mod directory;
+mod file_tenants;
 pub mod known;
 pub mod limits;
 pub mod oauth;
