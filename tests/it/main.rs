@@ -92,6 +92,7 @@ mod secrets_cli;
 mod secrets_hidden;
 mod secrets_store;
 mod secrets_turns;
+mod serial;
 mod sharing;
 mod shipped;
 mod signals;
