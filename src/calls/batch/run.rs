@@ -18,7 +18,7 @@ pub trait Callee {
     fn call(&self, call: usize, arguments: Bytes) -> impl Future<Output = Ended<Self::Outcome>>;
 
     /// Returns the outcome of a call that is not made.
-    fn refuse(&self, call: usize, why: NotMade) -> Self::Outcome;
+    fn refuse(&self, why: NotMade) -> Self::Outcome;
 }
 
 /// A call that has ended.
@@ -69,7 +69,7 @@ pub async fn run<C: Callee>(
                 }
                 Err(why) => {
                     progress.end(call, true, None);
-                    ended(call, callee.refuse(call, why));
+                    ended(call, callee.refuse(why));
                 }
             }
         }

@@ -46,7 +46,7 @@ impl Callee for Planned<'_> {
         Ended { outcome: Outcome::Made, is_failed, result: result.map(Bytes::from) }
     }
 
-    fn refuse(&self, _: usize, why: NotMade) -> Outcome {
+    fn refuse(&self, why: NotMade) -> Outcome {
         Outcome::NotMade(why)
     }
 }
