@@ -194,9 +194,11 @@ async fn a_tenants_own_bound_on_calls_in_flight_holds() {
     let setup = Setup::new().without_anonymous().std().with_tenant("acme", policy);
     let gateway = setup.start().await;
     let acme = gateway.as_tenant("acme").await;
-    let calls: Vec<Value> = (0..10)
-        .map(|n| json!({"id": n.to_string(), "server": "std", "tool": "sleep", "arguments": {"ms": 20}}))
-        .collect();
+    let sleep = |n: usize| {
+        let arguments = json!({"ms": 20});
+        json!({"id": n.to_string(), "server": "std", "tool": "sleep", "arguments": arguments})
+    };
+    let calls: Vec<Value> = (0..10).map(sleep).collect();
     let batch = json!({"max_concurrency": 100, "calls": calls});
     let (one, other) = tokio::join!(outcomes(&acme, batch.clone()), outcomes(&acme, batch));
     assert_eq!(statuses(&one), [200; 10]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Which call waits for which. Has no cycle.
+/// The dependencies between the calls of a batch. Has no cycle.
 #[derive(Debug)]
 pub struct Graph {
     /// The calls that each call waits for.
@@ -119,8 +119,9 @@ mod tests {
                     // All calls can be removed in some order.
                     let mut done = BTreeSet::new();
                     for _ in 0..12 {
-                        done.extend((0..12).filter(|call| graph.dependencies(*call).is_subset(&done))
-                            .collect::<Vec<_>>());
+                        let is_free = |call: &usize| graph.dependencies(*call).is_subset(&done);
+                        let free: Vec<usize> = (0..12).filter(is_free).collect();
+                        done.extend(free);
                     }
                     prop_assert_eq!(done.len(), 12);
                 }

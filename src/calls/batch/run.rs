@@ -79,7 +79,7 @@ pub async fn run<C: Callee>(
     }
 }
 
-/// Which calls may start, and the results that others still need.
+/// Says which calls may start, and keeps the results that others still need.
 struct Progress<'a> {
     batch: &'a Batch,
     /// The calls that wait for nothing, the first of the request first.
