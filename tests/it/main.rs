@@ -14,6 +14,7 @@ mod calls;
 mod cancel;
 mod changes;
 mod cli;
+mod connections;
 mod deadlines;
 mod descriptors;
 mod drain;
