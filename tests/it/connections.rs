@@ -1,6 +1,8 @@
 //! More connections than the gateway has: newcomers, other tenants and operators get in.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::support::{Http2, RawHttp, Serving, Setup, eventually};
 
@@ -121,8 +123,8 @@ async fn busy_connections_of_one_tenant_leave_room_and_none_of_its_calls_is_ende
     let held = "trunkline_connections{authenticated=\"yes\",listener=\"callers\"}";
     eventually("all are held", async || (metric(&gateway, held).await >= share).then_some(()))
         .await;
-    let mut refused = call(&gateway, &greedy, "echo", "{\"text\":\"x\"}").await;
-    let response = refused.response().await;
+    let mut refused = gateway.connect().await;
+    let response = refused.get("/v1/servers", Some(&greedy)).await;
     assert!(response.starts_with("HTTP/1.1 429 "), "{response}");
     assert!(response.contains("\"tenant_busy\"") && response.contains("connections"), "{response}");
     assert!(response.contains("\"executed\":\"no\""), "{response}");
@@ -160,7 +162,7 @@ async fn a_proxy_keeps_its_connection_when_one_of_its_tenants_has_too_many() {
 #[tokio::test]
 async fn operators_get_in_at_their_own_port() {
     let gateway = start("ops_listen = \"127.0.0.1:0\"").await;
-    let operators = gateway.operators();
+    let operators = gateway.operators().await;
     let mut flood = vec![];
     for _ in 0..64 {
         let mut connection = RawHttp::connect(operators).await;

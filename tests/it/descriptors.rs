@@ -53,7 +53,7 @@ async fn connections_leave_servers_and_operators_the_descriptors_that_they_need(
     kill(before, Signal::KILL);
     pid(&mut first, "fake", before).await;
     pid(&mut first, "own", 0).await;
-    let mut operator = RawHttp::connect(gateway.operators()).await;
+    let mut operator = RawHttp::connect(gateway.operators().await).await;
     let response = operator.get("/readyz", None).await;
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
 }

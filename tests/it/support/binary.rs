@@ -167,13 +167,13 @@ impl Serving {
     }
 
     /// Returns the address for operators, from the log.
-    pub fn operators(&self) -> SocketAddr {
+    pub async fn operators(&self) -> SocketAddr {
         let address = |line: &String| {
             let event: Value = serde_json::from_str(line).ok()?;
             let url = event["message"].as_str()?.strip_prefix("metrics on http://")?;
             url.strip_suffix("/metrics")?.parse().ok()
         };
-        self.log().iter().find_map(address).expect("the address is logged")
+        eventually("the address", async || self.log().iter().find_map(address)).await
     }
 
     pub async fn connect(&self) -> RawHttp {
