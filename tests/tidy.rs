@@ -52,6 +52,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "http",
         &[
             "backend",
+            "calls",
             "cluster",
             "common",
             "config",
@@ -64,6 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "tenants",
         ],
     ),
+    ("calls", &["common", "gateway", "protocol"]),
     ("gateway", &["backend", "common", "config", "protocol", "registry", "telemetry", "tenants"]),
     ("registry", &["backend", "common", "config", "tenants"]),
     ("backend", &["common", "config", "pins", "protocol", "telemetry", "tenants"]),
