@@ -112,8 +112,8 @@ impl FileTenants {
             for EndedTenant { name, revoked_keys } in ended {
                 tracing::warn!(
                     tenant = %name, revoked_keys,
-                    "tenant `{name}` was not in the configuration file: it is removed, its keys are \
-                     revoked ({revoked_keys}), and its secrets deleted"
+                    "tenant `{name}` was not in the configuration file: it is removed, its keys \
+                     are revoked ({revoked_keys}), and its secrets deleted"
                 );
             }
         }

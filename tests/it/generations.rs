@@ -48,7 +48,7 @@ async fn reported_calls(api: &Api) -> usize {
     api.get("/v1/usage").await.json()["usage"].as_array().unwrap().len()
 }
 
-/// What a tenant has at one gateway.
+/// Processes and a session of a tenant at one gateway.
 struct Belongings {
     api: Api,
     own: i32,
