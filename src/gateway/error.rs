@@ -197,8 +197,8 @@ impl CallError {
     }
 
     /// Returns the error of a tenant at a limit other than its calls.
-    pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
+    pub fn busy(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::TenantBusy { detail: detail.into(), rate_status: RateStatus::default() }
     }
 
     pub fn rate_status(&self) -> Option<&RateStatus> {
@@ -301,6 +301,10 @@ impl From<NoBackend> for CallError {
                 "this server runs one process per MCP session; call it over /mcp, in a session \
                  that `initialize` opened"
                     .to_owned(),
+            ),
+            NoBackend::TenantFull => Self::busy(
+                "your tenant has as many sessions at this server as it may, and all are in use; \
+                 end one of them (DELETE)",
             ),
             NoBackend::TooMany => Self::TooManyProcesses,
             NoBackend::SecretsMissing { server, names } => {
