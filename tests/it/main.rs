@@ -10,6 +10,7 @@ mod support;
 
 mod admin;
 mod anonymous;
+mod batch;
 mod calls;
 mod cancel;
 mod changes;
