@@ -111,7 +111,7 @@ async fn a_removed_tenant_ends_with_its_processes_and_its_calls_finish() {
     gateway.has_in_flight("own", 1.0).await;
     let mut stream = acme.session.listen().await;
     remove(&store, "acme").await;
-    assert_eq!(stream.next().await, None);
+    while stream.next().await.is_some() {}
     becomes(&acme.api, 401).await;
     assert_eq!(call.await.unwrap().tool_text(), "later");
     gone(acme.own).await;
