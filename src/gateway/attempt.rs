@@ -159,6 +159,8 @@ pub(super) struct AttemptHistory {
     count: u32,
     /// True if a failed attempt may have run the tool.
     may_have_run: bool,
+    /// True if a server has refused an attempt and said when to come back.
+    was_refused: bool,
 }
 
 impl AttemptHistory {
@@ -225,6 +227,11 @@ impl<'a> Attempts<'a> {
         if self.history.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
             return None;
         }
+        // The call's own arguments may be what the server refuses.
+        let is_refused = matches!(error, CallError::BackendHttp { retry_after: Some(_), .. });
+        if is_refused && self.history.was_refused {
+            return None;
+        }
         let pause = PAUSE * (1 << (self.history.count - 1));
         let pause = pause.mul_f64(rand::rng().random_range(0.5..=1.0));
         let now = Instant::now();
@@ -243,6 +250,7 @@ impl<'a> Attempts<'a> {
             return None;
         }
         self.history.count += 1;
+        self.history.was_refused |= is_refused;
         self.history.may_have_run |= error.executed() == Executed::Unknown;
         self.backend.metrics().retries.inc();
         Some(at)

@@ -34,6 +34,7 @@ use super::call::{
 };
 use super::call_notifications::{CallNotification, NotificationSender};
 use super::liveness::{Claim, OverdueCalls, StuckEvidence};
+use crate::backend::queue::TenantPause;
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
 
@@ -110,6 +111,12 @@ impl InFlightCalls {
     /// Returns the deadline of call `id`, which progress may have extended.
     pub fn deadline(&self, id: u64) -> Option<Instant> {
         self.table.lock().calls.get(&id).map(|call| call.deadline)
+    }
+
+    /// Returns the way to pause the tenant of call `id`; `None` for requests of the gateway itself.
+    pub fn tenant_pause(&self, id: u64) -> Option<TenantPause> {
+        let table = self.table.lock();
+        Some(table.calls.get(&id)?.permits.as_ref()?.slot.tenant_pause())
     }
 
     /// Passes a notification about call `id` to its listener.

@@ -8,7 +8,6 @@ pub mod rollover;
 mod serving_run;
 mod tool_refresh;
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -273,7 +272,6 @@ impl InstanceSupervisor {
             }
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
             () = backend.adapt(load) => StopReason::Stopped,
-            () = self.apply_pauses(&run.ready) => StopReason::Stopped,
             () = self.stop.cancelled() => StopReason::Stopped,
         }
     }
@@ -292,16 +290,6 @@ impl InstanceSupervisor {
                 StopReason::Disconnected(reason)
             }
         }
-    }
-
-    /// Pauses the queue when the server asks for it. Never ends.
-    async fn apply_pauses(&self, ready: &Ready) {
-        let mut paused_until = ready.connection.paused_until();
-        while paused_until.changed().await.is_ok() {
-            let until = *paused_until.borrow_and_update();
-            until.into_iter().for_each(|until| self.backend.queue.pause_until(until));
-        }
-        pending().await
     }
 
     async fn stop(&self, run: Run) {
