@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
+use crate::backend::{NotReady, TenantQuarantined};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
@@ -59,6 +59,12 @@ pub enum CallError {
         retry_after: Duration,
         rate_status: RateStatus,
     },
+    /// The tenant's calls kept ending a shared server.
+    #[error(
+        "your calls to this server are refused for now: they have ended its process again and \
+         again; try again in {} s", .retry_after.as_secs() + 1
+    )]
+    TenantQuarantined { retry_after: Duration },
     /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
     Overloaded,
@@ -126,6 +132,7 @@ impl CallError {
             Self::ToolHeld { .. } => "tool_held",
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
+            Self::TenantQuarantined { .. } => "tenant_quarantined",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
@@ -163,6 +170,7 @@ impl CallError {
         match self {
             Self::TenantBusy { .. }
             | Self::RateLimited { .. }
+            | Self::TenantQuarantined { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
@@ -182,9 +190,9 @@ impl CallError {
 
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
-                Some(*retry_after)
-            }
+            Self::ServerUnavailable { retry_after, .. }
+            | Self::RateLimited { retry_after, .. }
+            | Self::TenantQuarantined { retry_after } => Some(*retry_after),
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::TenantBusy { .. }
             | Self::Overloaded
@@ -212,7 +220,10 @@ impl CallError {
 
     /// Returns true if the tenant's own limits refused the call.
     pub fn is_own_limit(&self) -> bool {
-        matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })
+        matches!(
+            self.last(),
+            Self::TenantBusy { .. } | Self::RateLimited { .. } | Self::TenantQuarantined { .. }
+        )
     }
 
     /// Returns the number of attempts; 0 if the call was refused before the first.
@@ -291,6 +302,12 @@ impl From<NotReady> for CallError {
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
             NotReady::Stopped => Self::BackendStopped,
         }
+    }
+}
+
+impl From<TenantQuarantined> for CallError {
+    fn from(quarantined: TenantQuarantined) -> Self {
+        Self::TenantQuarantined { retry_after: quarantined.retry_after }
     }
 }
 

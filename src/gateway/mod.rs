@@ -156,13 +156,13 @@ impl Gateway {
         }
         let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
         let history = AttemptHistory::default();
-        let mut context = CallContext { admission, rate_status: None, history };
+        let mut context = CallContext { admission, rate_status: None, history, is_moved: false };
         let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
-    /// Finds the backend. If a rollover stops the backend before it has seen the call, the call
-    /// goes to the next one.
+    /// Finds the backend. If a rollover stops the backend before it has seen the call, or the
+    /// tenant's calls go elsewhere by now, the call goes to the next one.
     async fn dispatch(
         &self,
         caller: &Caller,
@@ -170,11 +170,17 @@ impl Gateway {
         context: &mut CallContext,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
-        let mut backend = self.backend(caller, call.server.clone())?;
+        let tenant = &caller.tenant.id;
+        let mut backend = self.backend(caller, call.server.clone())?.for_calls_of(tenant)?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
-                    backend = self.next_backend(caller, &call.server, &backend)?;
+                    let server = self.server(caller, call.server.id().as_str())?;
+                    let next = self.backend(caller, server)?.for_calls_of(tenant)?;
+                    if Arc::ptr_eq(&next, &backend) && !std::mem::take(&mut context.is_moved) {
+                        return Err(CallError::ShuttingDown);
+                    }
+                    backend = next;
                 }
                 outcome => return outcome,
             }
@@ -190,6 +196,8 @@ struct CallContext {
     /// The tenant's rates after this call was taken from them.
     rate_status: Option<RateStatus>,
     history: AttemptHistory,
+    /// Whether the backend has stopped only for this tenant, whose calls go elsewhere.
+    is_moved: bool,
 }
 
 /// Makes the call at one backend, with as many attempts as `Attempts` allows.
@@ -229,10 +237,16 @@ async fn call_backend(
                 let offload = backend.offload();
                 return answer.into_reply(offload, call, &mut context.rate_status, count).await;
             }
+            Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,
                 None => return Err(error),
             },
+        }
+        if !backend.takes_calls_of(tenant) {
+            attempts.withdraw();
+            context.is_moved = true;
+            return Err(CallError::BackendStopped);
         }
         entry = enqueue();
     }

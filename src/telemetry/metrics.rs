@@ -115,6 +115,15 @@ metrics! {
     /// Calls that the ready instances take at once, as `adaptive` has set it.
     /// Servers with `sharing = "shared"` only.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
+    /// Instances at which no call has ended for the server's `timeout` (or `max_timeout`), although
+    /// calls wait for a slot. Servers with `sharing = "shared"` only.
+    stalled: IntGaugeVec = "trunkline_server_stalled_instances" ["server"];
+    /// Tenants whose calls run in a process of their own, because the server has ended during them.
+    /// Servers with `sharing = "shared"` only.
+    suspects: IntGaugeVec = "trunkline_server_suspects" ["server"];
+    /// Tenants whose calls to the server are refused, because they kept ending it.
+    /// Servers with `sharing = "shared"` only.
+    quarantined_tenants: IntGaugeVec = "trunkline_server_quarantined_tenants" ["server"];
     /// Attempts at calls after the first.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
     /// Calls cancelled after they were sent: the deadline passed, or the caller went away.
@@ -191,6 +200,9 @@ pub struct UpMetrics {
     pub down_since: IntGauge,
     pub instances: IntGauge,
     pub slots: IntGauge,
+    pub stalled: IntGauge,
+    pub suspects: IntGauge,
+    pub quarantined_tenants: IntGauge,
 }
 
 #[derive(Clone, Debug)]
@@ -247,12 +259,17 @@ impl Metrics {
             down_since: self.down_since.with_label_values(&[server]),
             instances: self.instances.with_label_values(&[server]),
             slots: self.slots.with_label_values(&[server]),
+            stalled: self.stalled.with_label_values(&[server]),
+            suspects: self.suspects.with_label_values(&[server]),
+            quarantined_tenants: self.quarantined_tenants.with_label_values(&[server]),
         }
     }
 
     /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
-        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
+        let Self { up, down_since, instances, slots, stalled, .. } = self;
+        let (suspects, quarantined) = (&self.suspects, &self.quarantined_tenants);
+        for gauge in [up, down_since, instances, slots, stalled, suspects, quarantined] {
             // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }

@@ -18,6 +18,7 @@ pub(crate) mod incoming;
 pub(crate) mod liveness;
 pub(crate) mod reader;
 pub mod request_ids;
+mod tenants_seen;
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};

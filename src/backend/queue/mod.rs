@@ -136,6 +136,11 @@ impl Queue {
         self.update(|_| self.slots.resize(slots, left_free));
     }
 
+    /// Returns whether calls wait and all slots are taken, or all but the reserve.
+    pub fn is_starved(&self) -> bool {
+        self.slots.is_starved()
+    }
+
     /// Makes the entry of a call with so many bytes. When slots are scarce, tenants get them in
     /// proportion to their weights.
     pub fn enqueue(
