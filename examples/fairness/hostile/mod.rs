@@ -9,7 +9,9 @@
 mod gateway;
 mod lone;
 mod neighbour;
+mod poison;
 mod slots;
+mod upstream;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -24,7 +26,7 @@ use self::neighbour::{Neighbour, Outcome};
 use crate::rows::verdict;
 
 /// The rows, in the order of the table.
-const ROWS: &[&[Row]] = &[slots::ROWS];
+const ROWS: &[&[Row]] = &[slots::ROWS, poison::ROWS, upstream::ROWS];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.
 const HEAD_START: Duration = Duration::from_secs(1);
