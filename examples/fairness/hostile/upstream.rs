@@ -1,4 +1,4 @@
-//! A server with a `url` that refuses calls of one tenant, as one does whose arguments meet a quota.
+//! A server with a `url` that refuses one tenant's calls, as if their arguments met a quota.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::OnceLock;

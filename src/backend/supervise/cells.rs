@@ -30,7 +30,7 @@ const LOGGED_MAX: usize = 10;
 
 /// The part that a backend has in keeping tenants apart.
 pub(in crate::backend) enum Isolation {
-    /// None: it has one tenant, or no second process can run beside it.
+    /// Has one tenant, or can have no second process beside its own.
     None,
     /// The shared backend, which has the cells.
     Shared(Cells),
@@ -69,14 +69,14 @@ pub struct Suspect {
     pub until: Timestamp,
 }
 
-/// What follows from the end of a run.
+/// The consequence of the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Consequence {
-    /// It is a failure like any other.
+    /// A failure like any other.
     Failure,
-    /// It restarts at once: a tenant may have caused it.
+    /// A restart at once: a tenant may have caused the end.
     Pardoned,
-    /// It was a cell, which ends.
+    /// The end of a cell.
     CellEnds,
 }
 

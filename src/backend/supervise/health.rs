@@ -38,7 +38,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server may answer no call for this long after the first was overdue, whatever else it says.
 const STUCK_MAX: Duration = Duration::from_secs(30);
 
-/// What is known of a server beside its connection.
+/// Describes what surrounds the connection that is judged.
 pub(super) struct Surroundings<'a> {
     /// How long an abandoned call keeps its slot.
     pub(super) grace: Duration,
@@ -113,7 +113,7 @@ async fn failing(ready: &Ready, surroundings: &Surroundings<'_>) -> String {
     }
 }
 
-/// What was done about a stalled server.
+/// The measures against a stalled server so far.
 struct Stall {
     is_reported: bool,
     pinged: Option<Instant>,

@@ -43,10 +43,10 @@ pub(crate) const PARDONS_MAX: usize = 16;
 /// may be a process.
 pub(crate) const CELLS_MAX: usize = 8;
 
-/// What a crash of the shared process says.
+/// The verdict on a crash of the shared process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It counts against the server.
+    /// Counts against the server.
     Server,
     /// One of the suspects may have caused it.
     Suspects,
