@@ -193,6 +193,10 @@ impl Backend {
         metrics.slots.set(shown(self.pool.slots()));
         metrics.instances.set(shown(self.pool.ready_len()));
         metrics.stalled.set(shown(self.pool.stalled_len()));
+        let (suspects, quarantined) = self.suspects_len();
+        metrics.suspects.set(shown(suspects));
+        metrics.quarantined_tenants.set(shown(quarantined));
+        metrics.serial.set(shown(self.pool.serial_len()));
         let down = if is_up || !is_active { None } else { self.pool.down() };
         metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
     }

@@ -161,6 +161,22 @@ impl Gateway {
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
+    /// Returns the backend for the caller's calls, unless they are refused because they kept ending
+    /// the server.
+    fn backend_for_calls(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        accounting: &mut Accounting<'_>,
+    ) -> Result<BackendRef, CallError> {
+        let (tenant, backend) = (&caller.tenant.id, self.backend(caller, server)?);
+        if let Some(quarantined) = backend.quarantine_of(tenant) {
+            accounting.at_backend(&backend);
+            return Err(quarantined.into());
+        }
+        Ok(backend.for_calls_of(tenant))
+    }
+
     /// Finds the backend. If a rollover stops the backend before it has seen the call, or the
     /// tenant's calls go elsewhere by now, the call goes to the next one.
     async fn dispatch(
@@ -170,13 +186,12 @@ impl Gateway {
         context: &mut CallContext,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
-        let tenant = &caller.tenant.id;
-        let mut backend = self.backend(caller, call.server.clone())?.for_calls_of(tenant)?;
+        let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
                     let server = self.server(caller, call.server.id().as_str())?;
-                    let next = self.backend(caller, server)?.for_calls_of(tenant)?;
+                    let next = self.backend_for_calls(caller, server, accounting)?;
                     if Arc::ptr_eq(&next, &backend) && !std::mem::take(&mut context.is_moved) {
                         return Err(CallError::ShuttingDown);
                     }

@@ -124,6 +124,9 @@ metrics! {
     /// Tenants whose calls to the server are refused, because they kept ending it.
     /// Servers with `sharing = "shared"` only.
     quarantined_tenants: IntGaugeVec = "trunkline_server_quarantined_tenants" ["server"];
+    /// Ready instances that look serial: while calls run, they answer no ping within 100 ms. Each
+    /// call there delays all tenants. Servers with `sharing = "shared"` only.
+    serial: IntGaugeVec = "trunkline_server_serial_instances" ["server"];
     /// Attempts at calls after the first.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
     /// Calls cancelled after they were sent: the deadline passed, or the caller went away.
@@ -203,6 +206,7 @@ pub struct UpMetrics {
     pub stalled: IntGauge,
     pub suspects: IntGauge,
     pub quarantined_tenants: IntGauge,
+    pub serial: IntGauge,
 }
 
 #[derive(Clone, Debug)]
@@ -262,14 +266,15 @@ impl Metrics {
             stalled: self.stalled.with_label_values(&[server]),
             suspects: self.suspects.with_label_values(&[server]),
             quarantined_tenants: self.quarantined_tenants.with_label_values(&[server]),
+            serial: self.serial.with_label_values(&[server]),
         }
     }
 
     /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
-        let Self { up, down_since, instances, slots, stalled, .. } = self;
+        let Self { up, down_since, instances, slots, stalled, serial, .. } = self;
         let (suspects, quarantined) = (&self.suspects, &self.quarantined_tenants);
-        for gauge in [up, down_since, instances, slots, stalled, suspects, quarantined] {
+        for gauge in [up, down_since, instances, slots, stalled, serial, suspects, quarantined] {
             // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }

@@ -10,6 +10,7 @@ mod support;
 
 mod admin;
 mod anonymous;
+mod batch;
 mod calls;
 mod cancel;
 mod changes;
@@ -93,6 +94,7 @@ mod secrets_cli;
 mod secrets_hidden;
 mod secrets_store;
 mod secrets_turns;
+mod serial;
 mod sharing;
 mod shipped;
 mod signals;

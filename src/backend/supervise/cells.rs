@@ -104,16 +104,13 @@ impl Isolation {
 
 impl BackendRef {
     /// Returns the backend for a tenant's calls: this one, or the tenant's cell.
-    pub fn for_calls_of(self, tenant: &TenantId) -> Result<Self, TenantQuarantined> {
-        let Some(cells) = self.isolation.cells() else { return Ok(self) };
-        let placements = cells.placements.load();
-        let Some(placement) = placements.get(tenant) else { return Ok(self) };
-        let now = Instant::now();
-        if let Some(until) = placement.refused_until.filter(|until| *until > now) {
-            return Err(TenantQuarantined { retry_after: until - now });
+    pub fn for_calls_of(self, tenant: &TenantId) -> Self {
+        let Some(cells) = self.isolation.cells() else { return self };
+        let cell = cells.placements.load().get(tenant).map(|it| it.cell.clone());
+        match cell {
+            Some(cell) => Self::of_cell(cell, self),
+            None => self,
         }
-        let cell = placement.cell.clone();
-        Ok(Self::of_cell(cell, self))
     }
 }
 
@@ -139,6 +136,13 @@ impl InstanceSupervisor {
 }
 
 impl Backend {
+    /// Returns why a tenant's calls are refused, if they are.
+    pub fn quarantine_of(&self, tenant: &TenantId) -> Option<TenantQuarantined> {
+        let until = self.isolation.cells()?.placements.load().get(tenant)?.refused_until?;
+        let retry_after = until.duration_since(Instant::now());
+        (!retry_after.is_zero()).then_some(TenantQuarantined { retry_after })
+    }
+
     /// Returns whether a tenant's calls go here. They do not while it has a cell.
     pub fn takes_calls_of(&self, tenant: &TenantId) -> bool {
         self.isolation.cells().is_none_or(|it| !it.placements.load().contains_key(tenant))
@@ -236,8 +240,10 @@ impl Backend {
         let is_kept = |old: &Placement| placements.values().any(|it| it.number == old.number);
         let ended: Vec<_> =
             before.values().filter(|old| !is_kept(old)).map(|it| it.cell.clone()).collect();
-        self.show_suspects(&placements);
         cells.placements.store(Arc::new(placements));
+        if self.is_active() {
+            self.update_up_metrics();
+        }
         // Not before: whoever finds its cell draining looks its backend up again.
         for cell in ended {
             cell.drain(self.config.longest_call() + CANCEL_GRACE);
@@ -258,11 +264,12 @@ impl Backend {
         Box::pin(self.supervise(stop))
     }
 
-    fn show_suspects(&self, placements: &HashMap<TenantId, Placement>) {
-        let Some(metrics) = &self.up else { return };
-        let quarantined = placements.values().filter(|it| it.refused_until.is_some()).count();
-        metrics.suspects.set((placements.len() - quarantined) as i64);
-        metrics.quarantined_tenants.set(quarantined as i64);
+    /// Returns how many tenants' calls run apart, and how many tenants are refused.
+    pub(in crate::backend) fn suspects_len(&self) -> (usize, usize) {
+        let Some(cells) = self.isolation.cells() else { return (0, 0) };
+        let placements = cells.placements.load();
+        let refused = placements.values().filter(|it| it.refused_until.is_some()).count();
+        (placements.len() - refused, refused)
     }
 
     fn log_cell(&self, members: &[TenantId], refused_until: Option<Instant>) {

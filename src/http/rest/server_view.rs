@@ -94,6 +94,8 @@ struct InstanceView {
     limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stalled_since: Option<Timestamp>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    looks_serial: bool,
     /// The last lines of the process's standard error, or of the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stderr: Vec<String>,
@@ -257,6 +259,7 @@ impl InstanceView {
             in_flight: in_flight.map(|(now, _)| now),
             limit: in_flight.map(|(_, limit)| limit),
             stalled_since: instance.stalled_since,
+            looks_serial: instance.looks_serial(),
             stderr: instance.stderr.lines(),
             last_failure,
         }
