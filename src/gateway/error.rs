@@ -319,6 +319,10 @@ impl From<NoBackend> for CallError {
                  that `initialize` opened"
                     .to_owned(),
             ),
+            NoBackend::TenantFull => Self::busy(
+                "your tenant has as many sessions at this server as it may, and all are in use; \
+                 end one of them (DELETE)",
+            ),
             NoBackend::TooMany => Self::TooManyProcesses,
             NoBackend::SecretsMissing { server, names } => {
                 Self::SecretMissing { server: server.to_string(), names }

@@ -49,6 +49,7 @@ mod mcp_legacy;
 mod mcp_listen;
 mod mcp_modern;
 mod mcp_own_process;
+mod mcp_own_process_tenants;
 mod mcp_params;
 mod mcp_questions;
 mod mcp_session_streams;
