@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
-use crate::backend::{NotReady, TenantQuarantined};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
@@ -315,12 +315,6 @@ impl From<NotReady> for CallError {
     }
 }
 
-impl From<TenantQuarantined> for CallError {
-    fn from(quarantined: TenantQuarantined) -> Self {
-        Self::TenantQuarantined { retry_after: quarantined.retry_after }
-    }
-}
-
 impl From<NoBackend> for CallError {
     fn from(no_backend: NoBackend) -> Self {
         match no_backend {
@@ -401,13 +395,5 @@ impl From<RequestError> for CallError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
-        let error = CallError::from(RequestError::Busy);
-        assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
-        assert!(error.is_retryable());
-    }
-}
+#[path = "tests/error.rs"]
+mod tests;

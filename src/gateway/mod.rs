@@ -25,7 +25,7 @@ use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, NotReady, Ready};
+use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
 use crate::common::offload::Offload;
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
@@ -179,9 +179,9 @@ impl Gateway {
         accounting: &mut Accounting<'_>,
     ) -> Result<BackendRef, CallError> {
         let (tenant, backend) = (&caller.tenant.id, self.backend(caller, server)?);
-        if let Some(quarantined) = backend.quarantine_of(tenant) {
+        if let Some(TenantQuarantined { retry_after }) = backend.quarantine_of(tenant) {
             accounting.at_backend(&backend);
-            return Err(quarantined.into());
+            return Err(CallError::TenantQuarantined { retry_after });
         }
         Ok(backend.for_calls_of(tenant))
     }

@@ -15,6 +15,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use super::config_metrics::ConfigMetrics;
 use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
@@ -240,20 +241,6 @@ pub struct ConnectionMetrics {
 pub struct UsageMetrics {
     pub unwritten_rows: IntGauge,
     pub lost_calls: IntCounter,
-}
-
-#[derive(Clone, Debug)]
-pub struct ConfigMetrics {
-    pub ok: IntCounter,
-    pub failed: IntCounter,
-    pub loaded: IntGauge,
-}
-
-impl ConfigMetrics {
-    pub fn note_loaded(&self) {
-        self.ok.inc();
-        self.loaded.set(Timestamp::now().as_second());
-    }
 }
 
 impl Metrics {
