@@ -201,19 +201,31 @@ impl Limits {
         }
         let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
         let scoped: Vec<_> = scoped.collect();
-        let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
+        let rates = self.rates(&scoped);
         let mut permits = vec![];
         for limited in scoped.iter().filter(|scoped| scoped.in_flight.max.is_some()) {
             match limited.in_flight.take().await {
                 Some(permit) => permits.push(permit),
                 None => {
-                    return Err(busy(&limited.scope, &limited.in_flight, self.look(rates)));
+                    let rate_status = self.look(rates.iter().copied());
+                    return Err(busy(&limited.scope, &limited.in_flight, rate_status));
                 }
             }
         }
-        let rate_status = self.spend(rates.collect()).await?;
+        let rate_status = self.spend(rates).await?;
         admission.scoped.extend(permits);
         Ok(rate_status)
+    }
+
+    /// Takes one more call from the rates, for a request at a server that is worth several.
+    pub async fn charge(&self, server: &str) -> Result<RateStatus, LimitRefusal> {
+        let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, None));
+        self.spend(self.rates(&scoped.collect::<Vec<_>>())).await
+    }
+
+    /// Returns the rates of some patterns and of the tenant.
+    fn rates<'a>(&'a self, scoped: &[&'a PatternLimit]) -> Vec<&'a Arc<Bucket>> {
+        scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate).collect()
     }
 
     /// Returns what remains on this replica.

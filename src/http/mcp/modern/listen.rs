@@ -35,6 +35,8 @@ use crate::tenants::limits::{Admission, RateStatus};
 
 /// How long servers may take to accept subscriptions before the client is told that it listens.
 const ACCEPT_WAIT: Duration = Duration::from_secs(3);
+/// The watched resources that count as one call.
+const RESOURCES_PER_CALL: usize = 10;
 
 /// The changes that a client wants to be told of.
 #[derive(Debug, Default, Deserialize)]
@@ -89,20 +91,25 @@ fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
     resources
 }
 
-/// Counts the request against the tenant's limits, as one call per server with watched resources.
+/// Counts the request against the tenant's limits, as one call for every ten resources that are
+/// watched at a server.
 async fn admit(
     request: &McpRequest<'_>,
     resources: &Resources,
 ) -> Result<(Admission, RateStatus), CallError> {
     let limits = &request.caller.tenant.limits;
     let mut admission = limits.admit_tenant().await?;
-    let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
+    let mut servers: Vec<_> =
+        resources.iter().map(|(server, uris)| (server.as_str(), uris.len())).collect();
     if servers.is_empty() {
-        servers.push(request.http.scope.server().unwrap_or_default());
+        servers.push((request.http.scope.server().unwrap_or_default(), 0));
     }
     let mut rate_status = RateStatus::default();
-    for server in servers {
+    for (server, watched) in servers {
         rate_status = limits.admit(&mut admission, server, None).await?;
+        for _ in 1..watched.div_ceil(RESOURCES_PER_CALL) {
+            rate_status = limits.charge(server).await?;
+        }
     }
     Ok((admission, rate_status))
 }
