@@ -197,8 +197,8 @@ impl CallError {
     }
 
     /// Returns the error of a tenant at a limit other than its calls.
-    pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
+    pub fn busy(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::TenantBusy { detail: detail.into(), rate_status: RateStatus::default() }
     }
 
     pub fn rate_status(&self) -> Option<&RateStatus> {

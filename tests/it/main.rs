@@ -15,6 +15,7 @@ mod calls;
 mod cancel;
 mod changes;
 mod cli;
+mod connections;
 mod deadlines;
 mod descriptors;
 mod drain;
