@@ -36,7 +36,7 @@ pub(super) fn open_with(version: ProtocolVersion, capabilities: Value, queue: Ar
     let changes = Changes::new(ServerId::parse("test").unwrap());
     let mailbox = Arc::new(Mailbox::default());
     let listener =
-        Arc::new(changes.subscribe(TenantId::parse("a").unwrap(), mailbox.clone(), Wanted::ALL));
+        Arc::new(changes.subscribe(TenantId::testing("a"), mailbox.clone(), Wanted::ALL));
     let (peer, keeping) = run(&changes, &queue, version, capabilities);
     Scene { peer, changes, queue, mailbox, listener, keeping }
 }
