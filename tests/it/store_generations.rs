@@ -166,7 +166,8 @@ async fn a_report_shows_no_calls_of_an_earlier_tenant() {
         for (minute, calls) in [(4, 10), (6, 20)] {
             let minute = minute * MINUTE;
             let row = format!(
-                "INSERT INTO usage VALUES ({minute}, 'acme', 'std', 'echo', {calls}, 0, 0, 0, 0, 0, 0)"
+                "INSERT INTO usage \
+                 VALUES ({minute}, 'acme', 'std', 'echo', {calls}, 0, 0, 0, 0, 0, 0)"
             );
             database.run(&row).await;
         }
