@@ -35,6 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "app",
         &[
             "backend",
+            "calls",
             "cluster",
             "common",
             "config",
@@ -51,8 +52,23 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "http",
         &[
-            "backend", "cluster", "common", "config", "gateway", "pins", "protocol", "registry",
-            "store", "tenants",
+            "backend", "calls", "cluster", "common", "config", "gateway", "pins", "protocol",
+            "registry", "store", "tenants",
+        ],
+    ),
+    (
+        "calls",
+        &[
+            "backend",
+            "cluster",
+            "common",
+            "config",
+            "gateway",
+            "protocol",
+            "registry",
+            "store",
+            "telemetry",
+            "tenants",
         ],
     ),
     ("gateway", &["backend", "common", "config", "protocol", "registry", "telemetry", "tenants"]),

@@ -54,7 +54,9 @@ pub use server::{
     ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
     Upstream,
 };
-pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+pub use settings::{
+    Auth, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig, Synchronous,
+};
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
 

@@ -4,7 +4,9 @@ use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
-use super::settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+use super::settings::{
+    Auth, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+};
 use super::tenants::{TenantConfig, TenantLimit};
 
 /// Every section, in the order of the page.
@@ -15,6 +17,7 @@ pub(super) static SECTIONS: &[Section] = &[
     StoreConfig::SECTION,
     SharedLimitsConfig::SECTION,
     Replicas::SECTION,
+    CallsConfig::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,
     TenantLimit::SECTION,

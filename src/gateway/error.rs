@@ -111,6 +111,12 @@ pub enum CallError {
         /// The error of the last attempt.
         last: Box<CallError>,
     },
+    /// The call's record could not note that it begins, so it has not begun.
+    #[error("the store cannot keep this call's record now: {0}")]
+    NotRecorded(String),
+    /// Another gateway has the call, or it was cancelled before it began.
+    #[error("the call was cancelled before it began")]
+    Withdrawn,
     #[error("the call was not answered by its deadline")]
     DeadlineExceeded { executed: Executed },
 }
@@ -136,6 +142,8 @@ impl CallError {
             Self::BackendHttp { .. } => "backend_http",
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
+            Self::NotRecorded(_) => "store_unavailable",
+            Self::Withdrawn => "cancelled",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::Attempted { last, .. } => last.code(),
         }
@@ -167,6 +175,7 @@ impl CallError {
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
@@ -190,6 +199,7 @@ impl CallError {
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => Some(RETRY_SOON),
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
-pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
+pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
@@ -144,6 +144,21 @@ impl Gateway {
         outcome
     }
 
+    /// Makes a call whose tenant has been charged already, and that holds its permits.
+    pub async fn call_admitted(
+        &self,
+        caller: &Caller,
+        call: Call,
+        admission: Admission,
+        rate_status: RateStatus,
+    ) -> Result<Reply, CallError> {
+        let mut accounting = Accounting::new(&self.metrics, &caller.tenant, &call);
+        let context = CallContext::new(admission, Some(rate_status));
+        let outcome = self.run(caller, &call, context, &mut accounting).await;
+        accounting.finish(&outcome);
+        outcome
+    }
+
     /// Counts the call among its tenant's calls in flight, and has it answered.
     async fn admit(
         &self,
@@ -154,10 +169,18 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
-        let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
-        let history = AttemptHistory::default();
-        let mut context = CallContext { admission, rate_status: None, history };
-        let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
+        let context = CallContext::new(caller.tenant.limits.admit_tenant().await?, None);
+        self.run(caller, &call, context, accounting).await
+    }
+
+    async fn run(
+        &self,
+        caller: &Caller,
+        call: &Call,
+        mut context: CallContext,
+        accounting: &mut Accounting<'_>,
+    ) -> Result<Reply, CallError> {
+        let outcome = self.dispatch(caller, call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
@@ -190,6 +213,12 @@ struct CallContext {
     /// The tenant's rates after this call was taken from them.
     rate_status: Option<RateStatus>,
     history: AttemptHistory,
+}
+
+impl CallContext {
+    fn new(admission: Admission, rate_status: Option<RateStatus>) -> Self {
+        Self { admission: Arc::new(admission), rate_status, history: AttemptHistory::default() }
+    }
 }
 
 /// Makes the call at one backend, with as many attempts as `Attempts` allows.

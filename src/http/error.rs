@@ -2,15 +2,18 @@
 //! status. Statuses of MCP are in `mcp/rpc.rs`.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
+use crate::calls::{Refusal, SubmitError};
 use crate::common::ids::{CallId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -40,6 +43,9 @@ pub(crate) enum HttpError {
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
     InConfigurationFile(TenantId),
+    /// A kept call has no answer to give back.
+    #[error(transparent)]
+    Kept(#[from] Refusal),
     #[error("{}", store_detail(.0))]
     Store(#[from] StoreError),
 }
@@ -77,7 +83,9 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::InvalidArguments(_)
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
-        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } => StatusCode::CONFLICT,
+        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } | CallError::Withdrawn => {
+            StatusCode::CONFLICT
+        }
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend(_)
         | CallError::BackendExited { .. }
@@ -91,9 +99,34 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::BackendStopped
+        | CallError::NotRecorded(_)
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::Attempted { .. } => unreachable!("the last error is not a history"),
+    }
+}
+
+fn status_of_refusal(refusal: &Refusal) -> StatusCode {
+    match refusal {
+        Refusal::InProgress(_) | Refusal::Cancelled { .. } => StatusCode::CONFLICT,
+        Refusal::StillRunning(_) => StatusCode::GATEWAY_TIMEOUT,
+        Refusal::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        Refusal::ResultGone => StatusCode::GONE,
+        Refusal::OutcomeUnknown => StatusCode::BAD_GATEWAY,
+        Refusal::StoreUnavailable { .. } | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::TooManyWaiters | Refusal::TooManyRecords { .. } | Refusal::TooManyAccepted => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        Refusal::NoSuchCall => StatusCode::NOT_FOUND,
+    }
+}
+
+impl From<SubmitError> for HttpError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Call(error) => Self::Call(error),
+            SubmitError::Refused(refusal) => Self::Kept(refusal),
+        }
     }
 }
 
@@ -113,6 +146,7 @@ impl HttpError {
             Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
             Self::InConfigurationFile(_) => (StatusCode::CONFLICT, "in_configuration_file"),
+            Self::Kept(refusal) => (status_of_refusal(refusal), refusal.code()),
             Self::Store(error) => match error {
                 StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
                 StoreError::AlreadyExists(_) => (StatusCode::CONFLICT, "already_exists"),
@@ -149,6 +183,7 @@ impl IntoResponse for HttpError {
     fn into_response(self) -> Response<Body> {
         match &self {
             Self::Call(error) => return call_response(error),
+            Self::Kept(refusal) => return refusal_response(refusal),
             Self::Store(error @ StoreError::Unavailable(_)) => {
                 tracing::warn!(%error, "the store could not be asked");
             }
@@ -188,16 +223,22 @@ impl From<QueryRejection> for HttpError {
     }
 }
 
+fn refusal_response(refusal: &Refusal) -> Response<Body> {
+    let (status, executed) = (status_of_refusal(refusal), refusal.executed().as_str());
+    let mut problem = Problem::new(status, refusal.code(), refusal.to_string(), executed);
+    problem.retryable = refusal.is_retryable();
+    problem.retry_after = problem.retryable.then_some(1);
+    problem.into_response()
+}
+
+/// Writes the error of a kept call: its status and body.
+pub(super) fn render_error(error: &CallError) -> (u16, Bytes) {
+    let problem = Problem::of_call(error);
+    (problem.status, problem.body().into())
+}
+
 fn call_response(error: &CallError) -> Response<Body> {
-    let executed = error.executed().as_str();
-    let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
-    problem.retryable = error.is_retryable();
-    // In whole seconds, rounded up: a caller that comes back too early is refused again.
-    problem.retry_after = error.retry_after().map(|it| it.as_secs_f64().ceil().max(1.0) as u64);
-    if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
-        problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
-    }
-    let mut response = problem.into_response();
+    let mut response = Problem::of_call(error).into_response();
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {
@@ -231,6 +272,11 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
     Problem::new(status, "method_not_allowed", detail, "no").into_response()
 }
 
+/// Rounds up: a caller that comes back too early is refused again.
+pub(super) fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil().max(1.0) as u64
+}
+
 impl<'a> Problem<'a> {
     /// Returns a problem of the gateway's own. A 503 is temporary: it may be retried.
     fn new(status: StatusCode, code: &'a str, detail: String, executed: &'a str) -> Self {
@@ -247,8 +293,23 @@ impl<'a> Problem<'a> {
         }
     }
 
+    fn of_call(error: &'a CallError) -> Self {
+        let executed = error.executed().as_str();
+        let mut problem = Self::new(status_of(error), error.code(), error.to_string(), executed);
+        problem.retryable = error.is_retryable();
+        problem.retry_after = error.retry_after().map(whole_seconds);
+        if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
+            problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
+        }
+        problem
+    }
+
+    fn body(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a problem is plain data")
+    }
+
     fn into_response(self) -> Response<Body> {
-        let body = serde_json::to_vec(&self).expect("a problem is plain data");
+        let body = self.body();
         let status = StatusCode::from_u16(self.status).expect("made of a status");
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (status, content_type, body).into_response();

@@ -2,14 +2,15 @@
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use tokio::time::Instant;
 
+use super::asked::{Asked, give_back_request_id, request_id_header};
+use super::kept;
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::auth::Authenticated;
@@ -22,6 +23,7 @@ use crate::http::headers::{
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::results::ResultKind;
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
@@ -31,17 +33,23 @@ pub(crate) async fn call_tool(
     request: Request<Body>,
 ) -> Response<Body> {
     let id = CallId::generate();
-    let (caller, call) = match read_request(&app, id, caller, path, request).await {
-        Ok(read) => read,
+    let request_id = request_id_header(request.headers());
+    let mut response = match read_request(&app, id, caller, path, request).await {
+        Ok((caller, call, asked)) if asked.is_kept() => {
+            let answered = kept::call(&app, &caller, call, asked).await;
+            answered.unwrap_or_else(|error| call_failed(error, id))
+        }
+        Ok((caller, call, asked)) => match app.gateway.call(&caller, call).await {
+            Ok(reply) => succeeded(reply, id, asked.fails_on_tool_error),
+            Err(error) => call_failed(error.into(), id),
+        },
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
-            return call_failed(error, id);
+            call_failed(error, id)
         }
     };
-    match app.gateway.call(&caller, call).await {
-        Ok(reply) => succeeded(reply, id),
-        Err(error) => call_failed(error.into(), id),
-    }
+    give_back_request_id(request_id, &mut response);
+    response
 }
 
 async fn read_request(
@@ -50,13 +58,14 @@ async fn read_request(
     caller: Result<Authenticated, HttpError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
-) -> Result<(Caller, Call), HttpError> {
+) -> Result<(Caller, Call, Asked), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
     let arrived = Instant::now();
     let server = app.gateway.server(&caller, &server)?;
-    let asked = asked_timeout_of(&server, request.headers())?;
-    let deadline = arrived + asked.unwrap_or(server.config().timeout);
+    let asked = Asked::read(request.headers())?;
+    let timeout = asked_timeout_of(&server, request.headers())?;
+    let deadline = arrived + timeout.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
     let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
@@ -78,14 +87,17 @@ async fn read_request(
         deadline,
         // A REST caller does not ask for progress, so nothing moves the deadline.
         deadline_max: None,
+        begin_mark: None,
     };
-    Ok((caller, call))
+    Ok((caller, call, asked))
 }
 
-fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
-    let timing =
-        format!("queue;dur={}, backend;dur={}", millis(reply.queue), millis(reply.backend));
+fn succeeded(reply: Reply, id: CallId, fails_on_tool_error: bool) -> Response<Body> {
+    let timing = server_timing(reply.queue.as_micros(), reply.backend.as_micros());
     let mut response = Response::new(Body::from(reply.result));
+    if fails_on_tool_error && reply.kind == ResultKind::ToolError {
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    }
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CALL_ID.clone(), text_value(id.to_string()));
@@ -96,8 +108,12 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     response
 }
 
+/// Returns the value of `Server-Timing`, of times in microseconds.
+pub(super) fn server_timing(queue: u128, backend: u128) -> String {
+    format!("queue;dur={}, backend;dur={}", millis(queue), millis(backend))
+}
+
 /// Writes milliseconds with three decimals, by integers: every call has this header.
-fn millis(duration: Duration) -> impl Display {
-    let micros = duration.as_micros();
+fn millis(micros: u128) -> impl Display {
     fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }

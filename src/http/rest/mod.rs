@@ -1,6 +1,9 @@
-//! The REST API: tool calls, the servers that a caller may use, a tenant's own secrets.
+//! The REST API: tool calls, kept calls, the servers that a caller may use, a tenant's own secrets.
 
+pub(crate) mod asked;
 pub(crate) mod call;
+pub(crate) mod calls;
+mod kept;
 pub(crate) mod secrets;
 pub(crate) mod server_view;
 pub(crate) mod servers;

@@ -199,21 +199,65 @@ impl Limits {
         if self.scoped.is_empty() && self.rate.is_none() {
             return Ok(RateStatus::default());
         }
-        let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
-        let scoped: Vec<_> = scoped.collect();
-        let rates = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate);
+        let permits = self.take_scoped(server, tool).await?;
+        let rate_status = self.charge(server, tool).await?;
+        admission.scoped.extend(permits);
+        Ok(rate_status)
+    }
+
+    /// Takes one call from all rates that cover it, and counts no call in flight.
+    pub async fn charge(
+        &self,
+        server: &str,
+        tool: Option<&str>,
+    ) -> Result<RateStatus, LimitRefusal> {
+        self.spend(self.rates(server, tool).collect()).await
+    }
+
+    /// Counts one more call, until the admission is dropped. Its rates are charged elsewhere.
+    pub async fn hold(&self, server: &str, tool: Option<&str>) -> Result<Admission, LimitRefusal> {
+        let mut admission = self.admit_tenant().await?;
+        if !self.scoped.is_empty() {
+            admission.scoped = self.take_scoped(server, tool).await?;
+        }
+        Ok(admission)
+    }
+
+    async fn take_scoped(
+        &self,
+        server: &str,
+        tool: Option<&str>,
+    ) -> Result<Vec<TenantPermit>, LimitRefusal> {
         let mut permits = vec![];
-        for limited in scoped.iter().filter(|scoped| scoped.in_flight.max.is_some()) {
+        let limited = self.covering(server, tool).filter(|scoped| scoped.in_flight.max.is_some());
+        for limited in limited {
             match limited.in_flight.take().await {
                 Some(permit) => permits.push(permit),
                 None => {
-                    return Err(busy(&limited.scope, &limited.in_flight, self.look(rates)));
+                    let rates = self.look(self.rates(server, tool));
+                    return Err(busy(&limited.scope, &limited.in_flight, rates));
                 }
             }
         }
-        let rate_status = self.spend(rates.collect()).await?;
-        admission.scoped.extend(permits);
-        Ok(rate_status)
+        Ok(permits)
+    }
+
+    /// Returns the limits whose pattern covers a call, the narrowest first.
+    fn covering<'a>(
+        &'a self,
+        server: &'a str,
+        tool: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a PatternLimit> {
+        self.scoped.iter().filter(move |scoped| scoped.pattern.covers(server, tool))
+    }
+
+    fn rates<'a>(
+        &'a self,
+        server: &'a str,
+        tool: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Arc<Bucket>> {
+        let scoped = self.covering(server, tool).filter_map(|scoped| scoped.rate.as_ref());
+        scoped.chain(&self.rate)
     }
 
     /// Returns what remains on this replica.
