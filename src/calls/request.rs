@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::key::IdempotencyKey;
+use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::gateway::{BeginMark, Call, Operation, ToolName};
 use crate::protocol::jsonrpc::RawObject;
@@ -34,16 +35,17 @@ pub struct Details {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// Whether the caller was or will be given the id: it may ask by it.
-    #[serde(rename = "async", skip_serializing_if = "is_false")]
+    #[serde(rename = "async", skip_serializing_if = "is_default")]
     pub is_async: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub fairness_key: FairnessKey,
     /// The caller's trace, as members of `_meta`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trace: String,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(flag: &bool) -> bool {
-    !flag
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Details {
@@ -78,6 +80,7 @@ impl CallRequest {
             arrived,
             deadline: arrived + self.details.timeout(),
             deadline_max: None,
+            fairness_key: self.details.fairness_key,
             begin_mark,
         }
     }

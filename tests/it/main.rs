@@ -30,6 +30,7 @@ mod http_backend;
 mod http_backend_doubts;
 mod http_backend_failures;
 mod http_backend_real;
+mod kept_calls;
 mod keys;
 mod limits_away;
 mod limits_hiccups;

@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::headers::{asked_timeout_of, refuse_key, trace_members};
+use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -112,6 +112,7 @@ impl ForwardedCall {
             others: other_params,
             meta,
             size: http.body.len(),
+            fairness_key: fairness_key(&http.headers)?,
             listener,
             arrived: http.arrived,
             deadline: http.arrived + timeout,

@@ -78,6 +78,7 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
             labels: asked.labels,
             request_id: asked.request_id,
             is_async: asked.prefer.respond_async,
+            fairness_key: call.fairness_key,
             trace: call.meta.others,
         },
     })
