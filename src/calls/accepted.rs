@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::CallsInner;
 use super::account::Account;
+use super::key::Fingerprint;
 use super::keyed::{
     SettleGuard, cancelled_before, head_of, identity_of, identity_of_new, store_is_away,
 };
@@ -339,31 +340,25 @@ impl CallsInner {
 
     /// Takes up a call of a gateway that is gone.
     pub(super) async fn take_up(self: &Arc<Self>, claimed: ClaimedCall) {
-        let ClaimedCall { call: record, tenant, arguments, .. } = claimed;
-        let account = self.accounts.of(&tenant);
-        let identity = identity_of(&record);
-        let fingerprint = identity.fingerprint.clone();
-        let open = OpenCall::new(record.id, tenant, None, fingerprint, account);
+        let ClaimedCall { id, tenant, server, tool, arguments, .. } = claimed;
+        let (account, fingerprint) =
+            (self.accounts.of(&tenant), Fingerprint::stored(claimed.fingerprint));
+        let open = OpenCall::new(id, tenant, None, fingerprint, account);
         let Ok(None) = self.open.find_or_add(&open) else { return };
-        let arguments = self.vault.open(record.id, Part::Arguments, arguments).await;
+        let arguments = self.vault.open(id, Part::Arguments, arguments).await;
         let arguments = arguments.and_then(|arguments| RawObject::parse(arguments).ok());
-        let server = self.gateway.registry().get(record.server.as_str());
-        let (Some(arguments), Some(server)) = (arguments, server) else {
-            let gone = CallError::ServerNotFound { server: record.server.to_string() };
+        let (Some(arguments), Some(server)) = (arguments, self.gateway.registry().get(&server))
+        else {
+            let gone = CallError::ServerNotFound { server };
             return self.keep(&open, Ok(Outcome::of_error(&gone, self.render)), true).await;
         };
-        let request = CallRequest {
-            id: record.id,
-            server,
-            tool: record.tool.clone(),
-            arguments,
-            key: None,
-            details: Details::stored(&record.request),
-        };
+        let details = Details::stored(&claimed.request);
+        let request = CallRequest { id, server, tool, arguments, key: None, details };
         let Ok(permit) = open.account.accepted_bytes.take(request.arguments.as_str().len()) else {
             // Too many at once: another gateway may have room, or this one later.
             return self.hand_over(&open).await;
         };
+        let identity = identity_of_new(&open, claimed.expires);
         open.opened(identity.clone(), CallState::Accepted);
         self.enqueue(AcceptedCall { open, identity, request, _bytes: permit });
     }

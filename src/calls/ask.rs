@@ -7,7 +7,6 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::keyed::{cancelled_before, head_of};
-use super::open_calls::Phase;
 use super::outcome::{Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
 use super::request::Details;
 use super::{Calls, Refusal};
@@ -58,13 +57,13 @@ pub struct ListQuery {
 /// The result of waiting for a call by its id.
 pub enum Polled {
     Ended(Arc<Outcome>),
-    Open(CallView),
+    Open(Box<CallView>),
 }
 
 /// The result of cancelling a call.
 pub enum Cancelled {
     /// The call has ended, now or before.
-    Ended(CallView),
+    Ended(Box<CallView>),
     /// The call is another gateway's to cancel.
     RunsAt(Peer),
 }
@@ -85,18 +84,20 @@ impl Calls {
         loop {
             let record = self.record(tenant, id).await?;
             if matches!(record.state, CallState::Ended | CallState::Abandoned) {
+                if let Some(open) = self.0.open.by_id(id) {
+                    // Until its key can be used again, if it can.
+                    let _ = timeout(LOOK_MAX, open.over()).await;
+                }
                 let head = head_of(&record);
                 return Ok(Polled::Ended(self.0.replay(&record, head).await.result?));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Polled::Open(self.view_of(record)));
+                return Ok(Polled::Open(Box::new(self.view_of(record))));
             }
             match self.0.open.by_id(id) {
                 Some(open) => {
-                    let mut phase = open.phase.subscribe();
-                    let over = phase.wait_for(|phase| matches!(phase, Phase::Over(_)));
-                    let is_over = timeout(left, over).await.is_ok();
+                    let is_over = timeout(left, open.over()).await.is_ok();
                     // The store may be away, and the record not be written for long.
                     sleep(if is_over { LOOK_FIRST } else { Duration::ZERO }).await;
                 }
@@ -111,13 +112,10 @@ impl Calls {
         let record = self.record(tenant, id).await?;
         let is_open = matches!(record.state, CallState::Accepted | CallState::Begun);
         match self.0.open.by_id(id).filter(|_| is_open) {
+            Some(open) if self.0.cancel_waiting(&open).await => {}
             Some(open) => {
-                if !self.0.cancel_waiting(&open).await {
-                    open.cancel.cancel();
-                    let mut phase = open.phase.subscribe();
-                    let over = phase.wait_for(|phase| matches!(phase, Phase::Over(_)));
-                    let _ = timeout(CANCEL_WAIT, over).await;
-                }
+                open.cancel.cancel();
+                let _ = timeout(CANCEL_WAIT, open.over()).await;
             }
             None if record.state == CallState::Accepted => {
                 let (head, at) = (cancelled_before().json(), self.0.clock.now());
@@ -131,7 +129,7 @@ impl Calls {
             }
             None => {}
         }
-        Ok(Cancelled::Ended(self.view(tenant, id).await?))
+        Ok(Cancelled::Ended(Box::new(self.view(tenant, id).await?)))
     }
 
     /// Returns calls without their results, the latest first.

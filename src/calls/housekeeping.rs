@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::CallsInner;
 use super::account::Account;
-use crate::store::{Outage, StoreError};
+use crate::store::{CallState, Outage, StoreError};
 
 /// A gateway that is gone is noticed within the time of its last heartbeat and this.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -16,6 +16,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 /// Calls claimed at once, so that several gateways share them.
 const CLAIMED_MAX: u32 = 50;
+/// A call's task and its record agree after this time.
+const LOST_AFTER: Duration = Duration::from_secs(30);
+/// Calls that are looked at for that, the oldest ones.
+const OPEN_MAX: u32 = 1000;
 /// Steps of deletion in one round, for each kind.
 const STEPS_MAX: u32 = 50;
 
@@ -49,6 +53,9 @@ impl CallsInner {
     /// Gives up the begun calls of gateways that are gone, and claims the others.
     async fn take_over(self: &Arc<Self>) -> Result<(), StoreError> {
         for owner in self.store.call_owners().await? {
+            if *owner == *self.owners.me {
+                self.find_lost().await?;
+            }
             if self.owners.is_alive(&owner).await? {
                 continue;
             }
@@ -62,9 +69,25 @@ impl CallsInner {
             if self.closing.is_cancelled() {
                 continue;
             }
-            let claimed = self.store.claim_calls(&owner, &self.owners.me, CLAIMED_MAX).await?;
+            let claimed =
+                self.store.claim_calls(&owner, &self.owners.me, i64::MAX, CLAIMED_MAX).await?;
             for call in claimed {
                 self.take_up(call).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds calls of this gateway that none of its tasks has: the store had confirmed nothing, and
+    /// kept them all the same.
+    async fn find_lost(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let before = now - i64::try_from(LOST_AFTER.as_millis()).unwrap_or(i64::MAX);
+        for (id, state) in self.store.open_calls(&self.owners.me, before, OPEN_MAX).await? {
+            match state {
+                _ if self.open.by_id(id).is_some() => {}
+                CallState::Accepted => self.store.hand_over_call(id, &self.owners.me).await?,
+                _ => self.store.abandon_call(id, &self.owners.me, now).await?,
             }
         }
         Ok(())

@@ -338,15 +338,7 @@ impl CallsInner {
             sleep(pause).await;
             return None;
         };
-        let mut phase = here.phase.subscribe();
-        let over = phase.wait_for(|phase| matches!(phase, Phase::Over(_)));
-        match timeout(LOOK_MAX, over).await {
-            Ok(Ok(over)) => match &*over {
-                Phase::Over(settlement) => Some(settlement.clone()),
-                Phase::Deciding | Phase::Open(..) => None,
-            },
-            Ok(Err(_)) | Err(_) => None,
-        }
+        timeout(LOOK_MAX, here.over()).await.ok().flatten()
     }
 
     async fn found(

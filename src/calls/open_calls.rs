@@ -19,7 +19,7 @@ use crate::common::ids::CallId;
 use crate::store::{CallState, CallTenant};
 
 /// All tenants' kept calls under way: a few kilobytes each.
-const OPEN_MAX: usize = 65_536;
+pub(super) const OPEN_MAX: usize = 65_536;
 /// Requests that wait for one call, beside its first.
 const WAITERS_OF_CALL_MAX: u32 = 64;
 /// Requests of one tenant that wait for calls, beside the first of each.
@@ -145,13 +145,16 @@ impl OpenCalls {
     }
 
     pub(super) fn remove(&self, call: &OpenCall) {
-        if self.shard_of(call.id).lock().remove(&call.id).is_none() {
-            return;
-        }
+        // First: whoever finds no call with this id may use its key again.
         if let Some(scope) = call.scope {
-            self.by_scope[usize::from(scope.first_byte()) % SHARDS].lock().remove(&scope);
+            let mut shard = self.by_scope[usize::from(scope.first_byte()) % SHARDS].lock();
+            if shard.get(&scope).is_some_and(|known| known.id == call.id) {
+                shard.remove(&scope);
+            }
         }
-        self.len.fetch_sub(1, Ordering::Relaxed);
+        if self.shard_of(call.id).lock().remove(&call.id).is_some() {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn shard_of(&self, id: CallId) -> &Mutex<HashMap<CallId, Arc<OpenCall>>> {
@@ -181,6 +184,13 @@ impl OpenCall {
 
     pub(super) fn opened(&self, identity: Identity, state: CallState) {
         self.phase.send_replace(Phase::Open(identity, state));
+    }
+
+    /// Waits for the end of the call.
+    pub(super) async fn over(&self) -> Option<Settlement> {
+        let mut phase = self.phase.subscribe();
+        let over = phase.wait_for(|phase| matches!(phase, Phase::Over(_))).await.ok()?;
+        if let Phase::Over(settlement) = &*over { Some(settlement.clone()) } else { None }
     }
 
     /// Returns whether nobody waits for the call any more.
@@ -250,8 +260,26 @@ impl Ticket {
         self.wait(Instant::now()).await
     }
 
-    pub fn is_first(&self) -> bool {
-        self.is_first
+    /// Returns whether another request has begun the call, here or elsewhere.
+    pub fn is_retry(&self) -> bool {
+        let is_own = match &*self.phase.borrow() {
+            Phase::Deciding => true,
+            Phase::Open(identity, _) => identity.id == self.call.id,
+            Phase::Over(settlement) => !settlement.is_replay,
+        };
+        !(self.is_first && is_own)
+    }
+
+    /// Returns the identity of the call that this request has begun, and its state.
+    pub fn begun(&self) -> Option<(Identity, CallState)> {
+        if self.is_retry() {
+            return None;
+        }
+        match &*self.phase.borrow() {
+            Phase::Deciding => None,
+            Phase::Open(identity, state) => Some((identity.clone(), *state)),
+            Phase::Over(settlement) => Some((settlement.identity.clone()?, CallState::Ended)),
+        }
     }
 
     fn must_match(&self, identity: &Identity) -> Result<(), Refusal> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use super::open_calls::OPEN_MAX;
 use crate::common::ids::CallId;
 use crate::store::{
     CallBatch, CallConnection, EndedCall, NewCall, Outage, Store, StoreError, Written,
@@ -22,6 +23,8 @@ const BATCH_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of answers that wait for a store that is away. Beyond it, only their outcomes do.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
+/// Two for each open call: a record that the store has not confirmed is deleted by another one.
+const QUEUED_MAX: usize = 2 * OPEN_MAX;
 const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// The store did not confirm the transition. Nobody knows whether it took place.
@@ -39,14 +42,14 @@ pub(super) enum Transition {
     HandedOver(CallId, oneshot::Sender<bool>),
 }
 
-/// Queues transitions. As many wait as there are open calls at most.
+/// Queues transitions.
 #[derive(Clone)]
-pub(super) struct Writer(mpsc::UnboundedSender<Transition>);
+pub(super) struct Writer(mpsc::Sender<Transition>);
 
 /// Writes what is queued.
 pub(super) struct WriterTask {
     connection: CallConnection,
-    queue: mpsc::UnboundedReceiver<Transition>,
+    queue: mpsc::Receiver<Transition>,
     /// Taken from the queue, not written yet.
     waiting: Vec<Transition>,
     outage: Outage,
@@ -54,7 +57,7 @@ pub(super) struct WriterTask {
 
 impl Writer {
     pub(super) fn new(store: &Store, owner: Arc<str>, is_full: bool) -> (Self, WriterTask) {
-        let (sender, queue) = mpsc::unbounded_channel();
+        let (sender, queue) = mpsc::channel(QUEUED_MAX);
         let meanwhile = "calls with an `Idempotency-Key` and asynchronous ones are refused";
         let task = WriterTask {
             connection: store.call_connection(owner, is_full),
@@ -68,8 +71,8 @@ impl Writer {
     /// Queues a transition. Its receiver fails if the store does not confirm it.
     fn send(&self, make: impl FnOnce(oneshot::Sender<bool>) -> Transition) -> Confirmation {
         let (sender, receiver) = oneshot::channel();
-        // The task ends with the gateway only.
-        let _ = self.0.send(make(sender));
+        // There is room for two of each open call, and one waits for the other.
+        let _ = self.0.try_send(make(sender));
         Confirmation(receiver)
     }
 

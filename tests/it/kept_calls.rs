@@ -3,12 +3,28 @@
 use reqwest::RequestBuilder;
 use serde_json::json;
 
-use crate::support::{Answer, Api, Gateway, Setup, eventually, failed, in_time, on_both, refused};
+use crate::support::{Answer, Api, Gateway, Setup, eventually, in_time, on_both, refused};
 
 const KEY: &str = "Idempotency-Key";
 
 fn keyed(api: &Api, key: &str, tool: &str, arguments: impl ToString) -> RequestBuilder {
     api.post("fake", tool, arguments).header(KEY, key)
+}
+
+/// Returns status, code, `retryable` and `executed` of an error.
+pub fn said(answer: &Answer) -> (u16, String, bool, String) {
+    let body = answer.json();
+    let text = |name: &str| body[name].as_str().unwrap().to_owned();
+    (answer.status, text("code"), body["retryable"].as_bool().unwrap(), text("executed"))
+}
+
+pub fn problem(
+    status: u16,
+    code: &str,
+    retryable: bool,
+    executed: &str,
+) -> (u16, String, bool, String) {
+    (status, code.to_owned(), retryable, executed.to_owned())
 }
 
 fn is_replay(answer: &Answer) -> bool {
@@ -81,10 +97,10 @@ async fn a_retry_attaches_to_the_running_call_even_if_the_first_request_hung_up(
         first.abort();
         let now = keyed(&gateway, "k", "hold", "{}").header("Prefer", "wait=0");
         let now = Answer::of(now).await;
-        assert_eq!(now.problem(), failed(409, "in_progress", true, "no"));
+        assert_eq!(said(&now), problem(409, "in_progress", true, "no"));
         let late = keyed(&gateway, "k", "hold", "{}").header("Trunkline-Timeout-Ms", "50");
         let late = Answer::of(late).await;
-        assert_eq!(late.problem(), failed(504, "deadline_exceeded", true, "unknown"));
+        assert_eq!(said(&late), problem(504, "deadline_exceeded", true, "unknown"));
         let other = Answer::of(keyed(&gateway, "k", "hold", r#"{"a":1}"#)).await;
         assert_eq!(other.problem(), refused(422, "idempotency_mismatch"));
         let retries: Vec<_> =
@@ -112,14 +128,14 @@ async fn what_did_not_run_is_not_kept_and_what_may_have_run_is() {
         let refusal = json!({"code": -32602});
         for calls in 1..=2 {
             let answer = Answer::of(keyed(&gateway, "no", "error", &refusal)).await;
-            assert_eq!(answer.problem(), failed(502, "backend_error", false, "no"));
+            assert_eq!(said(&answer), problem(502, "backend_error", false, "no"));
             assert_eq!(gateway.fake("fake").calls_of("error").len(), calls);
         }
         let answer = Answer::of(keyed(&gateway, "none", "nothing", "{}")).await;
         assert_eq!(answer.problem(), refused(404, "tool_not_found"));
         // The server ends in the middle.
         let first = Answer::of(keyed(&gateway, "maybe", "exit", "{}")).await;
-        assert_eq!(first.problem(), failed(502, "backend_exited", false, "unknown"));
+        assert_eq!(said(&first), problem(502, "backend_exited", false, "unknown"));
         gateway.ready().await;
         let again = Answer::of(keyed(&gateway, "maybe", "exit", "{}")).await;
         assert!(is_replay(&again));
@@ -132,22 +148,28 @@ async fn what_did_not_run_is_not_kept_and_what_may_have_run_is() {
 
 #[tokio::test]
 async fn an_unknown_outcome_is_repeated_where_that_is_allowed() {
-    let setup = Setup::new().fake_with("fake", &[], "retry = \"safe\"");
-    let gateway = setup.start().await;
-    // Repeated within its first call already: five attempts at most.
-    let steps = json!({"steps": ["exit", "exit", "exit", "exit", "exit", "answer"]});
-    let first = keyed(&gateway, "k", "steps", &steps).header("Trunkline-Timeout-Ms", "20000");
-    let first = Answer::of(first).await;
-    if first.status != 200 {
-        assert_eq!(first.problem().executed, "unknown", "{first:?}");
-        let again = in_time("the repetition", Answer::of(keyed(&gateway, "k", "steps", &steps)));
-        assert!(again.await.tool_text().starts_with("step answer"));
-    }
+    let settings = "retry = \"safe\"\ntimeout = \"300ms\"\nattempt_timeout = \"10s\"";
+    let gateway = Setup::new().fake_with("fake", &[], settings).start().await;
+    let long = |tool, arguments: &serde_json::Value| {
+        keyed(&gateway, "k", tool, arguments).header("Trunkline-Timeout-Ms", "15000")
+    };
+    // The first attempt is never answered, the second is.
+    let steps = json!({"steps": ["silence", "answer"]});
+    let first = Answer::of(keyed(&gateway, "k", "steps", &steps)).await;
+    assert_eq!(said(&first).3, "unknown");
+    let fake = gateway.fake("fake");
+    eventually("given up", async || fake.received_of("notifications/cancelled").pop()).await;
+    let again = in_time("the repetition", Answer::of(long("steps", &steps))).await;
+    assert!(again.tool_text().starts_with("step answer"), "{again:?}");
     // A tool without the annotation is never repeated.
-    let once = json!({"steps": ["exit", "answer"]});
-    let first = Answer::of(keyed(&gateway, "once", "exit", &once)).await;
-    assert_eq!(first.problem().executed, "unknown");
-    let again = Answer::of(keyed(&gateway, "once", "exit", &once)).await;
+    let first = Answer::of(keyed(&gateway, "k", "hold", json!({}))).await;
+    assert_eq!(said(&first).3, "unknown");
+    eventually("given up", async || {
+        (fake.received_of("notifications/cancelled").len() == 2).then_some(())
+    })
+    .await;
+    let again = Answer::of(long("hold", &json!({}))).await;
+    assert_eq!(said(&again), problem(504, "deadline_exceeded", false, "unknown"));
     assert!(is_replay(&again), "{again:?}");
     gateway.stop().await;
 }
@@ -181,7 +203,7 @@ async fn a_key_costs_one_of_the_rate_and_a_replay_needs_no_permit() {
     assert!(is_replay(&attached), "{attached:?}");
     assert_eq!(running.await.unwrap().tool_text(), "later");
     let spent = Answer::of(keyed(&gateway, "done", "raw", "{}")).await;
-    assert_eq!(spent.problem().code, "rate_limited");
+    assert_eq!(said(&spent).1, "rate_limited");
     gateway.stop().await;
 }
 
@@ -193,7 +215,7 @@ async fn a_new_key_is_refused_at_the_bound_of_records_and_old_ones_are_not() {
         Answer::of(keyed(&gateway, key, "raw", "{}")).await.tool_text();
     }
     let third = Answer::of(keyed(&gateway, "c", "raw", "{}")).await;
-    assert_eq!(third.problem(), failed(429, "tenant_busy", true, "no"));
+    assert_eq!(said(&third), problem(429, "tenant_busy", true, "no"));
     assert!(third.detail().contains("max_records"), "{}", third.detail());
     assert!(is_replay(&Answer::of(keyed(&gateway, "a", "raw", "{}")).await));
     gateway.stop().await;
@@ -214,7 +236,7 @@ async fn long_results_are_kept_and_the_oldest_are_evicted_first() {
         eventually("the oldest is gone", async || {
             let again = Answer::of(keyed(&gateway, "a", "big", &big)).await;
             let is_gone = again.status == 410;
-            is_gone.then(|| assert_eq!(again.problem(), failed(410, "result_gone", false, "yes")))
+            is_gone.then(|| assert_eq!(said(&again), problem(410, "result_gone", false, "yes")))
         })
         .await;
         assert!(is_replay(&Answer::of(keyed(&gateway, "c", "big", &big)).await));
@@ -275,7 +297,7 @@ async fn without_the_store_only_kept_calls_are_refused() {
         (answer.status == 503).then_some(answer)
     };
     let answer = eventually("the store is away", refused).await;
-    assert_eq!(answer.problem(), failed(503, "store_unavailable", true, "no"));
+    assert_eq!(said(&answer), problem(503, "store_unavailable", true, "no"));
     assert!(answer.retry_after().is_some());
     let calls = gateway.fake("fake").calls_of("raw").len();
     gateway.call("fake", "raw", "{}").await.tool_text();

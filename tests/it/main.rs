@@ -10,6 +10,7 @@ mod support;
 
 mod admin;
 mod anonymous;
+mod async_calls;
 mod calls;
 mod cancel;
 mod changes;
@@ -31,6 +32,7 @@ mod http_backend_doubts;
 mod http_backend_failures;
 mod http_backend_real;
 mod kept_calls;
+mod kept_calls_killed;
 mod keys;
 mod limits_away;
 mod limits_hiccups;

@@ -75,7 +75,7 @@ pub(crate) async fn result(
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut response = match app.calls.result(&caller.tenant, id, deadline).await {
         Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, fails_on_tool_error),
-        Ok(Polled::Open(view)) => kept::not_over(id, view_json(view).to_string()),
+        Ok(Polled::Open(view)) => kept::not_over(id, view_json(*view).to_string()),
         Err(refusal @ Refusal::NoSuchCall) => return Err(refusal.into()),
         Err(refusal) => call_failed(refusal.into(), id),
     };
@@ -93,7 +93,7 @@ pub(crate) async fn cancel(
     let id = call_id(path)?;
     charge(&caller).await?;
     match app.calls.cancel(&caller.tenant, id).await? {
-        Cancelled::Ended(ended) => Ok(view(ended)),
+        Cancelled::Ended(ended) => Ok(view(*ended)),
         // A request that came from a replica goes no further.
         Cancelled::RunsAt(_) if extensions.get::<Forwarded>().is_some() => {
             Ok(view(app.calls.view(&caller.tenant, id).await?))

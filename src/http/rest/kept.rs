@@ -36,13 +36,22 @@ pub(super) async fn call(app: &AppState, caller: &Caller, call: Call, asked: Ask
     let request = request(call, asked)?;
     let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
     let (mut ticket, rate_status) = app.calls.submit(caller, request, mode).await?;
+    ticket.decided(deadline).await?;
     // The caller of an asynchronous call does not wait for it unless it says so.
     let until = match (is_async, wait) {
         (true, wait) => wait.unwrap_or_else(Instant::now).min(deadline),
-        (false, Some(wait)) if !ticket.is_first() => wait.min(deadline),
+        (false, Some(wait)) if ticket.is_retry() => wait.min(deadline),
         (false, _) => deadline,
     };
-    ticket.decided(deadline).await?;
+    // Also if it is over already: its caller expects no result now.
+    if is_async
+        && wait.is_none()
+        && let Some((identity, state)) = ticket.begun()
+    {
+        let mut response = accepted(&identity, state);
+        add_rate_status(response.headers_mut(), &rate_status);
+        return Ok(response);
+    }
     let mut response = match ticket.wait(until).await? {
         Waited::Answered(answer) => answered(answer, fails_on_tool_error),
         Waited::Open(identity, state) if is_async => accepted(&identity, state),
@@ -120,7 +129,11 @@ pub(super) fn outcome(outcome: &Arc<Outcome>, fails_on_tool_error: bool) -> Resp
 
 /// Answers with 202: the call goes on, and can be asked for.
 fn accepted(identity: &Identity, state: CallState) -> Response<Body> {
-    let state = if state == CallState::Accepted { "accepted" } else { "running" };
+    let state = match state {
+        CallState::Accepted => "accepted",
+        CallState::Begun => "running",
+        CallState::Ended | CallState::Abandoned => "ended",
+    };
     let body = json!({
         "id": identity.id.to_string(),
         "state": state,

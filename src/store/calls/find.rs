@@ -8,13 +8,13 @@ use super::{CallState, CallTenant, StoredCall, call_id};
 use crate::common::ids::{CallId, ServerId};
 
 /// The columns of a [`Row`].
-pub(super) const COLUMNS: &str = "id, fingerprint, server, tool, state, owner, request, created, \
+const COLUMNS: &str = "id, fingerprint, server, tool, state, owner, request, created, \
                                   begun, ended, expires, head, result, parts";
 /// For lists: without results.
 const COLUMNS_OF_LIST: &str = "id, fingerprint, server, tool, state, owner, request, created, \
                                begun, ended, expires, head, CAST(NULL AS TEXT), parts";
 
-pub(super) type Row = (
+type Row = (
     String,
     String,
     String,
@@ -99,7 +99,7 @@ impl Store {
     }
 }
 
-pub(super) fn stored(row: Row) -> Result<StoredCall> {
+fn stored(row: Row) -> Result<StoredCall> {
     let (id, fingerprint, server, tool, state, owner, request, created, begun, ended, expires) =
         (row.0, row.1, row.2, row.3, row.4, row.5, row.6, row.7, row.8, row.9, row.10);
     Ok(StoredCall {

@@ -115,10 +115,14 @@ pub struct StoredCall {
 /// An accepted call whose gateway is gone, now this one's.
 #[derive(Clone, Debug)]
 pub struct ClaimedCall {
-    pub call: StoredCall,
+    pub id: CallId,
     pub tenant: CallTenant,
+    pub fingerprint: String,
+    pub server: String,
+    pub tool: String,
+    pub request: String,
     pub arguments: String,
-    pub has_key: bool,
+    pub expires: i64,
 }
 
 impl DatabaseKind {

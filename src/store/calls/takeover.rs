@@ -1,11 +1,11 @@
 //! Calls of gateways that are gone: those that have begun are given up, the others are claimed.
 
-use sqlx::AssertSqlSafe;
-
+use super::super::tenants::skip_corrupt;
 use super::super::{Result, Store, StoreError, with_timeout};
-use super::find::{COLUMNS, Row, stored};
-use super::{CallTenant, ClaimedCall};
+use super::{CallState, CallTenant, ClaimedCall, call_id};
 use crate::common::ids::{CallId, TenantId};
+
+type ClaimedRow = (String, String, i64, String, String, String, String, Option<String>, i64);
 
 impl Store {
     /// Returns the gateways that have calls which have not ended.
@@ -45,39 +45,50 @@ impl Store {
         with_timeout(given_up.execute(&self.pool()?)).await.map(drop)
     }
 
-    /// Takes some calls that `from` has accepted and not begun. Of several gateways, one gets each.
+    /// Takes some calls that `from` has accepted and not begun, among those created before `before`.
+    /// Of several gateways, one gets each.
     pub async fn claim_calls(
         &self,
         from: &str,
         owner: &str,
+        before: i64,
         limit: u32,
     ) -> Result<Vec<ClaimedCall>> {
-        let text = format!(
+        let rows = sqlx::query_as(
             "UPDATE calls SET owner = $2 WHERE owner = $1 AND state = 0 AND id IN \
-             (SELECT id FROM calls WHERE owner = $1 AND state < 2 AND state = 0 \
-             ORDER BY id LIMIT $3) RETURNING id, tenant, generation, scope IS NOT NULL, arguments"
+             (SELECT id FROM calls WHERE owner = $1 AND state < 2 AND state = 0 AND created < $4 \
+             ORDER BY id LIMIT $3) \
+             RETURNING id, tenant, generation, fingerprint, server, tool, request, arguments, \
+             expires",
         );
-        type Claim = (String, String, i64, bool, Option<String>);
-        let claimed = sqlx::query_as(AssertSqlSafe(text))
-            .bind(from.to_owned())
-            .bind(owner.to_owned())
-            .bind(i64::from(limit));
-        let claimed: Vec<Claim> = with_timeout(claimed.fetch_all(&self.pool()?)).await?;
-        let mut calls = Vec::with_capacity(claimed.len());
-        for (id, tenant, generation, has_key, arguments) in claimed {
-            let text = format!("SELECT {COLUMNS} FROM calls WHERE id = $1");
-            let row = sqlx::query_as(AssertSqlSafe(text)).bind(id);
-            let row: Option<Row> = with_timeout(row.fetch_optional(&self.pool()?)).await?;
-            let Some(row) = row else { continue };
-            let id = TenantId::parse(&tenant).map_err(StoreError::from)?;
-            calls.push(ClaimedCall {
-                call: stored(row)?,
-                tenant: CallTenant { id, generation },
-                arguments: arguments.unwrap_or_default(),
-                has_key,
-            });
-        }
-        Ok(calls)
+        let rows = rows.bind(from.to_owned()).bind(owner.to_owned());
+        let rows = rows.bind(i64::from(limit)).bind(before);
+        let rows: Vec<ClaimedRow> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
+        Ok(rows.into_iter().map(claimed).filter_map(skip_corrupt).collect())
+    }
+
+    /// Returns some calls that a gateway has not ended, created before `before`, the oldest first.
+    pub async fn open_calls(
+        &self,
+        owner: &str,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<(CallId, CallState)>> {
+        let rows = sqlx::query_as(
+            "SELECT id, state FROM calls WHERE owner = $1 AND state < 2 AND created < $2 \
+             ORDER BY id LIMIT $3",
+        );
+        let rows = rows.bind(owner.to_owned()).bind(before).bind(i64::from(limit));
+        let rows: Vec<(String, i64)> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
+        rows.into_iter().map(|(id, state)| Ok((call_id(&id)?, CallState::of(state)?))).collect()
+    }
+
+    /// Leaves an accepted call to any gateway.
+    pub async fn hand_over_call(&self, id: CallId, owner: &str) -> Result<()> {
+        let left =
+            sqlx::query("UPDATE calls SET owner = '' WHERE id = $1 AND owner = $2 AND state = 0");
+        let left = left.bind(id.to_string()).bind(owner.to_owned());
+        with_timeout(left.execute(&self.pool()?)).await.map(drop)
     }
 
     /// Ends a call that has not begun, whoever has it. Returns whether it did.
@@ -89,4 +100,19 @@ impl Store {
         let cancelled = cancelled.bind(id.to_string()).bind(head.to_owned()).bind(at);
         Ok(with_timeout(cancelled.execute(&self.pool()?)).await?.rows_affected() > 0)
     }
+}
+
+fn claimed(row: ClaimedRow) -> Result<ClaimedCall> {
+    let (id, tenant, generation, fingerprint, server, tool, request, arguments, expires) = row;
+    let tenant = TenantId::parse(&tenant).map_err(StoreError::from)?;
+    Ok(ClaimedCall {
+        id: call_id(&id)?,
+        tenant: CallTenant { id: tenant, generation },
+        fingerprint,
+        server,
+        tool,
+        request,
+        arguments: arguments.unwrap_or_default(),
+        expires,
+    })
 }
