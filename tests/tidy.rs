@@ -52,8 +52,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "http",
         &[
-            "backend", "calls", "cluster", "common", "config", "gateway", "pins", "protocol",
-            "registry", "store", "tenants",
+            "backend",
+            "calls",
+            "cluster",
+            "common",
+            "config",
+            "gateway",
+            "pins",
+            "protocol",
+            "registry",
+            "store",
+            "telemetry",
+            "tenants",
         ],
     ),
     (

@@ -29,7 +29,7 @@ use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
-use crate::tenants::limits::Limits;
+use crate::tenants::limits::{Cost, Limits};
 
 /// Longer than most tests write before they read.
 pub const PIPE_LEN: usize = 1 << 20;
@@ -126,21 +126,22 @@ impl CallPermits {
         backend.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(1, false)));
         Self {
             instance: backend.instance_permit(None, Instant::now()).await.unwrap(),
-            tenant: Arc::new(limits.admit_tenant().await.unwrap()),
+            tenant: Arc::new(limits.admit(Cost::Call).await.unwrap()),
             slot,
         }
     }
 }
 
-/// A client that has been idle since a given time.
+/// A client that has been silent since a given time, perhaps with a stream.
 pub struct Sleeper {
-    since: Option<Instant>,
+    silent_since: Option<Instant>,
+    has_stream: bool,
     has_ended: AtomicBool,
 }
 
 impl Sleeper {
-    pub fn new(since: Option<Instant>) -> Self {
-        Self { since, has_ended: AtomicBool::new(false) }
+    pub fn new(silent_since: Option<Instant>, has_stream: bool) -> Self {
+        Self { silent_since, has_stream, has_ended: AtomicBool::new(false) }
     }
 }
 
@@ -150,10 +151,13 @@ impl SessionClient for Sleeper {
     }
     fn follow_changes(&self, _: &Arc<Changes>) {}
     fn idle_since(&self) -> Option<Instant> {
-        self.since
+        self.inactive_since()
     }
     fn inactive_since(&self) -> Option<Instant> {
-        self.since
+        self.silent_since.filter(|_| !self.has_stream)
+    }
+    fn silent_since(&self) -> Option<Instant> {
+        self.silent_since
     }
     fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);

@@ -28,12 +28,14 @@ use crate::common::ids::CallId;
 use crate::gateway::{BeginMark, CallError, Caller};
 use crate::protocol::jsonrpc::RawObject;
 use crate::store::{CallState, ClaimedCall};
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Cost};
 
 /// Calls of one tenant that wait to begin here. Their bytes are bounded as well.
 const ACCEPTED_MAX: usize = 1000;
 /// A permit that other calls of the tenant give back is noticed after this time.
 const PERMIT_LOOK: Duration = Duration::from_millis(50);
+/// The longest pause of a call that a narrower limit of its tenant's holds up.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The pause after the store was away.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -219,8 +221,7 @@ impl CallsInner {
     /// limit of calls in flight is reached.
     async fn permits_of(&self, call: &AcceptedCall) -> Result<Option<(Caller, Admission)>, ()> {
         let Some(tenant) = self.tenant(&call.open.tenant) else { return Ok(None) };
-        let server = call.request.server.id().as_str();
-        let admission = tenant.limits.hold(server, Some(&call.request.tool)).await;
+        let admission = tenant.admit(Cost::PaidCall).await;
         Ok(Some((Caller::of(tenant), admission.map_err(drop)?)))
     }
 
@@ -249,8 +250,7 @@ impl CallsInner {
                     has_begun: AtomicBool::new(false),
                 });
                 let request = call.request.call(open.id, Some(mark.clone()));
-                let rate_status = RateStatus::default();
-                let made = self.gateway.call_admitted(&caller, request, admission, rate_status);
+                let made = self.gateway.call(&caller, admission, request);
                 let result = tokio::select! {
                     result = made => result,
                     () = open.cancel.cancelled() => {
@@ -261,9 +261,12 @@ impl CallsInner {
                     && let Err(error) = &result
                 {
                     match error.last() {
-                        CallError::NotRecorded(_) => {
+                        // A narrower limit of the tenant's, or the store: the call waits on.
+                        last if last.is_own_limit()
+                            || matches!(last, CallError::NotRecorded(_)) =>
+                        {
                             guard.disarm();
-                            sleep(STORE_PAUSE).await;
+                            sleep(last.retry_after().unwrap_or(STORE_PAUSE).min(PAUSE_MAX)).await;
                             return self.enqueue(call);
                         }
                         CallError::ShuttingDown | CallError::BackendStopped => {

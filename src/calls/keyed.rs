@@ -18,7 +18,7 @@ use crate::backend::Backend;
 use crate::config::Retry;
 use crate::gateway::{CallError, Caller};
 use crate::store::{CallState, EndedCall, NewCall, StoreError, StoredCall};
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Cost};
 
 /// A key whose record comes and goes this often while it is read is somebody's race.
 const ROUNDS_MAX: u32 = 8;
@@ -42,11 +42,10 @@ impl CallsInner {
         open: Arc<OpenCall>,
         caller: Caller,
         request: CallRequest,
-        rate_status: RateStatus,
     ) {
         let guard = SettleGuard::new(self.clone(), open.clone());
         match self.admit_keyed(&open, &caller, &request).await {
-            Ok(admission) => self.run(&open, &caller, &request, admission, rate_status).await,
+            Ok(admission) => self.run(&open, &caller, &request, admission).await,
             Err(settlement) => self.settle(&open, settlement),
         }
         guard.disarm();
@@ -61,7 +60,7 @@ impl CallsInner {
     ) -> Result<Admission, Refused> {
         for _ in 0..ROUNDS_MAX {
             // A tenant at a bound of its own may still ask for calls that it made before.
-            let (admission, refusal) = match self.hold(open, caller, request).await {
+            let (admission, refusal) = match self.hold(open, caller).await {
                 Ok(admission) => (Some(admission), None),
                 Err(refusal) => (None, Some(refusal)),
             };
@@ -90,16 +89,10 @@ impl CallsInner {
         Err(Settlement::refused(Refusal::Overloaded))
     }
 
-    /// Takes the permits of a call that begins.
-    async fn hold(
-        &self,
-        open: &OpenCall,
-        caller: &Caller,
-        request: &CallRequest,
-    ) -> Result<Admission, Settlement> {
+    /// Takes the permit of a call that begins; it was charged before.
+    async fn hold(&self, open: &OpenCall, caller: &Caller) -> Result<Admission, Settlement> {
         self.has_room(open).map_err(Settlement::refused)?;
-        let limits = &caller.tenant.limits;
-        let admission = limits.hold(request.server.id().as_str(), Some(&request.tool)).await;
+        let admission = caller.tenant.admit(Cost::PaidCall).await;
         admission.map_err(|refusal| self.failed(&refusal.into()))
     }
 
@@ -149,11 +142,10 @@ impl CallsInner {
         caller: &Caller,
         request: &CallRequest,
         admission: Admission,
-        rate_status: RateStatus,
     ) {
         let call = request.call(open.id, None);
         let result = tokio::select! {
-            result = self.gateway.call_admitted(caller, call, admission, rate_status) => {
+            result = self.gateway.call(caller, admission, call) => {
                 Ok(Outcome::of(result, self.render))
             }
             // Dropping the call cancels it.

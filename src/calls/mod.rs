@@ -1,4 +1,9 @@
-//! Kept calls: those with an `Idempotency-Key`, and those answered asynchronously. Each has a
+//! Calls that are more than one request and one answer.
+//!
+//! - [`batch`]: many calls at once, which may use each other's results
+//! - [`callback`]: tells a caller that its call has ended
+//!
+//! The rest is about kept calls: those with an `Idempotency-Key`, and those answered asynchronously. Each has a
 //! record in the store, which outlives its request and its gateway.
 //!
 //! ```text
@@ -23,6 +28,8 @@
 mod accepted;
 mod account;
 mod ask;
+pub mod batch;
+pub mod callback;
 mod clock;
 mod housekeeping;
 mod key;
@@ -53,11 +60,10 @@ use self::storing::Vault;
 use self::writer::{Writer, WriterTask};
 use crate::cluster::Cluster;
 use crate::config::{CallsConfig, Config, Synchronous};
-use crate::gateway::{CallError, Caller, Gateway};
+use crate::gateway::{Caller, Gateway};
 use crate::store::{CallTenant, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
-use crate::tenants::limits::RateStatus;
 use crate::tenants::{Directory, Tenant};
 
 pub use self::ask::{CallView, Cancelled, ListQuery, Polled, states_named};
@@ -100,13 +106,6 @@ pub struct CallTasks {
     stop_writing: CancellationToken,
     writing: JoinHandle<WriterTask>,
     stop_keeping: CancellationToken,
-}
-
-/// The reason why a call was not submitted.
-#[derive(Debug)]
-pub enum SubmitError {
-    Call(CallError),
-    Refused(Refusal),
 }
 
 /// How a submitted call is run.
@@ -172,28 +171,13 @@ impl Calls {
         CallTasks { calls: self.clone(), stop_writing, writing, stop_keeping }
     }
 
-    /// Charges a call to its tenant's rates, and runs it in a task of its own, unless its key has a
-    /// call already. The ticket waits for its outcome.
-    pub async fn submit(
+    /// Runs a call in a task of its own, unless its key has a call already. The ticket waits for its
+    /// outcome. The caller has charged the call (`Cost::KeptCall`).
+    pub fn submit(
         &self,
         caller: &Caller,
         request: CallRequest,
         mode: Mode,
-    ) -> Result<(Ticket, RateStatus), SubmitError> {
-        let (server, tool) = (request.server.id().as_str(), Some(request.tool.as_str()));
-        let charged = caller.tenant.limits.charge(server, tool).await;
-        let rate_status = charged.map_err(|refusal| SubmitError::Call(refusal.into()))?;
-        let ticket = self.submit_charged(caller, request, mode, rate_status.clone());
-        Ok((ticket.map_err(SubmitError::Refused)?, rate_status))
-    }
-
-    /// Submits a call that was charged already.
-    pub fn submit_charged(
-        &self,
-        caller: &Caller,
-        request: CallRequest,
-        mode: Mode,
-        rate_status: RateStatus,
     ) -> Result<Ticket, Refusal> {
         let tenant = CallTenant::of(&caller.tenant);
         let scope = request
@@ -210,7 +194,7 @@ impl Calls {
         let (calls, caller) = (self.0.clone(), caller.clone());
         match mode {
             Mode::Now => {
-                self.0.tasks.spawn(calls.run_keyed(open, caller, request, rate_status));
+                self.0.tasks.spawn(calls.run_keyed(open, caller, request));
             }
             Mode::WhenPermitted => {
                 self.0.tasks.spawn(calls.accept(open, caller, request));

@@ -61,6 +61,7 @@ impl Config {
             ("store", self.store.changed(&new.store)),
             ("limits", self.limits.changed(&new.limits)),
             ("calls", self.calls.changed(&new.calls)),
+            ("batch", self.batch.changed(&new.batch)),
             ("secrets", self.secrets.changed(&new.secrets)),
             ("tenants", vec![]),
             ("servers", vec![]),

@@ -5,7 +5,7 @@ use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
-    Auth, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
 };
 use super::tenants::{TenantConfig, TenantLimit};
 
@@ -18,6 +18,7 @@ pub(super) static SECTIONS: &[Section] = &[
     SharedLimitsConfig::SECTION,
     Replicas::SECTION,
     CallsConfig::SECTION,
+    BatchConfig::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,
     TenantLimit::SECTION,

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
-use crate::calls::{Refusal, SubmitError};
+use crate::calls::Refusal;
 use crate::common::ids::{CallId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -43,6 +44,14 @@ pub(crate) enum HttpError {
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
     InConfigurationFile(TenantId),
+    /// A call of a batch was not made, because of another call.
+    #[error("{0}")]
+    DependencyFailed(String),
+    #[error(
+        "the tool has run, and its result is not in the answer: the results of the batch are over \
+         `[batch] max_results`"
+    )]
+    ResultTooLarge,
     /// A kept call has no answer to give back.
     #[error(transparent)]
     Kept(#[from] Refusal),
@@ -121,15 +130,6 @@ fn status_of_refusal(refusal: &Refusal) -> StatusCode {
     }
 }
 
-impl From<SubmitError> for HttpError {
-    fn from(error: SubmitError) -> Self {
-        match error {
-            SubmitError::Call(error) => Self::Call(error),
-            SubmitError::Refused(refusal) => Self::Kept(refusal),
-        }
-    }
-}
-
 impl HttpError {
     pub(super) fn invalid(error: impl Display) -> Self {
         Self::InvalidRequest(error.to_string())
@@ -145,6 +145,8 @@ impl HttpError {
             Self::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Self::DependencyFailed(_) => (StatusCode::FAILED_DEPENDENCY, "dependency_failed"),
+            Self::ResultTooLarge => (StatusCode::BAD_GATEWAY, "result_too_large"),
             Self::InConfigurationFile(_) => (StatusCode::CONFLICT, "in_configuration_file"),
             Self::Kept(refusal) => (status_of_refusal(refusal), refusal.code()),
             Self::Store(error) => match error {
@@ -162,6 +164,25 @@ impl HttpError {
                 | StoreError::Corrupt(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             },
         }
+    }
+}
+
+impl HttpError {
+    /// Returns the problem of an error that is not a call's.
+    fn problem(&self) -> Problem<'_> {
+        let (status, code) = self.status_and_code();
+        let executed = match self {
+            Self::Store(_) if status.is_server_error() => "unknown",
+            Self::ResultTooLarge => "yes",
+            Self::Kept(refusal) => refusal.executed().as_str(),
+            _ => "no",
+        };
+        let mut problem = Problem::new(status, code, self.to_string(), executed);
+        if let Self::Kept(refusal) = self {
+            problem.retryable = refusal.is_retryable();
+            problem.retry_after = problem.retryable.then_some(1);
+        }
+        problem
     }
 }
 
@@ -183,7 +204,6 @@ impl IntoResponse for HttpError {
     fn into_response(self) -> Response<Body> {
         match &self {
             Self::Call(error) => return call_response(error),
-            Self::Kept(refusal) => return refusal_response(refusal),
             Self::Store(error @ StoreError::Unavailable(_)) => {
                 tracing::warn!(%error, "the store could not be asked");
             }
@@ -196,18 +216,24 @@ impl IntoResponse for HttpError {
             }
             _ => {}
         }
-        let (status, code) = self.status_and_code();
-        let executed = match &self {
-            Self::Store(_) if status.is_server_error() => "unknown",
-            _ => "no",
-        };
-        let mut response = Problem::new(status, code, self.to_string(), executed).into_response();
+        let mut response = self.problem().into_response();
         if let Self::Unauthenticated { challenge, .. } = self {
             let challenge = HeaderValue::from_str(&challenge).ok();
             let challenge = challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge));
             response.headers_mut().extend(challenge);
         }
         response
+    }
+}
+
+impl From<ShareUsed> for HttpError {
+    fn from(ShareUsed { held, max }: ShareUsed) -> Self {
+        let detail = format!(
+            "tenants may hold {max} connections together, and your tenant holds the most, {held}, \
+             with a request on each: wait until one has ended, or send more requests on fewer \
+             connections (HTTP/2)"
+        );
+        CallError::busy(detail).into()
     }
 }
 
@@ -223,22 +249,35 @@ impl From<QueryRejection> for HttpError {
     }
 }
 
-fn refusal_response(refusal: &Refusal) -> Response<Body> {
-    let (status, executed) = (status_of_refusal(refusal), refusal.executed().as_str());
-    let mut problem = Problem::new(status, refusal.code(), refusal.to_string(), executed);
-    problem.retryable = refusal.is_retryable();
-    problem.retry_after = problem.retryable.then_some(1);
-    problem.into_response()
+/// Returns the status and the problem's JSON, for an error inside of a larger answer.
+pub(super) fn problem_json(error: &HttpError) -> (StatusCode, Vec<u8>) {
+    let problem = match error {
+        HttpError::Call(error) => call_problem(error),
+        error => error.problem(),
+    };
+    (error.status_and_code().0, serde_json::to_vec(&problem).expect("a problem is plain data"))
+}
+
+fn call_problem(error: &CallError) -> Problem<'_> {
+    let executed = error.executed().as_str();
+    let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
+    problem.retryable = error.is_retryable();
+    problem.retry_after = error.retry_after().map(whole_seconds);
+    if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
+        problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
+    }
+    problem
 }
 
 /// Writes the error of a kept call: its status and body.
 pub(super) fn render_error(error: &CallError) -> (u16, Bytes) {
-    let problem = Problem::of_call(error);
-    (problem.status, problem.body().into())
+    let problem = call_problem(error);
+    let body = serde_json::to_vec(&problem).expect("a problem is plain data");
+    (problem.status, body.into())
 }
 
 fn call_response(error: &CallError) -> Response<Body> {
-    let mut response = Problem::of_call(error).into_response();
+    let mut response = call_problem(error).into_response();
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {
@@ -293,23 +332,8 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn of_call(error: &'a CallError) -> Self {
-        let executed = error.executed().as_str();
-        let mut problem = Self::new(status_of(error), error.code(), error.to_string(), executed);
-        problem.retryable = error.is_retryable();
-        problem.retry_after = error.retry_after().map(whole_seconds);
-        if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
-            problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
-        }
-        problem
-    }
-
-    fn body(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a problem is plain data")
-    }
-
     fn into_response(self) -> Response<Body> {
-        let body = self.body();
+        let body = serde_json::to_vec(&self).expect("a problem is plain data");
         let status = StatusCode::from_u16(self.status).expect("made of a status");
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (status, content_type, body).into_response();

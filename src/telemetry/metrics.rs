@@ -115,6 +115,9 @@ metrics! {
     /// Calls that the ready instances take at once, as `adaptive` has set it.
     /// Servers with `sharing = "shared"` only.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
+    /// Ready instances that look serial: while calls run, they answer no ping within 100 ms. Each
+    /// call there delays all tenants. Servers with `sharing = "shared"` only.
+    serial: IntGaugeVec = "trunkline_server_serial_instances" ["server"];
     /// Attempts at calls after the first.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
     /// Calls cancelled after they were sent: the deadline passed, or the caller went away.
@@ -145,6 +148,15 @@ metrics! {
     /// Cancelled requests that are unknown here and may run in another replica, by outcome: sent
     /// (to all other replicas), or refused, because their tenant had too many under way.
     cancel_notices: IntCounterVec = "trunkline_cancel_notices_total" ["outcome"];
+    /// Open connections by listener (callers, operators, replicas) and by whether a request on them
+    /// has authenticated: yes or no.
+    connections: IntGaugeVec = "trunkline_connections" ["listener", "authenticated"];
+    /// Connections that had to leave for others, by listener and reason: room (unauthenticated, and
+    /// a newcomer needed its place), or share (its tenant had the most, and another needed one).
+    evicted_connections: IntCounterVec =
+        "trunkline_evicted_connections_total" ["listener", "reason"];
+    /// Connections closed at once, because their peer had `max_connections_per_peer` already.
+    refused_connections: IntCounterVec = "trunkline_refused_connections_total" ["listener"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
     /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is
     /// asked.
@@ -191,6 +203,7 @@ pub struct UpMetrics {
     pub down_since: IntGauge,
     pub instances: IntGauge,
     pub slots: IntGauge,
+    pub serial: IntGauge,
 }
 
 #[derive(Clone, Debug)]
@@ -199,6 +212,16 @@ pub struct SharedLimitsMetrics {
     pub fallbacks: IntCounter,
     pub leases_granted: IntCounter,
     pub leases_refused: IntCounter,
+}
+
+/// The metrics of one listener's connections.
+#[derive(Clone, Debug)]
+pub struct ConnectionMetrics {
+    pub unauthenticated: IntGauge,
+    pub authenticated: IntGauge,
+    pub evicted_for_room: IntCounter,
+    pub evicted_for_share: IntCounter,
+    pub refused: IntCounter,
 }
 
 #[derive(Clone, Debug)]
@@ -247,12 +270,13 @@ impl Metrics {
             down_since: self.down_since.with_label_values(&[server]),
             instances: self.instances.with_label_values(&[server]),
             slots: self.slots.with_label_values(&[server]),
+            serial: self.serial.with_label_values(&[server]),
         }
     }
 
     /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
-        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
+        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots, &self.serial] {
             // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }
@@ -271,6 +295,18 @@ impl Metrics {
             leases_refused: leases("refused"),
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
+        }
+    }
+
+    pub fn connections(&self, listener: &str) -> ConnectionMetrics {
+        let now = |is| self.connections.with_label_values(&[listener, is]);
+        let evicted = |reason| self.evicted_connections.with_label_values(&[listener, reason]);
+        ConnectionMetrics {
+            unauthenticated: now("no"),
+            authenticated: now("yes"),
+            evicted_for_room: evicted("room"),
+            evicted_for_share: evicted("share"),
+            refused: self.refused_connections.with_label_values(&[listener]),
         }
     }
 
@@ -352,25 +388,5 @@ impl Default for Metrics {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_call_shows_up_under_its_labels() {
-        let metrics = Metrics::new();
-        let echo = metrics.server("std").tools.of("echo");
-        echo.record("ok", Duration::from_millis(1));
-        echo.record("deadline_exceeded", Duration::from_millis(1));
-        let text = String::from_utf8(metrics.render()).unwrap();
-        for line in [
-            r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,
-            r#"trunkline_calls_total{outcome="deadline_exceeded",server="std",tool="echo"} 1"#,
-            r#"trunkline_call_seconds_count{server="std",tool="echo"} 2"#,
-            "# HELP trunkline_calls_total Calls by outcome: ok, tool_error, cancelled, or an error",
-        ] {
-            assert!(text.contains(line), "{line} is missing from\n{text}");
-        }
-    }
-}
+#[path = "tests/metrics.rs"]
+mod tests;

@@ -16,6 +16,10 @@ use crate::client::Client;
 use crate::process;
 use crate::target::{Tenant, create_keys};
 
+/// A server with tools for all that a server can do wrong. Its tool `serial` keeps all others
+/// waiting.
+pub const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+
 /// Tenants that each row has.
 const TENANTS: [&str; 2] = ["hostile", "neighbour"];
 /// The pause of a hostile connection that was closed: the driver shares the gateway's processors.
@@ -32,7 +36,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Starts the program with these settings.
-    pub async fn start(settings: fn(&Path) -> Result<String>) -> Result<Self> {
+    pub async fn start(settings: impl Fn(&Path) -> Result<String>) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let mut text = settings(dir.path())?;
         for name in TENANTS {

@@ -28,8 +28,9 @@ pub async fn measure(time: Duration, rounds: u32) -> Result<bool> {
         let (mut shared, mut own) = (0, 0);
         // In turns: whatever else the machine does, it does to both.
         for _ in 0..rounds {
-            shared += calls(|_| settings("shared"), callers, time).await?;
-            own += calls(|_| settings("tenant"), callers, time).await?;
+            let neighbour = Neighbour { callers, request, answer: "slept 200 ms" };
+            shared += throughput(|_| settings("shared"), neighbour, time).await?;
+            own += throughput(|_| settings("tenant"), neighbour, time).await?;
         }
         let ratio = shared as f64 / own as f64;
         let is_kept = ratio >= min * (1.0 - NOISE);
@@ -44,13 +45,12 @@ pub async fn measure(time: Duration, rounds: u32) -> Result<bool> {
 }
 
 /// Returns how many calls are answered.
-async fn calls(
-    settings: fn(&Path) -> Result<String>,
-    callers: usize,
+pub async fn throughput(
+    settings: impl Fn(&Path) -> Result<String>,
+    neighbour: Neighbour,
     time: Duration,
 ) -> Result<usize> {
     let gateway = Gateway::start(settings).await?;
-    let neighbour = Neighbour { callers, request, answer: "slept 200 ms" };
     let outcome = neighbour.call(gateway.tenant("neighbour"), time).await;
     gateway.stop().await;
     Ok(outcome.latencies.len())

@@ -6,9 +6,11 @@
 //! beside the hostile tenant, which begins [`HEAD_START`] earlier. Settings are the defaults,
 //! except those that the row is about.
 
+mod adaptive;
 mod gateway;
 mod lone;
 mod neighbour;
+mod serial;
 mod slots;
 
 use std::path::Path;
@@ -24,7 +26,7 @@ use self::neighbour::{Neighbour, Outcome};
 use crate::rows::verdict;
 
 /// The rows, in the order of the table.
-const ROWS: &[&[Row]] = &[slots::ROWS];
+const ROWS: &[&[Row]] = &[slots::ROWS, serial::ROWS];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.
 const HEAD_START: Duration = Duration::from_secs(1);
@@ -92,6 +94,9 @@ pub async fn all(only: &str, time: Duration, rounds: u32) -> Result<bool> {
     }
     if lone::NAME.contains(only) {
         good &= lone::measure(time, rounds).await?;
+    }
+    if only == adaptive::NAME {
+        good &= adaptive::measure(time, rounds).await?;
     }
     Ok(good)
 }

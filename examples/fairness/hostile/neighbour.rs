@@ -19,6 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SHOWN_BYTES: usize = 300;
 
 /// Callers that each call again as soon as they have their answer.
+#[derive(Clone, Copy)]
 pub struct Neighbour {
     pub callers: usize,
     /// Writes one whole request.

@@ -113,6 +113,7 @@ fn every_key_of_a_file_is_used() {
         allowed_hosts = ["gateway.example", "gateway.example:81"]
         session_keys = ["0123456789abcdef0123456789abcdef"]
         header_timeout = "1s"
+        max_connections_per_peer = 7
         drain_delay = "2s"
         drain_timeout = "3s"
         max_body = "4KiB"
@@ -136,6 +137,9 @@ fn every_key_of_a_file_is_used() {
         max_records = 12
         max_bytes = "4GiB"
         synchronous = "full"
+        [batch]
+        max_calls = 50
+        max_results = 4096
         [secrets]
         keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
@@ -265,6 +269,7 @@ fn every_key_of_a_file_is_used() {
             .to_vec(),
         session_keys: vec![Secret::new("0123456789abcdef0123456789abcdef".to_owned())],
         header_timeout: secs(1),
+        max_connections_per_peer: Some(7),
         drain_delay: secs(2),
         drain_timeout: secs(3),
         max_body: 4096,
@@ -296,6 +301,7 @@ fn every_key_of_a_file_is_used() {
             max_bytes: 4 << 30,
             synchronous: Synchronous::Full,
         },
+        batch: BatchConfig { max_calls: 50, max_results: 4096 },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]
             .map(|(id, server)| (ServerId::parse(id).unwrap(), server))

@@ -14,6 +14,7 @@ use axum::response::IntoResponse;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::connections::ConnectionHandle;
 use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
@@ -50,6 +51,9 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             }
             Some(text) => by_key(app, text).await?,
         };
+        if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+            connection.used_by(&caller.tenant.id)?;
+        }
         Ok(Self(caller))
     }
 }
@@ -62,7 +66,12 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
         let text = credential(&parts.headers)?.ok_or_else(|| no_credential(app))?;
         let key = holder(app, text).await?;
         match key.holder {
-            Holder::Admin => Ok(Self(key.id())),
+            Holder::Admin => {
+                if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+                    connection.used_by_operator();
+                }
+                Ok(Self(key.id()))
+            }
             Holder::Tenant(_) => Err(HttpError::Forbidden(
                 "this needs the key of an administrator (`trunkline key create --admin`)",
             )),

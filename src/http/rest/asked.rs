@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use crate::calls::{IdempotencyKey, InvalidKey};
 use crate::gateway::CallError;
-use crate::http::headers::{IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, TOOL_ERRORS};
+use crate::http::headers::{IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, tool_errors_fail};
 
 const LABELS_MAX: usize = 8;
 const LABEL_LEN_MAX: usize = 64;
@@ -20,7 +20,7 @@ pub(super) struct Asked {
     pub(super) key: Option<IdempotencyKey>,
     pub(super) prefer: Prefer,
     /// Answer a tool's own failure with 422.
-    pub(super) fails_on_tool_error: bool,
+    pub(super) tool_errors_fail: bool,
     pub(super) labels: Vec<String>,
     pub(super) request_id: Option<String>,
 }
@@ -37,7 +37,7 @@ impl Asked {
         Ok(Self {
             key: key(headers)?,
             prefer: Prefer::read(headers),
-            fails_on_tool_error: fails_on_tool_error(headers)?,
+            tool_errors_fail: tool_errors_fail(headers)?,
             labels: labels(headers)?,
             request_id: request_id(headers).map(str::to_owned),
         })
@@ -81,16 +81,6 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
 fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, CallError> {
     let invalid = |error: InvalidKey| CallError::InvalidRequest(error.to_string());
     one(headers, &IDEMPOTENCY_KEY)?.map(IdempotencyKey::parse).transpose().map_err(invalid)
-}
-
-fn fails_on_tool_error(headers: &HeaderMap) -> Result<bool, CallError> {
-    match one(headers, &TOOL_ERRORS)? {
-        None => Ok(false),
-        Some("fail") => Ok(true),
-        Some(_) => {
-            Err(CallError::InvalidRequest("`Trunkline-Tool-Errors` can only be `fail`".to_owned()))
-        }
-    }
 }
 
 fn labels(headers: &HeaderMap) -> Result<Vec<String>, CallError> {

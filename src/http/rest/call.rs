@@ -1,7 +1,7 @@
 //! Calls a tool over plain HTTP: `POST /v1/servers/{server}/tools/{tool}`.
 
-use std::fmt::{self, Display};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -18,12 +18,13 @@ use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, fairness_key,
-    text_value, trace_members,
+    millis, text_value, trace_members,
 };
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::ResultKind;
+use crate::tenants::limits::{Admission, Cost};
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
@@ -35,14 +36,16 @@ pub(crate) async fn call_tool(
     let id = CallId::generate();
     let request_id = request_id_header(request.headers());
     let mut response = match read_request(&app, id, caller, path, request).await {
-        Ok((caller, call, asked)) if asked.is_kept() => {
-            let answered = kept::call(&app, &caller, call, asked).await;
+        Ok((caller, admission, call, asked)) if asked.is_kept() => {
+            let answered = kept::call(&app, &caller, admission, call, asked).await;
             answered.unwrap_or_else(|error| call_failed(error, id))
         }
-        Ok((caller, call, asked)) => match app.gateway.call(&caller, call).await {
-            Ok(reply) => succeeded(reply, id, asked.fails_on_tool_error),
-            Err(error) => call_failed(error.into(), id),
-        },
+        Ok((caller, admission, call, asked)) => {
+            match app.gateway.call(&caller, admission, call).await {
+                Ok(reply) => succeeded(reply, id, asked.tool_errors_fail),
+                Err(error) => call_failed(error.into(), id),
+            }
+        }
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
             call_failed(error, id)
@@ -58,7 +61,7 @@ async fn read_request(
     caller: Result<Authenticated, HttpError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
-) -> Result<(Caller, Call, Asked), HttpError> {
+) -> Result<(Caller, Admission, Call, Asked), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
     let arrived = Instant::now();
@@ -70,12 +73,16 @@ async fn read_request(
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
     let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
-    // A tool without arguments can be called without a body.
-    let arguments = if body.is_empty() {
-        RawObject::empty()
-    } else {
-        RawObject::parse(body).map_err(CallError::from)?
-    };
+    let cost = if asked.is_kept() { Cost::KeptCall } else { Cost::Call };
+    let mut admission = caller.tenant.admit(cost).await.map_err(CallError::from)?;
+    let tenant = &caller.tenant;
+    let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), || {
+        // A tool without arguments can be called without a body.
+        if body.is_empty() { Ok(RawObject::empty()) } else { RawObject::parse(body.clone()) }
+    });
+    let arguments = parsed
+        .await
+        .map_err(|error| CallError::from(error).with_rate_status(admission.take_rate_status()))?;
     let call = Call {
         id,
         server,
@@ -91,13 +98,13 @@ async fn read_request(
         deadline_max: None,
         begin_mark: None,
     };
-    Ok((caller, call, asked))
+    Ok((caller, admission, call, asked))
 }
 
-fn succeeded(reply: Reply, id: CallId, fails_on_tool_error: bool) -> Response<Body> {
-    let timing = server_timing(reply.queue.as_micros(), reply.backend.as_micros());
+fn succeeded(reply: Reply, id: CallId, tool_errors_fail: bool) -> Response<Body> {
+    let timing = server_timing(reply.queue, reply.backend);
     let mut response = Response::new(Body::from(reply.result));
-    if fails_on_tool_error && reply.kind == ResultKind::ToolError {
+    if tool_errors_fail && reply.kind == ResultKind::ToolError {
         *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     }
     let headers = response.headers_mut();
@@ -110,12 +117,7 @@ fn succeeded(reply: Reply, id: CallId, fails_on_tool_error: bool) -> Response<Bo
     response
 }
 
-/// Returns the value of `Server-Timing`, of times in microseconds.
-pub(super) fn server_timing(queue: u128, backend: u128) -> String {
+/// Returns the value of `Server-Timing`.
+pub(super) fn server_timing(queue: Duration, backend: Duration) -> String {
     format!("queue;dur={}, backend;dur={}", millis(queue), millis(backend))
-}
-
-/// Writes milliseconds with three decimals, by integers: every call has this header.
-fn millis(micros: u128) -> impl Display {
-    fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }

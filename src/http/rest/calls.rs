@@ -23,9 +23,10 @@ use crate::gateway::{CallError, Caller};
 use crate::http::auth::Authenticated;
 use crate::http::auth::store_quota::wait;
 use crate::http::error::{HttpError, HttpResult, call_failed};
-use crate::http::headers::{CALL_ID, TOOL_ERRORS, text_value};
+use crate::http::headers::{CALL_ID, text_value, tool_errors_fail};
 use crate::http::replicas::Forwarded;
 use crate::http::state::AppState;
+use crate::tenants::limits::Cost;
 
 /// Calls in one page: by default, and at most.
 const PAGE: u32 = 100;
@@ -70,11 +71,11 @@ pub(crate) async fn result(
 ) -> Result<Response<Body>, HttpError> {
     let id = call_id(path)?;
     let seconds = params?.0.wait.unwrap_or_default().min(WAIT_MAX);
-    let fails_on_tool_error = headers.get(&TOOL_ERRORS).is_some_and(|value| value == "fail");
+    let tool_errors_fail = tool_errors_fail(&headers)?;
     charge(&caller).await?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut response = match app.calls.result(&caller.tenant, id, deadline).await {
-        Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, fails_on_tool_error),
+        Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, tool_errors_fail),
         Ok(Polled::Open(view)) => kept::not_over(id, view_json(*view).to_string()),
         Err(refusal @ Refusal::NoSuchCall) => return Err(refusal.into()),
         Err(refusal) => call_failed(refusal.into(), id),
@@ -166,7 +167,7 @@ pub(crate) async fn list(
 
 /// Charges one request to the tenant's rate. No call is counted in flight.
 async fn charge(caller: &Caller) -> Result<(), CallError> {
-    caller.tenant.limits.charge("", None).await?;
+    caller.tenant.admit(Cost::KeptCall).await?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Answers calls that are kept: those with an `Idempotency-Key`, and asynchronous ones.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -23,19 +24,27 @@ use crate::http::headers::{
 };
 use crate::http::state::AppState;
 use crate::store::CallState;
+use crate::tenants::limits::Admission;
 
 /// When to look again for a call that is not over, in seconds.
 const LOOK_AGAIN: u64 = 1;
 
 /// Makes a call that is kept, or answers with what became of an earlier one.
-pub(super) async fn call(app: &AppState, caller: &Caller, call: Call, asked: Asked) -> HttpResult {
+pub(super) async fn call(
+    app: &AppState,
+    caller: &Caller,
+    mut admission: Admission,
+    call: Call,
+    asked: Asked,
+) -> HttpResult {
+    let rate_status = admission.take_rate_status();
     let deadline = call.deadline;
     let is_async = asked.prefer.respond_async;
     let wait = asked.prefer.wait.map(|wait| Instant::now() + wait);
-    let fails_on_tool_error = asked.fails_on_tool_error;
+    let tool_errors_fail = asked.tool_errors_fail;
     let request = request(call, asked)?;
     let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
-    let (mut ticket, rate_status) = app.calls.submit(caller, request, mode).await?;
+    let mut ticket = app.calls.submit(caller, request, mode)?;
     ticket.decided(deadline).await?;
     // The caller of an asynchronous call does not wait for it unless it says so.
     let until = match (is_async, wait) {
@@ -53,7 +62,7 @@ pub(super) async fn call(app: &AppState, caller: &Caller, call: Call, asked: Ask
         return Ok(response);
     }
     let mut response = match ticket.wait(until).await? {
-        Waited::Answered(answer) => answered(answer, fails_on_tool_error),
+        Waited::Answered(answer) => answered(answer, tool_errors_fail),
         Waited::Open(identity, state) if is_async => accepted(&identity, state),
         Waited::Open(identity, _) if Instant::now() < deadline => {
             return Err(Refusal::InProgress(identity.id).into());
@@ -93,8 +102,8 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
     })
 }
 
-fn answered(answer: Answer, fails_on_tool_error: bool) -> Response<Body> {
-    let mut response = outcome(&answer.outcome, fails_on_tool_error);
+fn answered(answer: Answer, tool_errors_fail: bool) -> Response<Body> {
+    let mut response = outcome(&answer.outcome, tool_errors_fail);
     let headers = response.headers_mut();
     headers.insert(CALL_ID.clone(), text_value(answer.id.to_string()));
     if answer.is_replay {
@@ -104,11 +113,11 @@ fn answered(answer: Answer, fails_on_tool_error: bool) -> Response<Body> {
 }
 
 /// Writes an outcome as its first caller gets it.
-pub(super) fn outcome(outcome: &Arc<Outcome>, fails_on_tool_error: bool) -> Response<Body> {
+pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Response<Body> {
     let head = &outcome.head;
     let is_error = head.outcome == OutcomeKind::Error;
     let status = match head.outcome {
-        OutcomeKind::ToolError if fails_on_tool_error => StatusCode::UNPROCESSABLE_ENTITY,
+        OutcomeKind::ToolError if tool_errors_fail => StatusCode::UNPROCESSABLE_ENTITY,
         _ => StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
     let mut response = Response::new(Body::from(outcome.body.clone()));
@@ -119,7 +128,8 @@ pub(super) fn outcome(outcome: &Arc<Outcome>, fails_on_tool_error: bool) -> Resp
     headers.insert(OUTCOME.clone(), HeaderValue::from_static(head.outcome.as_str()));
     headers.insert(ATTEMPTS.clone(), head.attempts.into());
     if !is_error {
-        let timing = server_timing(head.queue_us.into(), head.backend_us.into());
+        let micros = Duration::from_micros;
+        let timing = server_timing(micros(head.queue_us), micros(head.backend_us));
         headers.insert(SERVER_TIMING.clone(), text_value(timing));
     }
     let retry_after = outcome.retry_after.map(whole_seconds);

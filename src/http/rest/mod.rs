@@ -1,6 +1,8 @@
-//! The REST API: tool calls, kept calls, the servers that a caller may use, a tenant's own secrets.
+//! The REST API: tool calls, kept calls, batches of calls, the servers that a caller may use, a
+//! tenant's own secrets.
 
 pub(crate) mod asked;
+pub(crate) mod batch;
 pub(crate) mod call;
 pub(crate) mod calls;
 mod kept;
