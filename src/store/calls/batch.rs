@@ -212,7 +212,7 @@ async fn end(
          head = batch.value ->> 2, result = batch.value ->> 3, \
          result_len = CAST(batch.value ->> 4 AS BIGINT), \
          parts = CAST(batch.value ->> 5 AS BIGINT), \
-         scope = CASE WHEN (batch.value ->> 6) = '1' THEN NULL ELSE scope END FROM {} \
+         scope = CASE WHEN CAST(batch.value ->> 6 AS BIGINT) = 1 THEN NULL ELSE scope END FROM {} \
          WHERE calls.id = (batch.value ->> 0) AND calls.owner = $2 AND calls.state <> 2 \
          RETURNING calls.id",
         kind.json_rows()
