@@ -13,10 +13,9 @@ use tokio::time::{sleep, timeout};
 
 use super::CallsInner;
 use super::account::Account;
+use super::follow::{head_of, identity_of};
 use super::key::Fingerprint;
-use super::keyed::{
-    SettleGuard, cancelled_before, head_of, identity_of, identity_of_new, store_is_away,
-};
+use super::keyed::{SettleGuard, cancelled_before, identity_of_new, store_is_away};
 use super::open_calls::{Identity, OpenCall, Settlement};
 use super::outcome::{Outcome, Ran};
 use super::refusal::Refusal;

@@ -1,4 +1,4 @@
-//! What each tenant has of kept calls, and its bounds.
+//! The kept calls of each tenant, counted, and their bounds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Account {
     pub(super) accepted: AcceptedQueue,
     /// The bytes of their arguments.
     pub(super) accepted_bytes: Arc<TenantBytes>,
-    /// Where the last eviction ended.
+    /// The last call that an eviction has looked at.
     pub(super) evicted_until: Mutex<Option<CallId>>,
 }
 

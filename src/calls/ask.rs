@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::keyed::{cancelled_before, head_of};
+use super::follow::{LOOK_FIRST, head_of};
+use super::keyed::{LOOK_MAX, cancelled_before};
 use super::outcome::{Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
 use super::request::Details;
 use super::{Calls, Refusal};
@@ -15,9 +16,6 @@ use crate::common::ids::CallId;
 use crate::store::{CallQuery, CallState, CallTenant, StoreError, StoredCall};
 use crate::tenants::Tenant;
 
-/// The pauses between looks at a call that another gateway runs.
-const LOOK_FIRST: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long a cancel waits until it has taken effect.
 const CANCEL_WAIT: Duration = Duration::from_secs(3);
 

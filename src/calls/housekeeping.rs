@@ -69,8 +69,7 @@ impl CallsInner {
             if self.closing.is_cancelled() {
                 continue;
             }
-            let claimed =
-                self.store.claim_calls(&owner, &self.owners.me, i64::MAX, CLAIMED_MAX).await?;
+            let claimed = self.store.claim_calls(&owner, &self.owners.me, CLAIMED_MAX).await?;
             for call in claimed {
                 self.take_up(call).await;
             }

@@ -4,36 +4,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::CallsInner;
 use super::open_calls::{Identity, OpenCall, Phase, Settlement};
 use super::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, Ran};
-use super::record::{Decision, Found, Keeping, decide, keeping};
+use super::record::{Keeping, keeping};
 use super::refusal::Refusal;
 use super::request::CallRequest;
 use super::storing::StoredText;
 use super::writer::Confirmation;
-use crate::backend::Backend;
-use crate::config::Retry;
 use crate::gateway::{CallError, Caller};
-use crate::store::{CallState, EndedCall, NewCall, StoreError, StoredCall};
+use crate::store::{CallState, EndedCall, NewCall};
 use crate::tenants::limits::{Admission, Cost};
 
 /// A key whose record comes and goes this often while it is read is somebody's race.
 const ROUNDS_MAX: u32 = 8;
 /// How long answers wait for their outcome to be kept.
 const SETTLE_WAIT: Duration = Duration::from_secs(3);
-/// The pauses between looks at a call that another gateway runs.
-const LOOK_FIRST: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_millis(500);
+/// The longest pause between looks at a call that another gateway runs, or at the store.
+pub(super) const LOOK_MAX: Duration = Duration::from_millis(500);
 /// The first attempt at a call may run for this long after it was given up.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// A long answer is written in parts; each failure is retried so often.
 const PARTS_TRIES: u32 = 10;
 
 /// Why a call does not go on here.
-type Refused = Settlement;
+pub(super) type Refused = Settlement;
 
 impl CallsInner {
     /// Runs the call of a key that nobody has, or follows the one that has it. Settles `open`.
@@ -264,159 +261,11 @@ impl CallsInner {
         self.open.remove(open);
         open.phase.send_replace(Phase::Over(settlement));
     }
-
-    /// Follows a record until its call has ended. Returns `Ok` if the call is to run here.
-    pub(super) async fn follow(
-        &self,
-        open: &Arc<OpenCall>,
-        caller: &Caller,
-        request: &CallRequest,
-        mut record: StoredCall,
-    ) -> Result<(), Refused> {
-        let mut pause = LOOK_FIRST;
-        loop {
-            let head = head_of(&record);
-            let mut found = self.found(open, &record, &head).await.map_err(|_| store_is_away())?;
-            if decide(Found { is_repeatable: true, ..found }) == Decision::Repeat {
-                found.is_repeatable = self.is_repeatable(caller, request).await;
-            }
-            let identity = identity_of(&record);
-            match decide(found) {
-                Decision::RunAfresh => return self.delete(&record).await,
-                Decision::Repeat => {
-                    let age = self.clock.now() - record.ended.unwrap_or_default();
-                    let left = GRACE.as_millis() as i64 - age;
-                    sleep(Duration::from_millis(left.max(0).unsigned_abs())).await;
-                    return self.delete(&record).await;
-                }
-                Decision::Mismatch => {
-                    let refused = Settlement::refused(Refusal::Mismatch);
-                    return Err(Settlement { identity: Some(identity), ..refused });
-                }
-                Decision::Replay => return Err(self.replay(&record, head).await),
-                Decision::OutcomeUnknown => {
-                    let refused = Settlement::refused(Refusal::OutcomeUnknown);
-                    return Err(Settlement { identity: Some(identity), ..refused });
-                }
-                Decision::Abandon => {
-                    let at = self.clock.now();
-                    let given_up = self.store.abandon_call(record.id, &record.owner, at).await;
-                    given_up.map_err(|_| store_is_away())?;
-                }
-                Decision::Wait => {
-                    open.opened(identity.clone(), record.state);
-                    if open.is_left() {
-                        let refusal = Refusal::InProgress(record.id);
-                        return Err(Settlement::refused(refusal));
-                    }
-                    if let Some(settlement) = self.wait_here(&record, pause).await {
-                        return Err(settlement);
-                    }
-                    pause = (pause * 3 / 2).min(LOOK_MAX);
-                }
-            }
-            record = match self.store.call(&open.tenant, record.id).await {
-                Ok(Some(record)) => record,
-                // Forgotten: it did not run.
-                Ok(None) => return Ok(()),
-                Err(_) => return Err(store_is_away()),
-            };
-        }
-    }
-
-    /// Waits for a call for a while, by its task if that is here.
-    async fn wait_here(&self, record: &StoredCall, pause: Duration) -> Option<Settlement> {
-        let Some(here) = self.open.by_id(record.id) else {
-            sleep(pause).await;
-            return None;
-        };
-        timeout(LOOK_MAX, here.over()).await.ok().flatten()
-    }
-
-    async fn found(
-        &self,
-        open: &OpenCall,
-        record: &StoredCall,
-        head: &Option<Head>,
-    ) -> Result<Found, StoreError> {
-        let is_open = matches!(record.state, CallState::Accepted | CallState::Begun);
-        let is_mine = *record.owner == *self.owners.me;
-        Ok(Found {
-            state: record.state,
-            executed: head.as_ref().map_or(Ran::Unknown, |head| head.executed),
-            has_expired: record.expires < self.clock.now(),
-            is_owner_alive: match is_open {
-                // Its task is gone, and its record was not there or could not be written before.
-                true if is_mine => self.open.by_id(record.id).is_some() || self.is_fresh(record),
-                true => self.owners.is_alive(&record.owner).await?,
-                false => false,
-            },
-            has_same_arguments: record.fingerprint == open.fingerprint.as_str(),
-            is_repeatable: false,
-        })
-    }
-
-    /// Returns whether a call of this gateway may have ended while its record was read.
-    fn is_fresh(&self, record: &StoredCall) -> bool {
-        let since = record.begun.unwrap_or(record.created);
-        self.clock.now() - since < GRACE.as_millis() as i64
-    }
-
-    /// Returns whether a call may run twice: the tool and the operator allow it.
-    async fn is_repeatable(&self, caller: &Caller, request: &CallRequest) -> bool {
-        if request.server.config().retry != Retry::Safe {
-            return false;
-        }
-        let until = |_: &Backend| Instant::now() + request.details.timeout();
-        let ready = self.gateway.ready(caller, request.server.clone(), until).await;
-        ready.is_ok_and(|(_, ready)| {
-            ready.tools.get(&request.tool).is_some_and(|tool| tool.is_repeatable())
-        })
-    }
-
-    async fn delete(&self, record: &StoredCall) -> Result<(), Refused> {
-        let (me, now) = (&self.owners.me, self.clock.now());
-        let deleted = self.store.delete_call(me, record.id, record.ended, now).await;
-        deleted.map_err(|_| store_is_away())
-    }
-
-    /// Returns the outcome of an ended record.
-    pub(super) async fn replay(&self, record: &StoredCall, head: Option<Head>) -> Settlement {
-        let result = match head {
-            None => Err(Refusal::OutcomeUnknown),
-            Some(head) => match head.refusal() {
-                Some(refusal) => Err(refusal),
-                None => self.stored_outcome(record, head).await,
-            },
-        };
-        Settlement { identity: Some(identity_of(record)), is_replay: true, result }
-    }
-
-    async fn stored_outcome(
-        &self,
-        record: &StoredCall,
-        head: Head,
-    ) -> Result<Arc<Outcome>, Refusal> {
-        match self.vault.answer(record).await {
-            Ok(Some(body)) => Ok(Arc::new(Outcome { head, body, retry_after: None })),
-            Ok(None) => Err(Refusal::ResultGone),
-            Err(_) => Err(Refusal::StoreUnavailable { executed: head.executed }),
-        }
-    }
-}
-
-pub(super) fn head_of(record: &StoredCall) -> Option<Head> {
-    record.head.as_deref().and_then(|head| serde_json::from_str(head).ok())
 }
 
 /// Returns the identity of a call whose record is `open`'s.
 pub(super) fn identity_of_new(open: &OpenCall, expires: i64) -> Identity {
     Identity { id: open.id, fingerprint: open.fingerprint.clone(), expires }
-}
-
-pub(super) fn identity_of(record: &StoredCall) -> Identity {
-    let fingerprint = super::key::Fingerprint::stored(record.fingerprint.clone());
-    Identity { id: record.id, fingerprint, expires: record.expires }
 }
 
 pub(super) fn store_is_away() -> Settlement {

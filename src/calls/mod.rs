@@ -16,11 +16,11 @@
 //! - `key`: idempotency keys; scopes and fingerprints, by which calls are found and compared
 //! - `record`: the rules: what a retry gets, what is kept
 //! - `open_calls`: the calls under way here, and those who wait for them
-//! - `keyed`: runs a keyed call, or follows the one that has its key
+//! - `keyed`: runs a keyed call; `follow` finds out what became of an earlier one
 //! - `accepted`: asynchronous calls, which begin when their tenant has a permit
 //! - `writer`: commits transitions in groups
 //! - `storing`: seals texts, and splits long answers
-//! - `account`: what each tenant has, and its bounds
+//! - `account`: the calls of each tenant, counted, and their bounds
 //! - `owners`, `housekeeping`: gateways that are gone; expiry and eviction
 //! - `ask`: `GET` and `DELETE` of calls
 //! - `outcome`, `refusal`, `request`, `clock`: what they are called
@@ -31,6 +31,7 @@ mod ask;
 pub mod batch;
 pub mod callback;
 mod clock;
+mod follow;
 mod housekeeping;
 mod key;
 mod keyed;

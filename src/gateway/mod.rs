@@ -12,6 +12,7 @@
 mod accounting;
 mod attempt;
 mod call;
+mod convert;
 mod error;
 
 use std::sync::Arc;

@@ -185,7 +185,8 @@ async fn insert(
     if !labels.is_empty() {
         let text = format!(
             "INSERT INTO call_labels (tenant, label, call) \
-             SELECT value ->> 0, value ->> 1, value ->> 2 FROM {} WHERE TRUE ON CONFLICT DO NOTHING",
+             SELECT value ->> 0, value ->> 1, value ->> 2 FROM {} WHERE TRUE \
+             ON CONFLICT DO NOTHING",
             kind.json_rows()
         );
         sqlx::query(AssertSqlSafe(text)).bind(json(&labels)).execute(connection).await?;

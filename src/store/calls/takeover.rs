@@ -45,24 +45,22 @@ impl Store {
         with_timeout(given_up.execute(&self.pool()?)).await.map(drop)
     }
 
-    /// Takes some calls that `from` has accepted and not begun, among those created before `before`.
-    /// Of several gateways, one gets each.
+    /// Takes some calls that `from` has accepted and not begun. Of several gateways, one gets each.
     pub async fn claim_calls(
         &self,
         from: &str,
         owner: &str,
-        before: i64,
         limit: u32,
     ) -> Result<Vec<ClaimedCall>> {
         let rows = sqlx::query_as(
             "UPDATE calls SET owner = $2 WHERE owner = $1 AND state = 0 AND id IN \
-             (SELECT id FROM calls WHERE owner = $1 AND state < 2 AND state = 0 AND created < $4 \
+             (SELECT id FROM calls WHERE owner = $1 AND state < 2 AND state = 0 \
              ORDER BY id LIMIT $3) \
              RETURNING id, tenant, generation, fingerprint, server, tool, request, arguments, \
              expires",
         );
         let rows = rows.bind(from.to_owned()).bind(owner.to_owned());
-        let rows = rows.bind(i64::from(limit)).bind(before);
+        let rows = rows.bind(i64::from(limit));
         let rows: Vec<ClaimedRow> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
         Ok(rows.into_iter().map(claimed).filter_map(skip_corrupt).collect())
     }
