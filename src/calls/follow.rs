@@ -1,5 +1,5 @@
-//! Finds out what became of a call that has a record: replays its outcome, or waits for it, wherever
-//! it runs.
+//! Finds out what became of a call that has a record: replays its outcome, or waits for it,
+//! wherever it runs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which gateways live that have calls in the store.
+//! Knows which gateways live that have calls in the store.
 
 use std::sync::Arc;
 

@@ -36,8 +36,8 @@ pub enum Refusal {
     #[error("too many requests wait for this call, or for your others; retry when they are fewer")]
     TooManyWaiters,
     #[error(
-        "{max} calls of yours are kept (`[calls] max_records`); no call is forgotten early, so wait \
-         until the oldest have expired"
+        "{max} calls of yours are kept (`[calls] max_records`); no call is forgotten early, so \
+         wait until the oldest have expired"
     )]
     TooManyRecords { max: u32 },
     #[error("too many of your calls wait to begin; retry when some have begun")]
