@@ -3,8 +3,8 @@
 //! - [`batch`]: many calls at once, which may use each other's results
 //! - [`callback`]: tells a caller that its call has ended
 //!
-//! The rest is about kept calls: those with an `Idempotency-Key`, and those answered asynchronously. Each has a
-//! record in the store, which outlives its request and its gateway.
+//! The rest is about kept calls: those with an `Idempotency-Key`, and those answered
+//! asynchronously. Each has a record in the store, which outlives its request and its gateway.
 //!
 //! ```text
 //! submit ─▶ OpenCall, found by scope ──▶ a task: mark ▶ run ▶ keep ▶ settle
