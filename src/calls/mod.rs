@@ -172,8 +172,8 @@ impl Calls {
         CallTasks { calls: self.clone(), stop_writing, writing, stop_keeping }
     }
 
-    /// Runs a call in a task of its own, unless its key has a call already. The ticket waits for its
-    /// outcome. The caller has charged the call (`Cost::KeptCall`).
+    /// Runs a call in a task of its own, unless its key has a call already. The ticket waits for
+    /// its outcome. The caller has charged the call (`Cost::KeptCall`).
     pub fn submit(
         &self,
         caller: &Caller,
