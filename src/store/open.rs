@@ -60,7 +60,11 @@ const MIGRATIONS: [(i64, &str, &str); 5] = [
     (2, "secrets", include_str!("../../migrations/0002_secrets.sql")),
     (3, "pins", include_str!("../../migrations/0003_pins.sql")),
     (4, "replicas", include_str!("../../migrations/0004_replicas.sql")),
+<<<<<<< HEAD
     (5, "generations", include_str!("../../migrations/0005_generations.sql")),
+=======
+    (6, "calls", include_str!("../../migrations/0006_calls.sql")),
+>>>>>>> main
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

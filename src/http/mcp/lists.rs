@@ -25,7 +25,7 @@ use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
-use crate::http::headers::{add_rate_status, asked_timeout};
+use crate::http::headers::{add_rate_status, asked_timeout, refuse_key};
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
@@ -107,6 +107,7 @@ pub(super) async fn respond(
 /// Answers a list request with a JSON object.
 async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
     let http = request.http;
+    refuse_key(&http.headers)?;
     let timeout = asked_timeout(&http.headers)?;
     let mut list = match &http.scope {
         Scope::One(server) => {
