@@ -14,12 +14,8 @@ use serde_json::value::RawValue;
 
 use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
-<<<<<<< HEAD
-use crate::common::ids::{CallId, TenantName};
-=======
 use crate::calls::Refusal;
-use crate::common::ids::{CallId, TenantId};
->>>>>>> main
+use crate::common::ids::{CallId, TenantName};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;

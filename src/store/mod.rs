@@ -7,14 +7,9 @@
 //! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
 //! - `check`: whether a SQLite file is a store, and whole
-<<<<<<< HEAD
 //! - `tenants`, `file_tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`,
 //!   `ended_sessions`: one file per kind of row
-=======
-//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
-//!   per kind of row
 //! - `calls`: records of calls that are kept
->>>>>>> main
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart
 //! - `watch`: follows a file that is deleted or replaced
@@ -56,8 +51,8 @@ use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
 pub use self::calls::{
-    CallBatch, CallConnection, CallQuery, CallState, CallTenant, CallTotal, ClaimedCall, EndedCall,
-    Evicted, NewCall, StoredCall, Written,
+    CallBatch, CallConnection, CallQuery, CallState, CallTotal, ClaimedCall, EndedCall, Evicted,
+    NewCall, StoredCall, Written,
 };
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};

@@ -294,7 +294,7 @@ fn every_key_of_a_file_is_used() {
             listen: ([0, 0, 0, 0], 82).into(),
             address: Some(([10, 0, 0, 3], 82).into()),
         }),
-        tenants: tenants.map(|(id, policy)| (TenantId::testing(id), policy)).into(),
+        tenants: tenants.map(|(id, policy)| (TenantName::parse(id).unwrap(), policy)).into(),
         calls: CallsConfig {
             ttl: secs(3600),
             max_records: 12,
