@@ -1,7 +1,7 @@
 //! Keeps lists of tools as they were rendered, for callers with the same rights.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
