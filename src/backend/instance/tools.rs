@@ -113,7 +113,7 @@ pub struct ToolSet {
     /// 0 for a set that was not listed by a server: it is empty.
     number: u64,
     /// Bytes of all definitions.
-    len: usize,
+    bytes: usize,
     by_name: HashMap<String, Arc<Tool>>,
     in_order: Vec<Arc<Tool>>,
     /// Their names where all servers are shown together, in the same order.
@@ -188,7 +188,7 @@ impl ToolSet {
         tools.expose(server);
         tools.listed = Some(Instant::now());
         tools.number = LISTS.fetch_add(1, Ordering::Relaxed);
-        tools.len = tools.all().map(|tool| tool.definition.get().len()).sum();
+        tools.bytes = tools.all().map(|tool| tool.definition.get().len()).sum();
         Ok(tools)
     }
 
@@ -219,8 +219,8 @@ impl ToolSet {
     }
 
     /// Returns the bytes of all definitions.
-    pub fn len(&self) -> usize {
-        self.len
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns how long the list may be kept, and by whom.

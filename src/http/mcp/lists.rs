@@ -167,7 +167,7 @@ async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, 
         let items: Vec<_> = tools_of_caller.map(|tool| tool.definition().get()).collect();
         RenderedList::paged("tools", &items, tools.caching())
     };
-    Ok((rendered(request, key, tools.len(), render).await, vec![]))
+    Ok((rendered(request, key, tools.bytes(), render).await, vec![]))
 }
 
 /// Lists the tools of all servers that are available. Starts no process of a tenant's own.
@@ -201,7 +201,7 @@ async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
     }
     let sets: Vec<_> = servers.iter().map(|(server, tools)| (server, tools)).collect();
     let key = list_key(&http.app, caller, ListForm::Exposed, &sets);
-    let len = servers.iter().map(|(_, tools)| tools.len()).sum();
+    let len = servers.iter().map(|(_, tools)| tools.bytes()).sum();
     let render = || {
         let all = servers.iter().flat_map(|(server, tools)| {
             let may_call = |tool: &Tool| caller.tenant.may_call(server.id().as_str(), tool.name());

@@ -84,7 +84,7 @@ pub(crate) async fn list_tools(
         RenderedList::whole("tools", &items, Caching::default())
     };
     let of = (&*caller.tenant, app.gateway.offload());
-    let list = app.lists.get_or_render(key, of, tools.len(), render).await;
+    let list = app.lists.get_or_render(key, of, tools.bytes(), render).await;
     let page = list.page(None).expect("there is a first page");
     let body = body_of([page, Bytes::from_static(b"}")]);
     Ok(with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), &rate_status))

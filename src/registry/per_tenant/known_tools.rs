@@ -25,7 +25,7 @@ impl KnownTools {
     /// Replaces the tools of an owner. Lists that say the same are kept once.
     pub(super) fn learn(&mut self, owner: Option<TenantId>, tools: &Arc<ToolSet>) {
         self.0.retain(|(other, _)| *other != owner);
-        if tools.len() > LEN_MAX {
+        if tools.bytes() > LEN_MAX {
             return;
         }
         let same = self.0.iter().find(|(_, known)| known.is_like(tools));

@@ -193,8 +193,8 @@ impl PerTenant {
         self.known.lock().get(self.owner_of_tools(tenant))
     }
 
-    /// Returns whose the list of tools is: nobody's, unless processes are started with secrets. Then
-    /// a definition may tell something of its tenant.
+    /// Returns the tenant whose the list of tools is: none, unless processes start with secrets.
+    /// Then a definition may tell something of its tenant.
     fn owner_of_tools<'t>(&self, tenant: &'t TenantId) -> Option<&'t TenantId> {
         (!self.names.is_empty()).then_some(tenant)
     }
