@@ -5,9 +5,9 @@
 //! and resources are requested each time, all pages of them, as calls. Clients get pages that the
 //! gateway makes.
 //!
-//! The list of all servers starts no process of a tenant's own. Such a server's tools are known from
-//! an earlier process, or the list says that they are left out. The list of one server, asked for by
-//! name, starts it as a call.
+//! The list of all servers starts no process of a tenant's own. Such a server's tools are known
+//! from an earlier process, or the list says that they are left out. The list of one server, asked
+//! for by name, starts it as a call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
