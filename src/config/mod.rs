@@ -55,7 +55,8 @@ pub use server::{
     Upstream,
 };
 pub use settings::{
-    Auth, BatchConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Synchronous,
 };
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};

@@ -12,6 +12,7 @@
 mod accounting;
 mod attempt;
 mod call;
+mod convert;
 mod error;
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
-pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
+pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};

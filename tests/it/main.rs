@@ -10,6 +10,7 @@ mod support;
 
 mod admin;
 mod anonymous;
+mod async_calls;
 mod batch;
 mod calls;
 mod cancel;
@@ -32,6 +33,8 @@ mod http_backend;
 mod http_backend_doubts;
 mod http_backend_failures;
 mod http_backend_real;
+mod kept_calls;
+mod kept_calls_killed;
 mod keys;
 mod limits_away;
 mod limits_hiccups;

@@ -41,6 +41,7 @@ use super::changes::mailbox::Lists;
 use super::changes::recipients::{Recipients, SessionClient};
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
+use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
@@ -98,6 +99,8 @@ pub struct Connection {
 pub(crate) enum Outgoing {
     Request {
         id: u64,
+        /// The tenant whose call it is. Tenants take turns when frames have to wait.
+        tenant: TenantId,
         frame: Frame,
         /// The arguments that headers repeat.
         headers: Vec<(String, String)>,

@@ -30,7 +30,7 @@ use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError};
 use crate::http::auth::credential;
-use crate::http::headers::{add_rate_status, asked_timeout};
+use crate::http::headers::{add_rate_status, asked_timeout, refuse_key};
 use crate::http::list_cache::{ListForm, ListKey};
 use crate::http::rendered_list::{RenderedList, body_of};
 use crate::http::rest::servers::{granted, list_key};
@@ -100,6 +100,7 @@ pub(super) async fn respond(
     kind: ListKind,
     mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
+    refuse_key(&request.http.headers)?;
     let rate_status = admission.take_rate_status();
     let listed = match (&request.http.scope, kind.is_tools()) {
         (Scope::One(server), true) => tools_of_one(request, server).await,
