@@ -33,7 +33,7 @@ use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Cost, RateStatus};
 
 /// A server's result.
 #[derive(Debug)]
@@ -124,6 +124,21 @@ impl Gateway {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Waits like [`Self::ready`]. If that starts a process of the tenant's own, the tenant is
+    /// charged a call.
+    pub async fn ready_or_start(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        until: impl Fn(&Backend) -> Instant,
+    ) -> Result<(BackendRef, Arc<Ready>), CallError> {
+        let _start = match server.must_start_for(&caller.tenant.id) {
+            true => Some(caller.tenant.admit(Cost::Call).await?),
+            false => None,
+        };
+        self.ready(caller, server, until).await
     }
 
     /// Returns the backend that replaced `stopped` in a rollover.

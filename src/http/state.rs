@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::origin::OriginPolicy;
+use super::list_cache::ListCache;
 use super::mcp::{self, Sessions, StreamQuota};
 use super::{admin, error, rest};
 use crate::calls::Calls;
@@ -48,6 +49,8 @@ pub struct AppState {
     /// The other replicas, if this gateway is one of several.
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) stream_quota: Arc<StreamQuota>,
+    /// Lists of tools, as they were rendered.
+    pub(super) lists: ListCache,
 }
 
 impl AppState {
@@ -80,6 +83,7 @@ impl AppState {
             cluster: None,
             sealer,
             stream_quota: Arc::default(),
+            lists: ListCache::default(),
         }
     }
 

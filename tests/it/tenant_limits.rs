@@ -216,7 +216,8 @@ async fn a_tenant_can_send_only_so_many_requests_at_once() {
     );
     // Each keeps the gateway waiting for its body.
     let mut unfinished = vec![];
-    for _ in 0..65 {
+    // More than the 65 that are allowed: a call below may have one of the places at that moment.
+    for _ in 0..80 {
         let mut connection = gateway.connect().await;
         connection.send(&head).await;
         unfinished.push(connection);
