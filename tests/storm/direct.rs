@@ -4,11 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use trunkline::common::ids::CallId;
+use trunkline::common::ids::{CallId, TenantGeneration};
+use trunkline::common::policy::Policy;
 use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::protocol::mcp::results::ResultKind;
+use trunkline::tenants::Tenant;
 use trunkline::tenants::limits::Cost;
 
 use crate::outcome::Outcome;
@@ -24,6 +26,15 @@ pub struct Direct {
 impl Direct {
     pub fn new(gateway: Arc<Gateway>, tenant: usize) -> Self {
         Self { gateway, caller: caller(tenant) }
+    }
+
+    /// Removes the tenant and adds another of its name. Servers may still work on calls of the old
+    /// one, which had the same ids.
+    pub fn remake_tenant(&mut self) {
+        let before = self.caller.tenant.clone();
+        let id = before.id.name().clone().of(TenantGeneration::generate());
+        self.caller = Caller::of(Arc::new(Tenant::new(id, 0, Policy::unlimited(), None)));
+        before.removed.cancel();
     }
 
     pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {

@@ -23,6 +23,8 @@ use crate::watchdog::{Watchdog, Workers};
 /// The longest pause before a server that is down is tried again, or rather the next one is.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(10);
 
+/// Calls of one worker from tenant to tenant of the same name.
+const REMADE_EVERY: u64 = 20;
 /// The deadline of calls that must be answered, if the server answers at all.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -52,6 +54,12 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
     for client_id in 1..=calls {
         let plan = Plan::draw(round_seed, tenant, worker, client_id);
         position.store(client_id, Ordering::Relaxed);
+        if let Client::Direct(client) = &mut client
+            && client_id.is_multiple_of(REMADE_EVERY)
+        {
+            client.remake_tenant();
+            shared.tally.remade.add(1);
+        }
         make(&shared, &mut client, &plan).await;
         shared.tally.calls.add(1);
         shared.watchdog.step();
