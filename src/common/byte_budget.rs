@@ -1,10 +1,17 @@
 //! Bounds the bytes that the gateway holds for tenants: for each of them, and for all together.
 //!
-//! No tenant can use up what all have in common. A quarter of the common bound is kept for tenants
-//! that hold nothing or little.
+//! No tenant can use up what all have in common: the last quarter of the common bound is for
+//! tenants that hold little. They divide it: a tenant may hold at most half of what is left.
+//!
+//! Refusals and short answers must get through where a large one no longer does. So what is
+//! [`SMALL`] may use an eighth more than each bound. New work is refused an eighth before the
+//! tenant's bound, so that answers on their way find room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What takes at most this much may use an eighth more than each bound.
+pub const SMALL: usize = 16 * 1024;
 
 /// The bytes of all tenants together.
 #[derive(Debug)]
@@ -51,6 +58,20 @@ impl ByteBudget {
     pub fn tenant(self: &Arc<Self>) -> Arc<TenantBytes> {
         Arc::new(TenantBytes { held: AtomicUsize::new(0), all: self.clone() })
     }
+
+    /// Returns the sum with `bytes` more, if a tenant that holds `held` with them may add them.
+    fn with(&self, all_held: usize, bytes: usize, held: usize, size: usize) -> Option<usize> {
+        let max = bound(self.max, size);
+        let sum = all_held.checked_add(bytes)?;
+        let is_open = sum <= max - max / 4;
+        let holds_little = held <= max.saturating_sub(all_held) / 2;
+        (is_open || holds_little).then_some(sum)
+    }
+}
+
+/// Returns the bound for something of this size.
+fn bound(max: usize, size: usize) -> usize {
+    if size <= SMALL { max.saturating_add(max / 8) } else { max }
 }
 
 impl TenantBytes {
@@ -58,31 +79,53 @@ impl TenantBytes {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Returns the bound that is reached already. Work whose size is not known yet should not begin
-    /// then.
+    /// Returns the bound for which new work must not begin now, if any.
     pub fn full(&self) -> Option<NoRoom> {
-        self.room(self.held(), self.all.held(), 1).err()
+        let ByteBudget { max, tenant_max, .. } = *self.all;
+        let held = self.held();
+        if held.saturating_add(tenant_max / 8) > tenant_max {
+            return Some(NoRoom::Tenant { max: tenant_max });
+        }
+        let sum = self.all.with(self.all.held(), SMALL, held + SMALL, SMALL + 1);
+        sum.is_none().then_some(NoRoom::All { max })
     }
 
     /// Counts `bytes` until the permit is dropped.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<BytePermit, NoRoom> {
-        // Counted first and compared then, so that two at once cannot both take the last room.
-        let held = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let all_held = self.all.held.fetch_add(bytes, Ordering::Relaxed);
-        let permit = BytePermit { tenant: self.clone(), bytes };
-        self.room(held, all_held, bytes).map(|()| permit)
+        self.add(bytes, bytes)?;
+        Ok(BytePermit { tenant: self.clone(), bytes })
     }
 
-    fn room(&self, held: usize, all_held: usize, bytes: usize) -> Result<(), NoRoom> {
+    /// Counts `bytes` although there may be no room, because they are held already.
+    pub fn take_beyond(self: &Arc<Self>, bytes: usize) -> BytePermit {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.all.held.fetch_add(bytes, Ordering::Relaxed);
+        BytePermit { tenant: self.clone(), bytes }
+    }
+
+    /// Counts `bytes` more for something that has `size` bytes with them. Compares before it adds:
+    /// what is refused must not displace anything else.
+    fn add(&self, bytes: usize, size: usize) -> Result<(), NoRoom> {
         let ByteBudget { max, tenant_max, .. } = *self.all;
-        if held.saturating_add(bytes) > tenant_max {
-            return Err(NoRoom::Tenant { max: tenant_max });
-        }
-        let holds_little = held == 0 || held + bytes <= tenant_max / 8;
-        let open = if holds_little { max } else { max - max / 4 };
-        if all_held.saturating_add(bytes) > open {
+        let own = |held: usize| {
+            held.checked_add(bytes).filter(|sum| *sum <= bound(tenant_max, size))
+        };
+        let before = self.held.try_update(Ordering::Relaxed, Ordering::Relaxed, own);
+        let before = before.map_err(|_| NoRoom::Tenant { max: tenant_max })?;
+        let all = |held| self.all.with(held, bytes, before + bytes, size);
+        if self.all.held.try_update(Ordering::Relaxed, Ordering::Relaxed, all).is_err() {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
             return Err(NoRoom::All { max });
         }
+        Ok(())
+    }
+}
+
+impl BytePermit {
+    /// Counts `bytes` more.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        self.tenant.add(bytes, self.bytes.saturating_add(bytes))?;
+        self.bytes += bytes;
         Ok(())
     }
 }
@@ -98,27 +141,58 @@ impl Drop for BytePermit {
 mod tests {
     use super::*;
 
+    const MIB: usize = 1024 * 1024;
+
     #[test]
     fn a_tenant_has_its_own_bound_and_gets_back_what_it_drops() {
-        let all = ByteBudget::new(32, 128);
+        let all = ByteBudget::new(32 * MIB, 128 * MIB);
         let tenant = all.tenant();
-        let permit = tenant.take(32).unwrap();
-        assert_eq!(tenant.take(1).unwrap_err(), NoRoom::Tenant { max: 32 });
-        assert_eq!(tenant.full(), Some(NoRoom::Tenant { max: 32 }));
+        let permit = tenant.take(32 * MIB).unwrap();
+        let full = NoRoom::Tenant { max: 32 * MIB };
+        assert_eq!(tenant.take(SMALL + 1).unwrap_err(), full);
+        assert_eq!(tenant.full(), Some(full));
         drop(permit);
         assert_eq!((tenant.full(), tenant.held(), all.held()), (None, 0, 0));
     }
 
     #[test]
-    fn tenants_that_hold_much_leave_a_quarter_for_those_that_hold_little() {
-        let all = ByteBudget::new(32, 128);
-        let _held: Vec<_> = (0..3).map(|_| all.tenant().take(32).unwrap()).collect();
+    fn tenants_that_hold_much_leave_a_quarter_which_others_divide() {
+        let all = ByteBudget::new(32 * MIB, 128 * MIB);
+        let full = NoRoom::All { max: 128 * MIB };
+        let hogs: Vec<_> = (0..3).map(|_| all.tenant()).collect();
+        let _held: Vec<_> = hogs.iter().map(|hog| hog.take(32 * MIB).unwrap()).collect();
         let newcomer = all.tenant();
-        let _first = newcomer.take(16).unwrap();
-        assert_eq!(newcomer.take(1).unwrap_err(), NoRoom::All { max: 128 });
+        let _first = newcomer.take(16 * MIB).unwrap();
+        assert_eq!(newcomer.take(MIB).unwrap_err(), full);
         let small = all.tenant();
-        let _small = [small.take(2).unwrap(), small.take(2).unwrap()];
-        assert_eq!(all.tenant().take(16).unwrap_err(), NoRoom::All { max: 128 });
-        assert_eq!(all.held(), 116);
+        let _small = [small.take(2 * MIB).unwrap(), small.take(2 * MIB).unwrap()];
+        assert_eq!(all.tenant().take(16 * MIB).unwrap_err(), full);
+        assert_eq!(all.held(), 116 * MIB);
+        assert_eq!(all.tenant().full(), None, "little is always left for another");
+    }
+
+    #[test]
+    fn new_work_is_refused_before_answers_are_and_refusals_get_through() {
+        let all = ByteBudget::new(32 * MIB, 128 * MIB);
+        let tenant = all.tenant();
+        let _answers = tenant.take(29 * MIB).unwrap();
+        assert_eq!(tenant.full(), Some(NoRoom::Tenant { max: 32 * MIB }));
+        let _answer = tenant.take(3 * MIB).unwrap();
+        let refusals: Vec<_> = (0..10_000).map_while(|_| tenant.take(SMALL).ok()).collect();
+        assert_eq!(refusals.len(), 4 * MIB / SMALL);
+    }
+
+    #[test]
+    fn bytes_that_are_refused_take_no_room_from_others() {
+        let all = ByteBudget::new(32 * MIB, 40 * MIB);
+        let (tenant, other) = (all.tenant(), all.tenant());
+        let mut growing = tenant.take(20 * MIB).unwrap();
+        assert_eq!(growing.grow(MIB * 13), Err(NoRoom::Tenant { max: 32 * MIB }));
+        assert_eq!(growing.grow(MIB * 11), Err(NoRoom::All { max: 40 * MIB }));
+        assert_eq!(growing.grow(MIB * 10), Ok(()));
+        assert!(other.take(usize::MAX).is_err());
+        assert_eq!((tenant.held(), other.held(), all.held()), (30 * MIB, 0, 30 * MIB));
+        drop((growing, other.take_beyond(64 * MIB)));
+        assert_eq!((tenant.held(), other.held(), all.held()), (0, 0, 0));
     }
 }
