@@ -9,6 +9,7 @@ use super::CallError;
 use crate::backend::Ready;
 use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::instance::tools::Tool;
+use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
@@ -64,6 +65,8 @@ pub struct Call {
     pub meta: CallMeta,
     /// The memory that the call takes while it waits, in bytes, roughly.
     pub size: usize,
+    /// Decides with which other calls of its tenant the call takes turns.
+    pub fairness_key: FairnessKey,
     /// Passes on the notifications that the server sends about this call.
     pub listener: Option<NotificationSender>,
     pub arrived: Instant,
@@ -106,6 +109,7 @@ impl Call {
             size: others.len(),
             others,
             meta: CallMeta::default(),
+            fairness_key: FairnessKey::default(),
             listener: None,
             arrived: Instant::now(),
             deadline,

@@ -202,7 +202,8 @@ async fn call_backend(
 ) -> Result<Reply, CallError> {
     let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let enqueue = || backend.queue().enqueue(tenant, policy.weight, call.size);
+    let enqueue =
+        || backend.queue().enqueue(tenant, policy.weight, call.size).keyed(call.fairness_key);
     let mut entry = enqueue();
     let ready = entry.wait_for(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
+use crate::backend::queue::FairnessKey;
 use crate::gateway::CallError;
 use crate::protocol::mcp::{meta, trace};
 use crate::registry::Server;
@@ -12,6 +13,7 @@ use crate::tenants::limits::RateStatus;
 
 pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
+pub(crate) static FAIRNESS_KEY: HeaderName = HeaderName::from_static("trunkline-fairness-key");
 pub(crate) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
 pub(crate) static PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -24,6 +26,8 @@ pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A day: no server has a longer `max_deadline`.
 const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+const FAIRNESS_KEY_LEN_MAX: usize = 64;
 
 /// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
 pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
@@ -56,6 +60,19 @@ pub(crate) fn asked_timeout_of(
         )));
     }
     Ok(asked)
+}
+
+/// Reads which of its tenant's other calls the call takes turns with.
+pub(crate) fn fairness_key(headers: &HeaderMap) -> Result<FairnessKey, CallError> {
+    let Some(value) = headers.get(&FAIRNESS_KEY) else { return Ok(FairnessKey::default()) };
+    match value.to_str() {
+        Ok(name) if (1..=FAIRNESS_KEY_LEN_MAX).contains(&name.len()) => {
+            Ok(FairnessKey::named(name))
+        }
+        _ => Err(CallError::InvalidRequest(format!(
+            "`Trunkline-Fairness-Key` must be 1 to {FAIRNESS_KEY_LEN_MAX} visible ASCII characters"
+        ))),
+    }
 }
 
 /// Copies the request's trace (W3C Trace Context) into members of `_meta`, `,"name":value` each:

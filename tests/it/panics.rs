@@ -84,6 +84,7 @@ impl Planted {
             others: String::new(),
             meta: CallMeta::default(),
             size: 0,
+            fairness_key: Default::default(),
             listener: None,
             arrived,
             deadline: arrived + Duration::from_secs(60),

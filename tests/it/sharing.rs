@@ -110,3 +110,42 @@ async fn calls_are_limited_to_max_in_flight_at_once() {
     assert_eq!(most, 3);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn runs_of_one_tenant_take_turns_by_their_fairness_key() {
+    let gateway = Setup::new().fake_with("fake", &[], "max_in_flight = 1").start().await;
+    let fake = gateway.fake("fake");
+    // While it is stopped the calls line up, one after another.
+    kill(fake.pids()[0], Signal::STOP);
+    let mut calls = JoinSet::new();
+    for n in 0..21 {
+        let key = if n < 20 { "long run" } else { "short run" };
+        let call = gateway.post("fake", "later", json!({"ms": 1, "n": n}));
+        calls.spawn(Answer::of(call.header("trunkline-fairness-key", key)));
+        gateway.has_in_flight("fake", f64::from(n + 1)).await;
+    }
+    kill(fake.pids()[0], Signal::CONT);
+    for answer in calls.join_all().await {
+        answer.tool_text();
+    }
+    let order: Vec<String> = fake
+        .trace()
+        .iter()
+        .filter(|line| line.starts_with("> ") && line.contains("tools/call"))
+        .map(|line| line.split("\"n\":").nth(1).unwrap().split('}').next().unwrap().to_owned())
+        .collect();
+    // The first call had the slot; one of the long run's was next in line.
+    assert_eq!(order[..4], ["0", "1", "20", "2"]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_fairness_key_has_at_most_64_characters() {
+    let gateway = Setup::new().std().start().await;
+    for (key, status) in [("k".repeat(64), 200), ("k".repeat(65), 400), (String::new(), 400)] {
+        let call = gateway.post("std", "uuid", "").header("trunkline-fairness-key", key);
+        let answer = Answer::of(call).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+    }
+    gateway.stop().await;
+}

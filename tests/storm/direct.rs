@@ -52,6 +52,7 @@ pub fn call(gateway: &Gateway, caller: &Caller, plan: &Plan, server: usize) -> C
         others: String::new(),
         meta: CallMeta::default(),
         size: 0,
+        fairness_key: Default::default(),
         listener: None,
         arrived,
         deadline: arrived + plan.timeout,

@@ -239,6 +239,7 @@ fn to_neighbour(gateway: &Gateway, caller: &Caller) -> Call {
         others: String::new(),
         meta: CallMeta::default(),
         size: 0,
+        fairness_key: Default::default(),
         listener: None,
         arrived,
         deadline: arrived + Duration::from_secs(10),

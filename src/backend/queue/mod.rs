@@ -11,6 +11,7 @@
 //!
 //! - `slots`: the slots of the backend, counted in one atomic. Their number follows the instances.
 //! - `round_robin`: the waiting calls, which tenant is next, and whom to evict if too many wait.
+//! - `lanes`: turns among the calls of one tenant, by fairness key.
 //! - `dispatch`: gives free slots to waiting calls.
 //! - `fair_shares`: the slots and the time that each tenant uses.
 //! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
@@ -26,6 +27,7 @@
 
 mod dispatch;
 mod fair_shares;
+mod lanes;
 mod rate_gate;
 mod round_robin;
 mod slots;
@@ -44,6 +46,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::dispatch::Backlog;
 use self::fair_shares::{FairShares, Share};
+pub use self::lanes::FairnessKey;
 pub use self::rate_gate::RateGate;
 pub use self::round_robin::{WAITING_BYTES_MAX, WAITING_MAX};
 pub use self::slots::reserved_of;
@@ -140,7 +143,8 @@ impl Queue {
         weight: u32,
         bytes: usize,
     ) -> QueueEntry<'_> {
-        QueueEntry { queue: self, share: self.shares.of(tenant), weight: weight.max(1), bytes }
+        let (share, weight) = (self.shares.of(tenant), weight.max(1));
+        QueueEntry { queue: self, share, weight, bytes, fairness_key: FairnessKey::default() }
     }
 }
 
@@ -159,9 +163,15 @@ pub struct QueueEntry<'a> {
     share: Arc<Share>,
     weight: u32,
     bytes: usize,
+    fairness_key: FairnessKey,
 }
 
 impl<'a> QueueEntry<'a> {
+    /// Has the call take turns with its tenant's other calls by this key.
+    pub fn keyed(self, fairness_key: FairnessKey) -> Self {
+        Self { fairness_key, ..self }
+    }
+
     /// Waits for something else first, such as the server's start. Meanwhile the call counts as
     /// waiting, and may be evicted like any other.
     pub async fn wait_for<T>(&mut self, future: impl Future<Output = T>) -> Result<T, QueueError> {
@@ -247,7 +257,7 @@ impl<'a> QueueEntry<'a> {
         loop {
             let (sender, grant) = oneshot::channel();
             let share = &self.share;
-            let key = queue.update(|round_robin| {
+            let number = queue.update(|round_robin| {
                 if was_idle {
                     round_robin.reset_account(share);
                 }
@@ -262,14 +272,17 @@ impl<'a> QueueEntry<'a> {
                     // call waiting.
                     queue.slots.add_waiting();
                 }
-                let key = round_robin.push(self, request, sender);
-                if key.is_none() && request.is_some() {
+                let number = round_robin.push(self, request, sender);
+                if number.is_none() && request.is_some() {
                     queue.slots.remove_waiting(1);
                 }
-                Ok(key)
+                Ok(number)
             })?;
-            match key {
-                Some(key) => return Ok(WaitGuard { queue, share: share.clone(), key, grant }),
+            match number {
+                Some(number) => {
+                    let (share, fairness_key) = (share.clone(), self.fairness_key);
+                    return Ok(WaitGuard { queue, share, fairness_key, number, grant });
+                }
                 None => self.share = queue.shares.add(&self.share.tenant),
             }
         }
@@ -280,7 +293,8 @@ impl<'a> QueueEntry<'a> {
 struct WaitGuard<'a> {
     queue: &'a Arc<Queue>,
     share: Arc<Share>,
-    key: u64,
+    fairness_key: FairnessKey,
+    number: u64,
     grant: oneshot::Receiver<Grant>,
 }
 
@@ -297,7 +311,7 @@ impl Drop for WaitGuard<'_> {
             return;
         }
         let was_waiting = self.queue.update(|round_robin| {
-            let wanted_slot = round_robin.remove(self.share.number, self.key);
+            let wanted_slot = round_robin.remove(self.share.number, self.fairness_key, self.number);
             if wanted_slot == Some(true) {
                 self.queue.slots.remove_waiting(1);
             }

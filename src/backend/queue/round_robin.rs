@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::fair_shares::Share;
+use super::lanes::{FairnessKey, Lanes};
 use super::slots::SlotKind;
 use super::{Grant, QueueEntry, SlotRequest};
 
@@ -62,19 +63,20 @@ pub(super) struct TenantQueue {
     holds_none: bool,
     /// Whether it was skipped because it held as many slots as it may.
     was_skipped: bool,
-    /// The calls that want a slot, oldest first.
-    pub(super) calls: VecDeque<QueuedCall>,
+    /// The calls that want a slot.
+    pub(super) calls: Lanes,
     /// The calls that wait for something else before they want a slot, oldest first.
     early: VecDeque<QueuedCall>,
     bytes: usize,
 }
 
 pub(super) struct QueuedCall {
-    key: u64,
-    bytes: usize,
+    /// The order in which calls came.
+    pub(super) number: u64,
+    pub(super) bytes: usize,
     /// `None` for a call that does not want a slot yet.
-    request: Option<SlotRequest>,
-    sender: oneshot::Sender<Grant>,
+    pub(super) request: Option<SlotRequest>,
+    pub(super) sender: oneshot::Sender<Grant>,
 }
 
 /// A position in the order of service.
@@ -136,17 +138,16 @@ impl RoundRobin {
     fn evict_one(&mut self, measure: impl Fn(&TenantQueue) -> usize) -> bool {
         let most = self.tenants.iter_mut().max_by_key(|(number, queue)| (measure(queue), **number));
         let Some((&number, queue)) = most else { return false };
-        let newest = |calls: &VecDeque<QueuedCall>| calls.back().map(|call| call.key);
-        let wanted_slot = newest(&queue.calls) > newest(&queue.early);
-        let calls = if wanted_slot { &mut queue.calls } else { &mut queue.early };
-        if let Some(call) = calls.pop_back() {
+        let wanted_slot = queue.calls.newest() > queue.early.back().map(|call| call.number);
+        let call = if wanted_slot { queue.calls.evict_newest() } else { queue.early.pop_back() };
+        if let Some(call) = call {
             self.note_removed(number, call.bytes);
         }
         wanted_slot
     }
 
     /// Adds a call to its tenant's queue; without a request it does not want a slot yet. Returns
-    /// the key to remove the call with, or `None` if the share is retired.
+    /// the number to remove the call with, or `None` if the share is retired.
     pub(super) fn push(
         &mut self,
         entry: &QueueEntry<'_>,
@@ -159,39 +160,38 @@ impl RoundRobin {
             hash_map::Entry::Vacant(_) if !share.hold() => return None,
             hash_map::Entry::Vacant(vacant) => vacant.insert(TenantQueue::new(share.clone())),
         };
-        let key = self.next_number;
+        let number = self.next_number;
         self.next_number += 1;
         self.calls += 1;
         self.bytes += bytes;
         queue.bytes += bytes;
         queue.weight = entry.weight;
-        let call = QueuedCall { key, bytes, request, sender };
+        let call = QueuedCall { number, bytes, request, sender };
         if request.is_none() {
             queue.early.push_back(call);
-            return Some(key);
+            return Some(number);
         }
-        queue.calls.push_back(call);
+        queue.calls.push(entry.fairness_key, call);
         if queue.turn.is_none() {
             // Time that the tenant did not use while it was away is lost.
             share.account.fetch_max(self.level, Ordering::Relaxed);
         }
         self.reposition(share.number);
-        Some(key)
+        Some(number)
     }
 
     /// Removes a call that no longer waits. Returns whether it wanted a slot, or `None` if it was
     /// removed before.
-    pub(super) fn remove(&mut self, number: u32, key: u64) -> Option<bool> {
-        let queue = self.tenants.get_mut(&number)?;
-        let find =
-            |calls: &VecDeque<QueuedCall>| calls.binary_search_by_key(&key, |it| it.key).ok();
-        let (call, wanted_slot) = match (find(&queue.calls), find(&queue.early)) {
-            (Some(index), _) => (queue.calls.remove(index)?, true),
-            (None, Some(index)) => (queue.early.remove(index)?, false),
-            (None, None) => return None,
-        };
-        self.note_removed(number, call.bytes);
-        Some(wanted_slot)
+    pub(super) fn remove(&mut self, share: u32, key: FairnessKey, number: u64) -> Option<bool> {
+        let queue = self.tenants.get_mut(&share)?;
+        if let Some(call) = queue.calls.remove(key, number) {
+            self.note_removed(share, call.bytes);
+            return Some(true);
+        }
+        let place = queue.early.binary_search_by_key(&number, |call| call.number).ok()?;
+        let call = queue.early.remove(place)?;
+        self.note_removed(share, call.bytes);
+        Some(false)
     }
 
     /// Removes the call that is served next, and charges its tenant no less than `min_charge`. The
@@ -199,7 +199,7 @@ impl RoundRobin {
     pub(super) fn pop(&mut self, offer: Offer, min_charge: Duration) -> Option<NextCall> {
         let number = self.next_tenant(offer)?;
         let queue = self.tenants.get_mut(&number)?;
-        let call = queue.calls.pop_front()?;
+        let call = queue.calls.pop()?;
         let account = &queue.share.account;
         if std::mem::take(&mut queue.was_skipped) {
             // It held enough meanwhile: having been skipped entitles it to nothing.
@@ -320,7 +320,7 @@ impl TenantQueue {
             turn: None,
             holds_none: false,
             was_skipped: false,
-            calls: VecDeque::new(),
+            calls: Lanes::default(),
             early: VecDeque::new(),
             bytes: 0,
         }

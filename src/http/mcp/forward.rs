@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::headers::{asked_timeout_of, trace_members};
+use crate::http::headers::{asked_timeout_of, fairness_key, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -111,6 +111,7 @@ impl ForwardedCall {
             others: other_params,
             meta,
             size: http.body.len(),
+            fairness_key: fairness_key(&http.headers)?,
             listener,
             arrived: http.arrived,
             deadline: http.arrived + timeout,

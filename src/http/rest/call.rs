@@ -16,8 +16,8 @@ use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, text_value,
-    trace_members,
+    ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, fairness_key,
+    text_value, trace_members,
 };
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
@@ -56,6 +56,7 @@ async fn read_request(
     let arrived = Instant::now();
     let server = app.gateway.server(&caller, &server)?;
     let asked = asked_timeout_of(&server, request.headers())?;
+    let fairness_key = fairness_key(request.headers())?;
     let deadline = arrived + asked.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
@@ -73,6 +74,7 @@ async fn read_request(
         operation: Operation::Tool { name: ToolName::Own(tool), arguments, mirrored: None },
         others: String::new(),
         meta,
+        fairness_key,
         listener: None,
         arrived,
         deadline,

@@ -189,3 +189,41 @@ async fn a_tenant_whose_calls_hang_does_not_get_the_reserve_as_long_as_others_co
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_one_tenant_take_turns_by_their_fairness_key() {
+    let queue = Queue::new(1, QueueOptions::default());
+    let first = acquire(&queue, "a").await.unwrap();
+    let order = Arc::new(Mutex::new(vec![]));
+    let mut tasks = JoinSet::new();
+    let mut number = 0;
+    let mut start = |key: &'static str| {
+        let (queue, order, n) = (queue.clone(), order.clone(), number);
+        number += 1;
+        tasks.spawn(async move {
+            let entry = queue.enqueue(&tenant("a"), 1, 0).keyed(FairnessKey::named(key));
+            let _permit = entry.acquire(MS, Instant::now() + 3600 * SECOND).await.unwrap();
+            order.lock().push(n);
+        });
+    };
+    for _ in 0..1000 {
+        start("backlog");
+    }
+    start("single");
+    until(|| waiting_calls(&queue) == 1001).await;
+    drop(first);
+    tasks.join_all().await;
+    // A turn, not the backlog.
+    assert_eq!(order.lock()[..3], [0, 1000, 1]);
+    assert_at_rest(&queue, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_a_fairness_key_can_leave_the_queue() {
+    let queue = Queue::new(1, QueueOptions::default());
+    let _first = acquire(&queue, "a").await.unwrap();
+    let entry = queue.enqueue(&tenant("a"), 1, 0).keyed(FairnessKey::named("run"));
+    let expired = entry.acquire(MS, Instant::now() + SECOND).await;
+    assert_eq!(expired.err(), Some(QueueError::Expired));
+    assert_eq!(waiting_calls(&queue), 0);
+}
