@@ -8,7 +8,7 @@
 //! tenant's bound, so that answers on their way find room.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What takes at most this much may use an eighth more than each bound.
 pub const SMALL: usize = 16 * 1024;
@@ -19,6 +19,8 @@ pub struct ByteBudget {
     held: AtomicUsize,
     max: usize,
     tenant_max: usize,
+    /// How often there was no room.
+    refused: AtomicU64,
 }
 
 /// The bytes of one tenant.
@@ -47,7 +49,13 @@ pub enum NoRoom {
 impl ByteBudget {
     /// Bounds each tenant to `tenant_max` bytes, and all of them to `max`.
     pub fn new(tenant_max: usize, max: usize) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), max, tenant_max })
+        let (held, refused) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Arc::new(Self { held, max, tenant_max, refused })
+    }
+
+    /// Returns how often there was no room.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     pub fn held(&self) -> usize {
@@ -83,11 +91,20 @@ impl TenantBytes {
     pub fn full(&self) -> Option<NoRoom> {
         let ByteBudget { max, tenant_max, .. } = *self.all;
         let held = self.held();
-        if held.saturating_add(tenant_max / 8) > tenant_max {
-            return Some(NoRoom::Tenant { max: tenant_max });
-        }
-        let sum = self.all.with(self.all.held(), SMALL, held + SMALL, SMALL + 1);
-        sum.is_none().then_some(NoRoom::All { max })
+        let all = || self.all.with(self.all.held(), SMALL, held + SMALL, SMALL + 1);
+        let full = if held.saturating_add(tenant_max / 8) > tenant_max {
+            NoRoom::Tenant { max: tenant_max }
+        } else if all().is_none() {
+            NoRoom::All { max }
+        } else {
+            return None;
+        };
+        Some(self.refuse(full))
+    }
+
+    fn refuse(&self, full: NoRoom) -> NoRoom {
+        self.all.refused.fetch_add(1, Ordering::Relaxed);
+        full
     }
 
     /// Counts `bytes` until the permit is dropped.
@@ -107,21 +124,25 @@ impl TenantBytes {
     /// what is refused must not displace anything else.
     fn add(&self, bytes: usize, size: usize) -> Result<(), NoRoom> {
         let ByteBudget { max, tenant_max, .. } = *self.all;
-        let own = |held: usize| {
-            held.checked_add(bytes).filter(|sum| *sum <= bound(tenant_max, size))
-        };
+        let own =
+            |held: usize| held.checked_add(bytes).filter(|sum| *sum <= bound(tenant_max, size));
         let before = self.held.try_update(Ordering::Relaxed, Ordering::Relaxed, own);
-        let before = before.map_err(|_| NoRoom::Tenant { max: tenant_max })?;
+        let before = before.map_err(|_| self.refuse(NoRoom::Tenant { max: tenant_max }))?;
         let all = |held| self.all.with(held, bytes, before + bytes, size);
         if self.all.held.try_update(Ordering::Relaxed, Ordering::Relaxed, all).is_err() {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(NoRoom::All { max });
+            return Err(self.refuse(NoRoom::All { max }));
         }
         Ok(())
     }
 }
 
 impl BytePermit {
+    #[cfg(test)]
+    pub fn nothing() -> Self {
+        ByteBudget::new(0, 0).tenant().take_beyond(0)
+    }
+
     /// Counts `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         self.tenant.add(bytes, self.bytes.saturating_add(bytes))?;

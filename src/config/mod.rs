@@ -54,7 +54,7 @@ pub use server::{
     ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
     Upstream,
 };
-pub use settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+pub use settings::{Auth, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
 

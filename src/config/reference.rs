@@ -4,7 +4,7 @@ use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
-use super::settings::{Auth, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig};
+use super::settings::{Auth, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
 use super::tenants::{TenantConfig, TenantLimit};
 
 /// Every section, in the order of the page.
@@ -13,7 +13,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Auth::SECTION,
     OAuth::SECTION,
     StoreConfig::SECTION,
-    SharedLimitsConfig::SECTION,
+    LimitsConfig::SECTION,
     Replicas::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,

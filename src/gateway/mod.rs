@@ -12,6 +12,7 @@ mod accounting;
 mod attempt;
 mod call;
 mod error;
+mod unsent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
+use self::unsent::hold_answer;
+pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready};
 use crate::common::offload::Offload;
@@ -38,6 +41,8 @@ use crate::tenants::limits::{Admission, RateStatus};
 pub struct Reply {
     /// The result object, byte for byte as the server wrote it.
     pub result: Bytes,
+    /// Counts the result's bytes until the caller has taken them.
+    pub held: Held,
     pub kind: ResultKind,
     /// True if the result names its own type, as modern servers must.
     pub is_typed: bool,
@@ -154,6 +159,7 @@ impl Gateway {
         if call.deadline <= Instant::now() {
             return Err(CallError::DeadlineExceeded { executed: Executed::No });
         }
+        check_room(&caller.tenant)?;
         let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
         let history = AttemptHistory::default();
         let mut context = CallContext { admission, rate_status: None, history };
@@ -227,7 +233,9 @@ async fn call_backend(
             Ok(answer) => {
                 let count = attempts.count();
                 let offload = backend.offload();
-                return answer.into_reply(offload, call, &mut context.rate_status, count).await;
+                let held = hold_answer(&caller.tenant, answer.answer())?;
+                let rate_status = &mut context.rate_status;
+                return answer.into_reply(offload, call, held, rate_status, count).await;
             }
             Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
+use super::unsent::hold;
 use crate::common::ids::{CallId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -79,15 +80,17 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
         CallError::ToolHeld { .. } | CallError::SecretMissing { .. } => StatusCode::CONFLICT,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
-        CallError::Backend(_)
+        CallError::Backend { .. }
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }
         | CallError::BackendHttp { .. }
-        | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
+        | CallError::BackendTooLarge
+        | CallError::AnswerDropped(_) => StatusCode::BAD_GATEWAY,
         CallError::TenantBusy { .. } | CallError::RateLimited { .. } => {
             StatusCode::TOO_MANY_REQUESTS
         }
         CallError::Overloaded
+        | CallError::NoRoom(_)
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::BackendStopped
@@ -194,10 +197,15 @@ fn call_response(error: &CallError) -> Response<Body> {
     problem.retryable = error.is_retryable();
     // In whole seconds, rounded up: a caller that comes back too early is refused again.
     problem.retry_after = error.retry_after().map(|it| it.as_secs_f64().ceil().max(1.0) as u64);
-    if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
+    let mut held = None;
+    if let CallError::Backend { error: ErrorObject { code, message, data }, held: of_answer } =
+        error.last()
+    {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
+        held.clone_from(of_answer);
     }
     let mut response = problem.into_response();
+    hold(&mut response, held);
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {

@@ -11,7 +11,7 @@ use axum::http::Version;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::auth::origin::Routes;
+use super::unsent::{ConnectionProgress, ExpectedResponse, StreamExecutor};
 
 /// The most connections of one listener, where there are descriptors enough.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -32,6 +33,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest time without a request. Longer than load balancers keep their connections, so that
 /// they close first.
 const IDLE_MAX: Duration = Duration::from_secs(120);
+/// The longest head of a request, and the most that HTTP/1 reads at once. So half-sent heads hold at
+/// most 16 KiB of each connection, 256 MiB of [`CONNECTIONS_MAX`]. HTTP/2 keeps up to six frames of
+/// 16 KiB of a head that has no end.
+const HEAD_MAX: usize = 16 * 1024;
 
 /// Serves `routes` on `listener`. Accepts up to `connections_max` connections; more wait in the
 /// system's backlog. `drain` stops accepting and closes each connection after its current request;
@@ -44,11 +49,7 @@ pub async fn serve(
     drain: CancellationToken,
     abort: CancellationToken,
 ) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    // `ConnectionTimeouts` keeps the time of a head.
-    builder.http1().header_read_timeout(None);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
-    let builder = Arc::new(builder);
+    let builder = Arc::new(builder(&routes));
     let permits = Arc::new(Semaphore::new(connections_max));
     let tasks = TaskTracker::new();
     let mut is_failing = false;
@@ -91,9 +92,19 @@ pub async fn serve(
     tasks.wait().await;
 }
 
+/// Returns what all connections of a listener have in common.
+pub(super) fn builder(routes: &Routes) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(StreamExecutor { ended: routes.unsent.ended.clone() });
+    // `ConnectionTimeouts` keeps the time of a head.
+    builder.http1().header_read_timeout(None).max_buf_size(HEAD_MAX);
+    builder.http2().max_header_list_size(HEAD_MAX as u32);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
+    builder
+}
+
 async fn serve_connection(
     stream: TcpStream,
-    builder: Arc<auto::Builder<TokioExecutor>>,
+    builder: Arc<auto::Builder<StreamExecutor>>,
     routes: Routes,
     header_timeout: Duration,
     drain: CancellationToken,
@@ -101,27 +112,49 @@ async fn serve_connection(
 ) {
     // A response is one small write: it must not wait for more.
     let _ = stream.set_nodelay(true);
+    serve_stream(stream, builder, routes, header_timeout, drain, abort).await;
+}
+
+/// Serves one connection until it ends.
+pub(super) async fn serve_stream(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    builder: Arc<auto::Builder<StreamExecutor>>,
+    routes: Routes,
+    header_timeout: Duration,
+    drain: CancellationToken,
+    abort: CancellationToken,
+) {
     let timeouts = Arc::new(ConnectionTimeouts::new(header_timeout));
-    let service = service_fn(|request: Request<Incoming>| {
+    let progress = ConnectionProgress::begin();
+    let service = service_fn(|mut request: Request<Incoming>| {
         timeouts.request_begins(request.version());
+        let response = ExpectedResponse::to(&mut request, &routes.unsent, &progress);
         let answer = routes.call(request);
         let timeouts = timeouts.clone();
         async move {
             let answer = answer.await;
             timeouts.request_ends();
-            answer
+            answer.map(|answer| response.count(answer))
         }
     });
+    let written = progress.clone();
+    let stream = InspectWriter::new(stream, move |_: &[u8]| written.bytes_written());
     let stream = TokioIo::new(timed(stream, timeouts.clone()));
+    let mut ended_here = std::pin::pin!(async {
+        tokio::select! {
+            () = timeouts.expired() => {}
+            () = progress.stuck() => routes.unsent.ended.inc(),
+        }
+    });
     let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = timeouts.expired() => return,
+        () = ended_here.as_mut() => return,
         () = drain.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = timeouts.expired() => return,
+                () = ended_here.as_mut() => return,
                 () = abort.cancelled() => return,
             }
         }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::origin::OriginPolicy;
 use super::mcp::{self, Sessions, StreamQuota};
+use super::unsent::ListenerUnsent;
 use super::{admin, rest};
 use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
@@ -82,6 +83,13 @@ impl AppState {
     pub fn join(self, cluster: Arc<Cluster>) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
         Self { sessions, cluster: Some(cluster), ..self }
+    }
+
+    /// Returns the room for responses of one listener.
+    pub(super) fn listener_unsent(&self) -> ListenerUnsent {
+        let unsent = &self.directory.budgets().unsent;
+        let ended = self.gateway.metrics().stuck_responses();
+        ListenerUnsent { nobody: unsent.tenant(), operators: unsent.tenant(), ended }
     }
 
     pub fn gateway(&self) -> &Arc<Gateway> {

@@ -163,6 +163,13 @@ metrics! {
     /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug:
     /// report it.
     task_panics: IntCounterVec = "trunkline_task_panics_total" ["task"];
+    /// Bytes that are held for tenants, by budget: unsent (answers that callers have not taken), or
+    /// arriving (request bodies that are not whole).
+    held_bytes: IntGaugeVec = "trunkline_held_bytes" ["budget"];
+    /// Requests refused, and answers dropped, because a budget of bytes was full.
+    budget_refusals: IntCounterVec = "trunkline_held_bytes_refusals_total" ["budget"];
+    /// Responses that were ended because their callers took no byte for a minute.
+    stuck_responses: IntCounterVec = "trunkline_stuck_responses_total" [];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
 }
@@ -288,6 +295,18 @@ impl Metrics {
 
     pub fn dropped_log_lines(&self) -> IntCounter {
         self.dropped_log_lines.with_label_values::<&str>(&[])
+    }
+
+    pub fn stuck_responses(&self) -> IntCounter {
+        self.stuck_responses.with_label_values::<&str>(&[])
+    }
+
+    /// Shows a budget of bytes: what is held now, and how often there was no room.
+    pub fn show_budget(&self, budget: &str, held: usize, refused: u64) {
+        let held = i64::try_from(held).unwrap_or(i64::MAX);
+        self.held_bytes.with_label_values(&[budget]).set(held);
+        let refusals = self.budget_refusals.with_label_values(&[budget]);
+        refusals.inc_by(refused.saturating_sub(refusals.get()));
     }
 
     pub fn forgotten_sessions(&self) -> IntCounter {

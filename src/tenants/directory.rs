@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
+use super::budgets::Budgets;
 use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
@@ -42,6 +43,7 @@ pub struct Directory {
     /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
     built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
+    budgets: Budgets,
     snapshot: ArcSwap<Snapshot>,
     unknown_keys: UnknownKeys,
     /// Meters of removed tenants, which may still have calls in flight.
@@ -98,6 +100,7 @@ impl Directory {
             file: ArcSwap::from_pointee(FileTenants::new(config)),
             built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
+            budgets: Budgets::new(config),
             snapshot: ArcSwap::default(),
             unknown_keys: UnknownKeys::default(),
             removed: Mutex::default(),
@@ -166,7 +169,8 @@ impl Directory {
         let source = anonymous.and_then(|id| known.get(id)).map(|(source, _)| *source);
         let policies = known.into_iter().map(|(id, (_, policy))| (id, policy)).collect();
         let before = self.snapshot.load_full();
-        let mut snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        let shared_limits = self.shared_limits.as_ref();
+        let mut snapshot = before.next(policies, contents.keys, shared_limits, &self.budgets);
         let source = source.unwrap_or(Source::Store);
         snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, source, is_stored);
         let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
@@ -180,6 +184,10 @@ impl Directory {
 
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
     }
 
     pub fn secrets(&self) -> &TenantSecrets {

@@ -1,6 +1,7 @@
 //! Tenants: every caller belongs to one, and limits and rights apply to the tenant.
 //!
 //! - [`anonymous`]: access without a key
+//! - [`budgets`]: bytes that are held for tenants
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
 //! - [`mod@known`]: all tenants, and how they are shown
 //! - [`limits`]: rates and calls in flight
@@ -10,6 +11,7 @@
 //! - [`usage_writer`] writes the tenants' usage to the store
 
 pub mod anonymous;
+pub mod budgets;
 pub mod directory;
 pub mod known;
 pub mod limits;
@@ -20,11 +22,11 @@ mod unknown_keys;
 pub mod usage_writer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::budgets::{Budgets, HeldBytes};
 pub use self::directory::{Directory, DirectoryError, KeyError};
 pub use self::known::{BUILT_IN, KeyView, Known, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
@@ -34,9 +36,6 @@ use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::tenants::limits::{Limits, SharedLimits};
 
-/// Requests that a tenant may send at once, beyond its calls in flight.
-const READING_EXTRA: u32 = 64;
-
 /// One tenant under one policy: a change of the policy makes a new one.
 #[derive(Debug)]
 pub struct Tenant {
@@ -44,29 +43,25 @@ pub struct Tenant {
     pub policy: Policy,
     pub limits: Limits,
     pub meter: Arc<Meter>,
-    /// Requests whose bodies are being read.
-    reading: Arc<AtomicU32>,
+    /// The bytes that the gateway holds for it.
+    pub held: HeldBytes,
     /// One at a time, so that other tenants' queries do not wait behind many of this one's.
     pub store_permits: Arc<Semaphore>,
     /// Cancelled when the tenant is replaced or removed.
     pub gone: CancellationToken,
 }
 
-/// Held while the body of one request is read.
-pub struct ReadPermit(Arc<AtomicU32>);
-
-impl Drop for ReadPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Tenant {
-    pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<SharedLimits>>) -> Self {
+    pub fn new(
+        id: TenantId,
+        policy: Policy,
+        shared_limits: Option<Arc<SharedLimits>>,
+        budgets: &Budgets,
+    ) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
-        let (meter, reading, store_permits) =
-            (Arc::default(), Arc::default(), Arc::new(Semaphore::new(1)));
-        Self { id, policy, limits, meter, reading, store_permits, gone: CancellationToken::new() }
+        let (meter, held, store_permits) =
+            (Arc::default(), budgets.accounts(), Arc::new(Semaphore::new(1)));
+        Self { id, policy, limits, meter, held, store_permits, gone: CancellationToken::new() }
     }
 
     /// Returns the tenant under a new policy, with its usage.
@@ -76,18 +71,10 @@ impl Tenant {
             limits: self.limits.with_policy(&policy),
             policy,
             meter: self.meter.clone(),
-            reading: self.reading.clone(),
+            held: self.held.clone(),
             store_permits: self.store_permits.clone(),
             gone: CancellationToken::new(),
         }
-    }
-
-    /// Permits one more request. Calls are limited only after they were read, but their bodies take
-    /// memory before. The extra requests let a "cancel" through.
-    pub fn read_permit(&self) -> Option<ReadPermit> {
-        let max = self.policy.limit.max_in_flight.map_or(u32::MAX, |max| max + READING_EXTRA);
-        let reading = ReadPermit(self.reading.clone());
-        (self.reading.fetch_add(1, Ordering::Relaxed) < max).then_some(reading)
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.

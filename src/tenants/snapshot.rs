@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
 use super::anonymous::AnonymousAccess;
+use super::budgets::Budgets;
 use crate::common::ids::TenantId;
 use crate::common::keys::{KeyHash, KeyId};
 use crate::common::policy::Policy;
@@ -82,6 +83,7 @@ impl Snapshot {
         policies: BTreeMap<TenantId, Policy>,
         keys: Vec<KeyRecord>,
         shared_limits: Option<&Arc<SharedLimits>>,
+        budgets: &Budgets,
     ) -> Self {
         let tenants: HashMap<_, _> = policies
             .into_iter()
@@ -89,7 +91,9 @@ impl Snapshot {
                 let tenant = match self.tenants.get(&id) {
                     Some(before) if before.policy == policy => before.clone(),
                     Some(before) => Arc::new(before.with_policy(policy)),
-                    None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
+                    None => {
+                        Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned(), budgets))
+                    }
                 };
                 (id, tenant)
             })

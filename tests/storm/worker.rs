@@ -11,6 +11,7 @@ use trunkline::common::ids::TenantId;
 use trunkline::common::policy::Policy;
 use trunkline::gateway::{Caller, Gateway};
 use trunkline::tenants::Tenant;
+use trunkline::tenants::budgets::Budgets;
 
 use crate::direct::Direct;
 use crate::mcp;
@@ -58,7 +59,12 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
 
 /// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), Policy::unlimited(), None)))
+    Caller::of(Arc::new(Tenant::new(
+        tenant_id(tenant),
+        Policy::unlimited(),
+        None,
+        &Budgets::unlimited(),
+    )))
 }
 
 /// The name of a tenant.

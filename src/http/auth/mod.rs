@@ -18,6 +18,7 @@ use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
 use super::state::AppState;
+use super::unsent::Account;
 use crate::common::keys::{ApiKey, KeyId};
 use crate::gateway::{Caller, CredentialLifetime};
 use crate::tenants::oauth::{TokenError, looks_like_jwt};
@@ -50,6 +51,7 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             }
             Some(text) => by_key(app, text).await?,
         };
+        Account::set_tenant(parts, &caller.tenant);
         Ok(Self(caller))
     }
 }
@@ -62,7 +64,10 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
         let text = credential(&parts.headers)?.ok_or_else(|| no_credential(app))?;
         let key = holder(app, text).await?;
         match key.holder {
-            Holder::Admin => Ok(Self(key.id())),
+            Holder::Admin => {
+                Account::set_operator(parts);
+                Ok(Self(key.id()))
+            }
             Holder::Tenant(_) => Err(HttpError::Forbidden(
                 "this needs the key of an administrator (`trunkline key create --admin`)",
             )),

@@ -21,7 +21,7 @@ use super::{McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
-use crate::gateway::{Call, CallError, Caller};
+use crate::gateway::{Call, CallError, Caller, Held, Reply, hold_response};
 use crate::http::auth::credential;
 use crate::http::headers::asked_timeout;
 use crate::http::rest::servers::granted;
@@ -41,8 +41,6 @@ const PAGE_ITEMS: usize = 1000;
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// The most items that one server may list.
 const ITEMS_MAX: usize = 10_000;
-/// The code of an error that says that the tenant has reached a limit of its own.
-const TOO_MANY_REQUESTS: i64 = 429;
 
 /// A kind of list.
 #[derive(Clone, Copy)]
@@ -75,6 +73,8 @@ impl ListKind {
 struct Listing {
     items: Vec<String>,
     caching: Caching,
+    /// The room of the server's pages, while the list is made of them.
+    held: Vec<Held>,
 }
 
 /// Returns the time for a list of this server. A list of several servers goes on without those that
@@ -83,8 +83,11 @@ fn list_timeout(backend: &Backend, asked: Option<Duration>) -> Duration {
     asked.unwrap_or(backend.timeout()).min(backend.config().max_deadline())
 }
 
-/// Answers a list request with a JSON object.
-pub(super) async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
+/// Answers a list request with a JSON object, and holds the room for it.
+pub(super) async fn list(
+    request: &McpRequest<'_>,
+    kind: ListKind,
+) -> Result<(String, Held), RpcError> {
     let http = request.http;
     let timeout = asked_timeout(&http.headers)?;
     let mut list = match &http.scope {
@@ -101,7 +104,10 @@ pub(super) async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<Str
     list.caching.is_public &=
         credential(&http.headers).is_ok_and(|credential| credential.is_none());
     let cursor = request.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
-    list.page(kind, cursor.as_deref(), request.era)
+    let page = list.page(kind, cursor.as_deref(), request.era)?;
+    drop(list);
+    let held = hold_response(&request.caller.tenant, page.len())?;
+    Ok((page, held))
 }
 
 /// Lists the items of all servers that are available, without those that are not.
@@ -124,15 +130,16 @@ async fn list_all(
     for list in join_all(lists).await.into_iter().flatten() {
         match list {
             Ok(list) => found.push(list),
-            // Otherwise the tenant would take items for gone that its limit left out.
-            Err(error) if error.code == TOO_MANY_REQUESTS => return Err(error),
+            // Otherwise the tenant would take items for gone that a limit left out.
+            Err(error) if error.is_of_limit => return Err(error),
             Err(_) => {}
         }
     }
     let caching = found.iter().map(|list| list.caching).reduce(Caching::and).unwrap_or_default();
+    let held = found.iter_mut().flat_map(|list| list.held.drain(..)).collect();
     let items = found.into_iter().flat_map(|list| list.items).collect();
     // A server may be added at any time, so the list must not be cached.
-    Ok(Listing { items, caching: Caching { ttl_ms: 0, ..caching } })
+    Ok(Listing { items, caching: Caching { ttl_ms: 0, ..caching }, held })
 }
 
 async fn list_one(
@@ -159,17 +166,18 @@ async fn list_one(
         backend.refresh_if_stale(ready);
         let tools = granted(caller, id, ready);
         let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
-        return Ok(Listing { items, caching: ready.tools.caching() });
+        return Ok(Listing { items, caching: ready.tools.caching(), held: vec![] });
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
     let gateway = &request.http.app.gateway;
-    let mut list = Listing { items: vec![], caching: Caching::ANY };
+    let mut list = Listing { items: vec![], caching: Caching::ANY, held: vec![] };
     let mut pages = Pages::default();
     let mut params = String::new();
     loop {
         let call = Call::plain(server.clone(), kind.method, params, deadline);
-        let page = gateway.call(caller, call).await?.result;
+        let Reply { result: page, held, .. } = gateway.call(caller, call).await?;
         pages.count(page.len()).map_err(endless)?;
+        list.held.push(held);
         let cursor;
         (list, cursor) = list.with_page(gateway.offload(), page, kind).await?;
         let Some(cursor) = cursor else { return Ok(list) };
@@ -300,7 +308,7 @@ mod tests {
         let read = |len: usize| async move {
             let around = "{\"prompts\":[\"\"]}".len();
             let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
-            let list = Listing { items: vec![], caching: Caching::ANY };
+            let list = Listing { items: vec![], caching: Caching::ANY, held: vec![] };
             let Ok((list, None)) = list.with_page(&Offload::new(), page.into(), KINDS[1]).await
             else {
                 panic!("it is a page")

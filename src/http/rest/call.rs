@@ -20,6 +20,7 @@ use crate::http::headers::{
     text_value, trace_members,
 };
 use crate::http::state::AppState;
+use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
 
@@ -60,7 +61,9 @@ async fn read_request(
     let deadline = arrived + asked.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
-    let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
+    let (head, body) = request.into_parts();
+    let read = body::read_for(&caller, &head.headers, body, app.max_body, body_deadline);
+    let body = read.await?;
     // A tool without arguments can be called without a body.
     let arguments = if body.is_empty() {
         RawObject::empty()
@@ -88,6 +91,7 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     let timing =
         format!("queue;dur={}, backend;dur={}", millis(reply.queue), millis(reply.backend));
     let mut response = Response::new(Body::from(reply.result));
+    hold(&mut response, Some(reply.held));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CALL_ID.clone(), text_value(id.to_string()));

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::server_view::{ServerView, Viewer};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::gateway::Caller;
+use crate::gateway::{Caller, check_room};
 use crate::http::auth::Authenticated;
 use crate::http::error::HttpResult;
 use crate::http::headers::SESSION_ID;
@@ -25,6 +25,7 @@ pub(crate) async fn list_servers(
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
 ) -> HttpResult {
+    check_room(&caller.tenant)?;
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     let servers = app.gateway.servers(&caller);
     let views = servers.map(|server| ServerView::new(registry, server, &viewer));
@@ -57,6 +58,7 @@ pub(crate) async fn list_tools(
     path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
     let Path(server) = path?;
+    check_room(&caller.tenant)?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
     let (backend, ready) = app.gateway.ready(&caller, server, until).await?;

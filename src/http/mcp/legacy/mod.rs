@@ -129,7 +129,8 @@ async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, Rp
             if let Some(server) = http.scope.server() {
                 check_process(session, &*http.app.gateway.server(request.caller, server)?)?;
             }
-            lists::list(request, kind).await?
+            let (list, held) = lists::list(request, kind).await?;
+            return Ok(rpc::respond_held(request.id, &list, held));
         }
     };
     Ok(rpc::respond_result(request.id, &result))

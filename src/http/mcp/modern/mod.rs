@@ -39,7 +39,10 @@ async fn dispatch(request: &McpRequest<'_>) -> Result<Response<Body>, RpcError> 
         method::DISCOVER => EndpointInfo::of(request).await?.discover_result(),
         method::LISTEN => return listen::listen(request).await,
         other => match ListKind::of(other) {
-            Some(kind) => lists::list(request, kind).await?,
+            Some(kind) => {
+                let (list, held) = lists::list(request, kind).await?;
+                return Ok(rpc::respond_held(request.id, &list, held));
+            }
             None => return Err(RpcError::method_not_found(other)),
         },
     };

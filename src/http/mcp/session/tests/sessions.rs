@@ -217,7 +217,7 @@ async fn idle_sessions_end_and_used_ones_do_not() {
     for token in [&idle, &used, &listening] {
         remember(&sessions, token, &quota);
     }
-    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota).unwrap();
+    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota, None).unwrap();
     for _ in 0..3 {
         advance(IDLE_MAX / 2).await;
         assert!(acquire(&sessions, &used).is_some());
