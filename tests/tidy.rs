@@ -51,10 +51,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "http",
         &[
-            "backend", "cluster", "common", "config", "gateway", "pins", "protocol", "registry",
-            "store", "tenants",
+            "backend", "calls", "cluster", "common", "config", "gateway", "pins", "protocol",
+            "registry", "store", "tenants",
         ],
     ),
+    ("calls", &["common", "gateway", "protocol"]),
     ("gateway", &["backend", "common", "config", "protocol", "registry", "telemetry", "tenants"]),
     ("registry", &["backend", "common", "config", "tenants"]),
     ("backend", &["common", "config", "pins", "protocol", "telemetry", "tenants"]),

@@ -5,6 +5,7 @@
 //! ```text
 //! cargo run --release --example fairness                 five rounds of ten seconds for each row
 //! cargo run --release --example fairness -- --seconds 60
+//! cargo run --release --example fairness -- --only slots   hostile rows whose names contain this
 //! ```
 //!
 //! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable,
@@ -15,9 +16,11 @@
 //! - `process`: the process it is
 //! - `load`: what the tenants do
 //! - `rows`: the rows, and what is expected of them
+//! - `hostile`: the rows of hostile tenants, at default settings, and what is expected of them
 
 #[path = "../load/client.rs"]
 mod client;
+mod hostile;
 mod load;
 mod process;
 mod rows;
@@ -38,6 +41,9 @@ struct Options {
     /// How often to measure each row, alone and beside in turns
     #[arg(long, default_value = "5")]
     rounds: u32,
+    /// Measure only rows of hostile tenants whose names contain this
+    #[arg(long)]
+    only: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -58,5 +64,11 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn measure(options: &Options) -> Result<bool> {
-    rows::all(Duration::from_secs(options.seconds.into()), options.rounds).await
+    let (time, rounds) = (Duration::from_secs(options.seconds.into()), options.rounds);
+    let Some(only) = &options.only else {
+        // All of them, whatever the first ones say.
+        let good = rows::all(time, rounds).await?;
+        return Ok(good & hostile::all("", time, rounds).await?);
+    };
+    hostile::all(only, time, rounds).await
 }

@@ -158,7 +158,7 @@ fn median(rounds: &[Round], part: f64) -> Duration {
     quantiles[quantiles.len() / 2]
 }
 
-fn verdict(good: bool) -> &'static str {
+pub fn verdict(good: bool) -> &'static str {
     if good { "pass" } else { "FAIL" }
 }
 

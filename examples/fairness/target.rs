@@ -29,7 +29,7 @@ pub struct Target {
 #[derive(Clone)]
 pub struct Tenant {
     pub address: SocketAddr,
-    key: String,
+    pub key: String,
 }
 
 /// Whom to call.
@@ -50,7 +50,8 @@ impl Target {
         let file = dir.path().join("trunkline.toml");
         std::fs::write(&file, configuration(&dir, &names)?)?;
         let address = process::free_address().await?;
-        let tenants = create_keys(&dir, &names, address).await?;
+        let tenants =
+            create_keys(&dir, names.iter().map(|(name, _)| name.as_str()), address).await?;
         let process = process::start(process::program()?, dir.path(), address).await?;
         Ok(Self { tenants, process, _dir: dir })
     }
@@ -68,25 +69,31 @@ impl Tenant {
             Server::Std => "std",
             Server::Fake => "fake",
         };
-        let (Self { address, key }, body) = (self, format!("{{\"ms\":{ms}}}"));
+        self.call(server, tool, "", &format!("{{\"ms\":{ms}}}"))
+    }
+
+    /// Returns a whole request for a call with these arguments. Each header ends with CR LF.
+    pub fn call(&self, server: &str, tool: &str, headers: &str, arguments: &str) -> Vec<u8> {
+        let Self { address, key } = self;
         format!(
             "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\
-             \r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
+             \r\nx-api-key: {key}\r\n{headers}content-length: {}\r\n\r\n{arguments}",
+            arguments.len()
         )
         .into_bytes()
     }
 }
 
-async fn create_keys(
+/// Creates a key for each of these tenants, in the store of the gateway's directory.
+pub async fn create_keys(
     dir: &TempDir,
-    names: &[(String, &str)],
+    names: impl Iterator<Item = &str>,
     address: SocketAddr,
 ) -> Result<Vec<Tenant>> {
     let url = format!("sqlite://{}", dir.path().join("trunkline.db").display());
     let store = Store::open(&Secret::new(url), None).await?;
     let mut tenants = vec![];
-    for (name, _) in names {
+    for name in names {
         let owner = KeyOwner::Tenant(TenantId::parse(name)?);
         let key = store.create_key(&Actor::cli("fairness"), &owner, None, None).await?.key;
         tenants.push(Tenant { address, key: key.expose().to_owned() });

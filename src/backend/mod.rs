@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +38,7 @@ use self::changes::Changes;
 use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
 use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
-use self::queue::{Queue, QueueOptions};
+use self::queue::{Queue, QueueOptions, SlotPermit};
 pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::rollover::Stage;
 use crate::common::ids::ServerId;
@@ -282,9 +282,9 @@ impl Backend {
 
     /// Waits for the permit to start a process. Connecting to a server with a `url` needs
     /// none.
-    async fn start_permit(&self) -> Option<SemaphorePermit<'_>> {
+    async fn start_permit(&self) -> Option<SlotPermit> {
         match self.config.transport {
-            Transport::Stdio(_) => self.environment.start_permit().await,
+            Transport::Stdio(_) => Some(self.environment.start_permit().await),
             Transport::Http(_) => None,
         }
     }

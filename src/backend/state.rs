@@ -191,6 +191,7 @@ impl Backend {
         metrics.up.set(shown(usize::from(is_up)));
         metrics.slots.set(shown(self.pool.slots()));
         metrics.instances.set(shown(self.pool.ready_len()));
+        metrics.serial.set(shown(self.pool.serial_len()));
         let down = if is_up || !is_active { None } else { self.pool.down() };
         metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
     }

@@ -132,15 +132,16 @@ impl CallPermits {
     }
 }
 
-/// A client that has been idle since a given time.
+/// A client that has been silent since a given time, perhaps with a stream.
 pub struct Sleeper {
-    since: Option<Instant>,
+    silent_since: Option<Instant>,
+    has_stream: bool,
     has_ended: AtomicBool,
 }
 
 impl Sleeper {
-    pub fn new(since: Option<Instant>) -> Self {
-        Self { since, has_ended: AtomicBool::new(false) }
+    pub fn new(silent_since: Option<Instant>, has_stream: bool) -> Self {
+        Self { silent_since, has_stream, has_ended: AtomicBool::new(false) }
     }
 }
 
@@ -150,10 +151,13 @@ impl SessionClient for Sleeper {
     }
     fn follow_changes(&self, _: &Arc<Changes>) {}
     fn idle_since(&self) -> Option<Instant> {
-        self.since
+        self.inactive_since()
     }
     fn inactive_since(&self) -> Option<Instant> {
-        self.since
+        self.silent_since.filter(|_| !self.has_stream)
+    }
+    fn silent_since(&self) -> Option<Instant> {
+        self.silent_since
     }
     fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);

@@ -8,8 +8,8 @@ use crate::telemetry::logging;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Calls that run at once; further calls wait
-    #[arg(long, value_name = "N", default_value = "10")]
+    /// Calls that run at once; further calls wait. Keep it at the server's `max_in_flight` or above
+    #[arg(long, value_name = "N", default_value = "64")]
     max_concurrent: NonZeroUsize,
 }
 

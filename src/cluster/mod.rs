@@ -5,14 +5,12 @@
 //!
 //! - `address`: the address that this replica advertises
 //! - `peer_request`: a request to another replica; `proof` authenticates it, once
-//! - `notice_quota`: bounds the notices in flight
 //! - `members`: membership, through the store
 //! - `ended_sessions`: sessions that ended, through the store
 
 mod address;
 mod ended_sessions;
 mod members;
-mod notice_quota;
 mod peer_request;
 mod proof;
 #[cfg(test)]
@@ -31,18 +29,17 @@ use tokio::time::timeout;
 
 use crate::common::ids::TenantId;
 use crate::common::seal::Sealer;
+use crate::common::tenant_quota::{QuotaPermit, TenantQuota};
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
 use self::ended_sessions::{EndedSessionWriter, UNWRITTEN_MAX, UnwrittenEnd};
-use self::notice_quota::NoticeQuota;
 use self::peer_request::RefusalLog;
 use self::proof::UsedProofs;
 
 pub use self::address::AddressError;
 pub use self::ended_sessions::EndedSessions;
 pub use self::members::Membership;
-pub use self::notice_quota::NoticePermit;
 pub use self::peer_request::{PROOF, PeerRequest, PeerSendError, REFUSED_BY, REPLICA, end_to_end};
 pub use self::proof::{OpenedProof, ProofError};
 
@@ -86,9 +83,9 @@ pub struct Cluster {
     refusals: RefusalLog,
     used_proofs: UsedProofs,
     /// For notices to all replicas that a request was cancelled.
-    cancels: Arc<NoticeQuota>,
+    cancels: Arc<TenantQuota>,
     /// For notices that keep a session alive.
-    use_notices: Arc<NoticeQuota>,
+    use_notices: Arc<TenantQuota>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -132,8 +129,8 @@ impl Cluster {
             unwritten_lost: AtomicU64::new(0),
             refusals: RefusalLog::default(),
             used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),
-            cancels: NoticeQuota::new(CANCELS_MAX, CANCELS_OF_TENANT_MAX),
-            use_notices: NoticeQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
+            cancels: TenantQuota::new(CANCELS_MAX, CANCELS_OF_TENANT_MAX),
+            use_notices: TenantQuota::new(NOTICES_MAX, NOTICES_OF_TENANT_MAX),
         });
         members::heartbeat(&store, &cluster).await?;
         let ended_sessions = EndedSessionWriter::new(store.clone(), ended);
@@ -168,19 +165,19 @@ impl Cluster {
 
     /// Waits for a permit for one notice that a request of `tenant` was cancelled. Returns `None`
     /// if too many are in flight for too long.
-    pub async fn cancel_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+    pub async fn cancel_permit(&self, tenant: &TenantId) -> Option<QuotaPermit> {
         self.cancels.wait(tenant, CANCEL_WAIT).await
     }
 
     /// Returns a permit for one notice that a session of `tenant` is in use.
-    pub fn use_notice_permit(&self, tenant: &TenantId) -> Option<NoticePermit> {
+    pub fn use_notice_permit(&self, tenant: &TenantId) -> Option<QuotaPermit> {
         self.use_notices.take(tenant)
     }
 
     /// Sends a notice without waiting for answers.
     pub fn notify_in_background(
         self: &Arc<Self>,
-        permit: NoticePermit,
+        permit: QuotaPermit,
         to: Vec<Peer>,
         request: PeerRequest,
     ) {
@@ -189,5 +186,19 @@ impl Cluster {
             cluster.notify(&to, &request).await;
             drop(permit);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::testing::replica;
+
+    #[tokio::test]
+    async fn notices_of_use_have_a_quota_of_their_own() {
+        let (replica, tenant) = (replica("a key"), TenantId::parse("acme").unwrap());
+        let _permit = replica.cancel_permit(&tenant).await.unwrap();
+        assert!(replica.cancels.take(&tenant).is_none());
+        assert!(replica.use_notice_permit(&tenant).is_some());
     }
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::notice_quota::NoticeQuota;
 use super::peer_request::RefusalLog;
 use super::proof::{ACCEPTED_FOR, UsedProofs};
 use super::{Cluster, Peer};
 use crate::common::seal::Sealer;
+use crate::common::tenant_quota::TenantQuota;
 use crate::config::Secret;
 
 /// Returns a replica that no other knows.
@@ -26,7 +26,7 @@ pub(crate) fn replica(key: &str) -> Cluster {
         unwritten_lost: AtomicU64::new(0),
         refusals: RefusalLog::default(),
         used_proofs: UsedProofs::new(ACCEPTED_FOR),
-        cancels: NoticeQuota::new(1, 1),
-        use_notices: NoticeQuota::new(1, 1),
+        cancels: TenantQuota::new(1, 1),
+        use_notices: TenantQuota::new(1, 1),
     }
 }

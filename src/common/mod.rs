@@ -8,5 +8,6 @@ pub mod offload;
 pub mod policy;
 pub mod seal;
 pub mod secret;
+pub mod tenant_quota;
 pub mod time_slice;
 pub mod usage;

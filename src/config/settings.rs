@@ -56,6 +56,8 @@ section! {
         limits: LimitsConfig = {}, Kind::Section(&LimitsConfig::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
         replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
+        /// Bounds of batches.
+        batch: BatchConfig = {}, Kind::Section(&BatchConfig::SECTION);
         /// Keys for the secrets of tenants.
         secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
@@ -138,6 +140,17 @@ section! {
         /// `[::]`, the first address of this machine's own name that is not a loopback one, with
         /// the port of `listen`.
         address: Option<SocketAddr>, kind::PEER_ADDRESS;
+    }
+}
+
+section! {
+    /// Bounds of `POST /v1/batch`.
+    pub struct BatchConfig in "batch" {
+        /// The most calls of one batch.
+        max_calls: u32 = 1000, Kind::Count(10_000);
+        /// The results that one batch holds, for its answer and for references to them. A result
+        /// beyond it is left out of the answer.
+        max_results: usize = "32MiB", kind::SIZE;
     }
 }
 

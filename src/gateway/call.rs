@@ -37,6 +37,11 @@ pub struct CredentialLifetime {
 }
 
 impl CredentialLifetime {
+    /// Returns whether the rights have changed or expired.
+    pub fn has_ended(&self) -> bool {
+        self.gone.is_cancelled() || self.until.is_some_and(|until| until <= Instant::now())
+    }
+
     /// Waits until the rights have changed or expired.
     pub async fn ended(&self) {
         let gone = self.gone.cancelled();

@@ -217,6 +217,14 @@ impl CallError {
         Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
     }
 
+    /// Returns the room that a server's own error holds.
+    pub fn held(&self) -> Option<Held> {
+        match self.last() {
+            Self::Backend { held, .. } => held.clone(),
+            _ => None,
+        }
+    }
+
     pub fn rate_status(&self) -> Option<&RateStatus> {
         match self {
             Self::TenantBusy { rate_status, .. }
@@ -322,6 +330,10 @@ impl From<NoBackend> for CallError {
                 "this server runs one process per MCP session; call it over /mcp, in a session \
                  that `initialize` opened"
                     .to_owned(),
+            ),
+            NoBackend::TenantFull => Self::busy(
+                "your tenant has as many sessions at this server as it may, and all are in use; \
+                 end one of them (DELETE)",
             ),
             NoBackend::TooMany => Self::TooManyProcesses,
             NoBackend::SecretsMissing { server, names } => {

@@ -41,6 +41,14 @@ pub(crate) enum HttpError {
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
     InConfigurationFile(TenantId),
+    /// A call of a batch was not made, because of another call.
+    #[error("{0}")]
+    DependencyFailed(String),
+    #[error(
+        "the tool has run, and its result is not in the answer: the results of the batch are over \
+         `[batch] max_results`"
+    )]
+    ResultTooLarge,
     #[error("{}", store_detail(.0))]
     Store(#[from] StoreError),
 }
@@ -115,6 +123,8 @@ impl HttpError {
             Self::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Self::DependencyFailed(_) => (StatusCode::FAILED_DEPENDENCY, "dependency_failed"),
+            Self::ResultTooLarge => (StatusCode::BAD_GATEWAY, "result_too_large"),
             Self::InConfigurationFile(_) => (StatusCode::CONFLICT, "in_configuration_file"),
             Self::Store(error) => match error {
                 StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -131,6 +141,19 @@ impl HttpError {
                 | StoreError::Corrupt(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             },
         }
+    }
+}
+
+impl HttpError {
+    /// Returns the problem of an error that is not a call's.
+    fn problem(&self) -> Problem<'_> {
+        let (status, code) = self.status_and_code();
+        let executed = match self {
+            Self::Store(_) if status.is_server_error() => "unknown",
+            Self::ResultTooLarge => "yes",
+            _ => "no",
+        };
+        Problem::new(status, code, self.to_string(), executed)
     }
 }
 
@@ -164,12 +187,7 @@ impl IntoResponse for HttpError {
             }
             _ => {}
         }
-        let (status, code) = self.status_and_code();
-        let executed = match &self {
-            Self::Store(_) if status.is_server_error() => "unknown",
-            _ => "no",
-        };
-        let mut response = Problem::new(status, code, self.to_string(), executed).into_response();
+        let mut response = self.problem().into_response();
         if let Self::Unauthenticated { challenge, .. } = self {
             let challenge = HeaderValue::from_str(&challenge).ok();
             let challenge = challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge));
@@ -191,21 +209,30 @@ impl From<QueryRejection> for HttpError {
     }
 }
 
-fn call_response(error: &CallError) -> Response<Body> {
+/// Returns the status and the problem's JSON, for an error inside of a larger answer.
+pub(super) fn problem_json(error: &HttpError) -> (StatusCode, Vec<u8>) {
+    let problem = match error {
+        HttpError::Call(error) => call_problem(error),
+        error => error.problem(),
+    };
+    (error.status_and_code().0, serde_json::to_vec(&problem).expect("a problem is plain data"))
+}
+
+fn call_problem(error: &CallError) -> Problem<'_> {
     let executed = error.executed().as_str();
     let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
     problem.retryable = error.is_retryable();
     // In whole seconds, rounded up: a caller that comes back too early is refused again.
     problem.retry_after = error.retry_after().map(|it| it.as_secs_f64().ceil().max(1.0) as u64);
-    let mut held = None;
-    if let CallError::Backend { error: ErrorObject { code, message, data }, held: of_answer } =
-        error.last()
-    {
+    if let CallError::Backend { error: ErrorObject { code, message, data }, .. } = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
-        held.clone_from(of_answer);
     }
-    let mut response = problem.into_response();
-    hold(&mut response, held);
+    problem
+}
+
+fn call_response(error: &CallError) -> Response<Body> {
+    let mut response = call_problem(error).into_response();
+    hold(&mut response, error.held());
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {

@@ -1,7 +1,9 @@
 //! The headers that several handlers share: their names, their meaning, and how values are made.
 
+use std::fmt::{self, Display};
 use std::time::Duration;
 
+use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
@@ -22,6 +24,7 @@ pub(crate) static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratel
 pub(crate) static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
+pub(crate) static TOOL_ERRORS: HeaderName = HeaderName::from_static("trunkline-tool-errors");
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A day: no server has a longer `max_deadline`.
@@ -51,15 +54,55 @@ pub(crate) fn asked_timeout_of(
     server: &Server,
     headers: &HeaderMap,
 ) -> Result<Option<Duration>, CallError> {
-    let (asked, max) = (asked_timeout(headers)?, server.config().max_deadline());
+    let asked = asked_timeout(headers)?;
+    check_timeout(server, "Trunkline-Timeout-Ms", asked)?;
+    Ok(asked)
+}
+
+/// Checks a timeout that the caller asked for by this name.
+pub(crate) fn check_timeout(
+    server: &Server,
+    name: &str,
+    asked: Option<Duration>,
+) -> Result<(), CallError> {
+    let max = server.config().max_deadline();
     if asked.is_some_and(|asked| asked > max) {
         let (server, max) = (server.id(), max.as_millis());
         return Err(CallError::InvalidRequest(format!(
-            "`Trunkline-Timeout-Ms` may be at most {max} for server `{server}`; its operator can \
-             raise `max_deadline`"
+            "`{name}` may be at most {max} for server `{server}`; its operator can raise \
+             `max_deadline`"
         )));
     }
-    Ok(asked)
+    Ok(())
+}
+
+/// Returns whether the caller asks for tools' own failures to be answered with 422.
+pub(crate) fn tool_errors_fail(headers: &HeaderMap) -> Result<bool, CallError> {
+    match headers.get(&TOOL_ERRORS).map(HeaderValue::as_bytes) {
+        None => Ok(false),
+        Some(b"fail") => Ok(true),
+        Some(_) => {
+            let message = "`Trunkline-Tool-Errors` may only be `fail`; without it a tool's own \
+                           failure is a result with status 200";
+            Err(CallError::InvalidRequest(message.to_owned()))
+        }
+    }
+}
+
+/// Returns whether the caller asks for this media type by name.
+pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut types = accept.flat_map(|value| value.split(','));
+    types.any(|value| {
+        let name = value.split(';').next().unwrap_or_default();
+        name.trim().eq_ignore_ascii_case(media_type)
+    })
+}
+
+/// Writes milliseconds with three decimals, by integers: every call has this header.
+pub(crate) fn millis(duration: Duration) -> impl Display {
+    let micros = duration.as_micros();
+    fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }
 
 /// Reads which of its tenant's other calls the call takes turns with.

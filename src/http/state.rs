@@ -12,7 +12,7 @@ use super::unsent::ListenerUnsent;
 use super::{admin, rest};
 use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
-use crate::config::Config;
+use crate::config::{BatchConfig, Config};
 use crate::gateway::Gateway;
 use crate::store::{EndedSession, Store};
 use crate::tenants::Directory;
@@ -37,6 +37,7 @@ pub struct AppState {
     /// The policy of the listener for operators, which may be the same.
     pub(super) ops_origins: OriginPolicy,
     pub(super) max_body: usize,
+    pub(super) batch: BatchConfig,
     pub(super) draining: AtomicBool,
     /// Cancelled at shutdown to end streams that would last for ever.
     pub(super) closing: CancellationToken,
@@ -69,6 +70,7 @@ impl AppState {
             origins: OriginPolicy::new(config, config.listen),
             ops_origins: OriginPolicy::new(config, config.ops_listen.unwrap_or(config.listen)),
             max_body: config.max_body,
+            batch: config.batch.clone(),
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
             sessions: Sessions::new(sealer.clone(), None),

@@ -8,6 +8,7 @@ mod per_tenant;
 mod process_group;
 mod reload;
 mod rollover;
+mod session_places;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::OwnedBackend;
 use super::process_group::{ProcessGroup, ProcessSlot};
-use super::rollover;
+use super::{OwnedBackend, rollover, session_places};
 use crate::backend::Backend;
 use crate::backend::changes::recipients::{Recipients, SessionClient};
 use crate::backend::supervise::rollover::Stage;
@@ -32,12 +31,12 @@ pub struct SessionOwner {
 pub enum NoBackend {
     /// The caller is in no session.
     NoSession,
+    /// The tenant has as many processes as it may, and uses all of them.
+    TenantFull,
+    /// All processes are in use.
     TooMany,
     /// The tenant has not stored these secrets, which the server needs.
-    SecretsMissing {
-        server: ServerId,
-        names: Vec<String>,
-    },
+    SecretsMissing { server: ServerId, names: Vec<String> },
     /// The gateway shuts down, or the server was replaced a moment ago.
     Stopped,
 }
@@ -48,15 +47,15 @@ pub struct PerSession {
 }
 
 #[derive(Clone)]
-struct SessionProcess {
-    owner: SessionOwner,
-    backend: Arc<Backend>,
-    stop: CancellationToken,
+pub(super) struct SessionProcess {
+    pub(super) owner: SessionOwner,
+    pub(super) backend: Arc<Backend>,
+    pub(super) stop: CancellationToken,
 }
 
 impl SessionProcess {
     /// Returns whether it is not about to end.
-    fn stays(&self) -> bool {
+    pub(super) fn stays(&self) -> bool {
         !self.stop.is_cancelled() && !self.owner.client.has_ended()
     }
 }
@@ -88,12 +87,11 @@ impl PerSession {
         if is_over || owner.client.has_ended() {
             return Err(NoBackend::Stopped);
         }
-        if !evict_for(&processes, &owner.tenant, self.group.config.max_sessions as usize) {
-            return Err(NoBackend::TooMany);
-        }
+        session_places::ensure_place(&processes, &owner.tenant, &self.group.config)?;
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients::new(self.group.id.clone(), Some(owner.client.clone()));
-        let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
+        let id = self.group.id.clone();
+        let environment = self.group.environment.of_tenant(&owner.tenant);
         let secrets = Arc::default();
         let backend = Backend::new(id, config, environment, secrets, recipients, Stage::Active);
         let (owner, stop) = (owner.clone(), self.group.stop.child_token());
@@ -107,7 +105,7 @@ impl PerSession {
     /// Runs a process until its session has ended or is idle. An idle session ends with its
     /// process, since the server's memory of it is gone.
     fn run(&self, process: SessionProcess) -> impl Future<Output = ()> + Send + use<> {
-        let may_start = self.group.may_start(ProcessSlot::default());
+        let may_start = self.group.may_start(&process.owner.tenant, ProcessSlot::default());
         let processes = self.processes.clone();
         async move {
             let SessionProcess { owner, backend, stop } = &process;
@@ -162,45 +160,3 @@ async fn idle(client: &dyn SessionClient, idle_timeout: Duration) {
         }
     }
 }
-
-/// Returns whether a tenant may have another process. At the limit, the longest-idle session is
-/// evicted: one of the tenant's own, or else, if the tenant has less than its share, one of a
-/// tenant that has more.
-fn evict_for(
-    processes: &HashMap<SessionId, SessionProcess>,
-    tenant: &TenantId,
-    max: usize,
-) -> bool {
-    let mut counts: HashMap<&TenantId, usize> = HashMap::from([(tenant, 0)]);
-    for process in processes.values().filter(|process| process.stays()) {
-        *counts.entry(&process.owner.tenant).or_default() += 1;
-    }
-    let (of_tenant, of_all) = (counts[tenant], counts.values().sum::<usize>());
-    // While several tenants use the server, the last quarter is for those that have none.
-    let reserve = if of_all > of_tenant && of_tenant > 0 { max / 4 } else { 0 };
-    if of_all + reserve < max {
-        return true;
-    }
-    let share = (max / counts.len()).max(1);
-    let may_be_evicted = |process: &SessionProcess| {
-        let theirs = &process.owner.tenant;
-        theirs == tenant || (of_tenant < share && counts[theirs] > share)
-    };
-    let idle = processes.values().filter(|process| process.stays() && may_be_evicted(process));
-    let idle = idle.filter_map(|process| {
-        let since = process.owner.client.inactive_since()?;
-        Some((process.owner.tenant != *tenant, since, process))
-    });
-    let mut idle: Vec<_> = idle.collect();
-    idle.sort_by_key(|(is_other, since, _)| (*is_other, *since));
-    // A session may just have been called.
-    let evicted = idle.into_iter().find(|(_, _, process)| process.owner.client.end_if_inactive());
-    if let Some((_, _, process)) = evicted {
-        process.stop.cancel();
-    }
-    evicted.is_some()
-}
-
-#[cfg(test)]
-#[path = "tests/per_session.rs"]
-mod tests;

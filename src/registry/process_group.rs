@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::Environment;
-use crate::common::ids::ServerId;
+use crate::backend::queue::reserved_of;
+use crate::common::ids::{ServerId, TenantId};
+use crate::common::tenant_quota::{QuotaPermit, TenantQuota};
 use crate::config::{self, Sharing};
 
 #[derive(Clone)]
@@ -22,7 +24,7 @@ pub(super) struct ProcessGroup {
     /// Cancelled when every earlier server of this name that must not overlap is gone.
     unblocked: CancellationToken,
     /// An evicted process keeps its slot until it is gone.
-    slots: Arc<Semaphore>,
+    slots: Arc<TenantQuota>,
     /// The tasks of all processes, whatever their configuration.
     running: TaskTracker,
 }
@@ -64,24 +66,33 @@ impl ProcessGroup {
         self.tasks.spawn(self.running.track_future(run));
     }
 
-    /// Waits until a process may start: nothing blocks it, and it has a slot.
-    pub(super) fn may_start(&self, slot: ProcessSlot) -> impl Future<Output = ()> + Send + use<> {
+    /// Waits until a process of a tenant may start: nothing blocks it, and it has a slot.
+    pub(super) fn may_start(
+        &self,
+        tenant: &TenantId,
+        slot: ProcessSlot,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (unblocked, slots) = (self.unblocked.clone(), self.slots.clone());
+        let tenant = tenant.clone();
         async move {
             unblocked.cancelled().await;
-            let permit = async || slots.acquire_owned().await;
-            slot.0.get_or_try_init(permit).await.expect("the semaphore is never closed");
+            slot.0.get_or_init(async || slots.acquire(&tenant).await).await;
         }
     }
 }
 
-fn slots(config: &config::ServerConfig) -> Arc<Semaphore> {
-    let is_of_tenants = config.sharing == Sharing::Tenant;
-    let max = if is_of_tenants { config.max_tenants } else { config.max_sessions };
-    Arc::new(Semaphore::new(max as usize))
+/// Returns the slots of one configuration. Processes that are ending keep theirs, so no tenant may
+/// hold all slots with those of sessions that it opens and ends.
+fn slots(config: &config::ServerConfig) -> Arc<TenantQuota> {
+    let (max, of_tenant) = match config.sharing {
+        // A tenant never holds more than one.
+        Sharing::Tenant => (config.max_tenants, config.max_tenants),
+        _ => (config.max_sessions, config.max_sessions - reserved_of(config.max_sessions)),
+    };
+    TenantQuota::new(max as usize, of_tenant as usize)
 }
 
 /// One of `max_tenants` or `max_sessions`, taken before a process starts and given back with the
 /// last clone. A process and the next one of its tenant share it.
 #[derive(Clone, Default)]
-pub(super) struct ProcessSlot(Arc<OnceCell<OwnedSemaphorePermit>>);
+pub(super) struct ProcessSlot(Arc<OnceCell<QuotaPermit>>);

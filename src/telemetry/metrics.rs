@@ -115,6 +115,9 @@ metrics! {
     /// Calls that the ready instances take at once, as `adaptive` has set it.
     /// Servers with `sharing = "shared"` only.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
+    /// Ready instances that look serial: while calls run, they answer no ping within 100 ms. Each
+    /// call there delays all tenants. Servers with `sharing = "shared"` only.
+    serial: IntGaugeVec = "trunkline_server_serial_instances" ["server"];
     /// Attempts at calls after the first.
     retries: IntCounterVec = "trunkline_retries_total" ["server"];
     /// Calls cancelled after they were sent: the deadline passed, or the caller went away.
@@ -198,6 +201,7 @@ pub struct UpMetrics {
     pub down_since: IntGauge,
     pub instances: IntGauge,
     pub slots: IntGauge,
+    pub serial: IntGauge,
 }
 
 #[derive(Clone, Debug)]
@@ -254,12 +258,13 @@ impl Metrics {
             down_since: self.down_since.with_label_values(&[server]),
             instances: self.instances.with_label_values(&[server]),
             slots: self.slots.with_label_values(&[server]),
+            serial: self.serial.with_label_values(&[server]),
         }
     }
 
     /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
-        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots] {
+        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots, &self.serial] {
             // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }

@@ -90,7 +90,7 @@ async fn a_greeting_whose_client_went_away_leaves_no_process() {
 
 #[tokio::test]
 async fn there_are_at_most_max_sessions() {
-    let gateway = start("max_sessions = 2").await;
+    let gateway = start("max_sessions = 3").await;
     let one = Session::open(&gateway, "/mcp/own").await;
     let all = Session::open(&gateway, "/mcp").await;
     pid(&all, "own__pid").await;
@@ -99,9 +99,9 @@ async fn there_are_at_most_max_sessions() {
     let third = Session::try_open(&gateway, "/mcp/own", json!({})).await;
     assert_eq!((third.status, third.header("mcp-session-id")), (200, ""));
     let error = &third.json()["error"];
-    assert_eq!(error["code"], 503);
+    assert_eq!(error["code"], 429, "the third place is for another tenant");
     let data =
-        json!({"code": "overloaded", "retryable": true, "executed": "no", "retryAfterMs": 1000});
+        json!({"code": "tenant_busy", "retryable": true, "executed": "no", "retryAfterMs": 1000});
     assert_eq!(error["data"], data);
     let other = Session::open(&gateway, "/mcp").await;
     let error = other.error("tools/call", json!({"name": "own__pid"})).await;
@@ -119,7 +119,7 @@ async fn there_are_at_most_max_sessions() {
 
 #[tokio::test]
 async fn the_session_that_was_left_for_longest_makes_room() {
-    let gateway = start("max_sessions = 2").await;
+    let gateway = start("max_sessions = 3").await;
     let (one, two) =
         (Session::open(&gateway, "/mcp/own").await, Session::open(&gateway, "/mcp/own").await);
     let (of_two, of_one) = (pid(&two, "pid").await, pid(&one, "pid").await);

@@ -42,6 +42,9 @@ pub trait SessionClient: Send + Sync {
     /// answer.
     fn inactive_since(&self) -> Option<Instant>;
 
+    /// Returns since when the client has had no request at any server; it may have streams.
+    fn silent_since(&self) -> Option<Instant>;
+
     /// Ends the session.
     fn end(&self);
 

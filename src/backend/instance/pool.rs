@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -130,6 +130,11 @@ impl Pool {
         self.ready.load().iter().map(|it| it.load.limit() as usize).sum()
     }
 
+    /// Returns how many ready instances look serial.
+    pub fn serial_len(&self) -> usize {
+        self.ready.load().iter().filter(|it| it.load.looks_serial()).count()
+    }
+
     /// Returns how many slots are to be left free for now.
     pub fn slots_left_free(&self) -> usize {
         let left_free = |load: &Load| load.limit().saturating_sub(load.limit_now()) as usize;
@@ -206,6 +211,7 @@ pub struct Load {
     last_chosen: AtomicU64,
     /// Finds out the limit (`adaptive = true`).
     adaptive: Option<Adaptive>,
+    looks_serial: AtomicBool,
 }
 
 impl Load {
@@ -218,6 +224,7 @@ impl Load {
             begun: AtomicU64::new(0),
             last_chosen: AtomicU64::new(0),
             adaptive: is_adaptive.then(|| Adaptive::new(limit)),
+            looks_serial: AtomicBool::new(false),
         })
     }
 
@@ -227,6 +234,11 @@ impl Load {
 
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the instance has answered nothing else lately while calls ran.
+    pub fn looks_serial(&self) -> bool {
+        self.looks_serial.load(Ordering::Relaxed)
     }
 
     fn limit_now(&self) -> u32 {
@@ -356,6 +368,15 @@ impl Backend {
             if let Some(limit) = adaptive.check(Instant::now()) {
                 self.set_limit(load, limit);
             }
+        }
+    }
+
+    /// Notes whether an instance looks serial.
+    pub(crate) fn set_serial(&self, load: &Load, is_serial: bool) {
+        let _changing = self.changing_state.lock();
+        load.looks_serial.store(is_serial, Ordering::Relaxed);
+        if self.is_active() {
+            self.update_up_metrics();
         }
     }
 

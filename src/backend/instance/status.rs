@@ -79,4 +79,9 @@ impl InstanceStatus {
     pub fn in_flight(&self) -> Option<(u32, u32)> {
         self.ready.as_ref().map(|it| (it.load.in_flight(), it.load.limit()))
     }
+
+    /// Returns whether the instance looks serial.
+    pub fn looks_serial(&self) -> bool {
+        self.ready.as_ref().is_some_and(|it| it.load.looks_serial())
+    }
 }

@@ -89,6 +89,12 @@ impl Share {
     }
 }
 
+/// Returns the part of a reserve that each of so many tenants may use.
+pub fn part_of_reserve(reserved: u32, holders: u32) -> u32 {
+    let others = holders.saturating_sub(1).max(1);
+    (reserved.saturating_sub(1) / others).max(1)
+}
+
 pub(super) struct FairShares {
     created: Instant,
     by_tenant: ArcSwap<HashMap<TenantId, Arc<Share>>>,
@@ -181,8 +187,7 @@ impl FairShares {
     /// divided among the tenants that hold slots, except the one that holds most and has left
     /// nothing else, and one slot stays for a tenant that holds none.
     pub(super) fn part_of_reserve(&self, reserved: u32) -> u32 {
-        let others = self.holders.load(Ordering::Relaxed).saturating_sub(1).max(1);
-        (reserved.saturating_sub(1) / others).max(1)
+        part_of_reserve(reserved, self.holders.load(Ordering::Relaxed))
     }
 
     /// Notes that a tenant has just used a slot that others wanted.

@@ -45,6 +45,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::dispatch::Backlog;
+pub use self::fair_shares::part_of_reserve;
 use self::fair_shares::{FairShares, Share};
 pub use self::lanes::FairnessKey;
 pub use self::rate_gate::RateGate;

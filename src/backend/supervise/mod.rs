@@ -5,6 +5,7 @@ pub(crate) mod health;
 mod instance_rollover;
 pub mod restart_policy;
 pub mod rollover;
+mod serial;
 mod serving_run;
 mod tool_refresh;
 
@@ -273,6 +274,7 @@ impl InstanceSupervisor {
             }
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
             () = backend.adapt(load) => StopReason::Stopped,
+            () = backend.look_for_serial(self.number, &run.ready, load) => StopReason::Stopped,
             () = self.apply_pauses(&run.ready) => StopReason::Stopped,
             () = self.stop.cancelled() => StopReason::Stopped,
         }

@@ -135,6 +135,9 @@ fn every_key_of_a_file_is_used() {
         [replicas]
         listen = "0.0.0.0:82"
         address = "10.0.0.3:82"
+        [batch]
+        max_calls = 50
+        max_results = 4096
         [secrets]
         keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
@@ -293,6 +296,7 @@ fn every_key_of_a_file_is_used() {
             address: Some(([10, 0, 0, 3], 82).into()),
         }),
         tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
+        batch: BatchConfig { max_calls: 50, max_results: 4096 },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]
             .map(|(id, server)| (ServerId::parse(id).unwrap(), server))

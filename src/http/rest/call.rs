@@ -1,8 +1,6 @@
 //! Calls a tool over plain HTTP: `POST /v1/servers/{server}/tools/{tool}`.
 
-use std::fmt::{self, Display};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -17,7 +15,7 @@ use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, fairness_key,
-    text_value, trace_members,
+    millis, text_value, trace_members,
 };
 use crate::http::state::AppState;
 use crate::http::unsent::hold;
@@ -100,10 +98,4 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     headers.insert(ATTEMPTS.clone(), reply.attempts.into());
     add_rate_status(headers, &reply.rate_status);
     response
-}
-
-/// Writes milliseconds with three decimals, by integers: every call has this header.
-fn millis(duration: Duration) -> impl Display {
-    let micros = duration.as_micros();
-    fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }

@@ -89,6 +89,8 @@ struct InstanceView {
     in_flight: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    looks_serial: bool,
     /// The last lines of the process's standard error, or of the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stderr: Vec<String>,
@@ -245,6 +247,7 @@ impl InstanceView {
             starts: instance.starts,
             in_flight: in_flight.map(|(now, _)| now),
             limit: in_flight.map(|(_, limit)| limit),
+            looks_serial: instance.looks_serial(),
             stderr: instance.stderr.lines(),
             last_failure,
         }

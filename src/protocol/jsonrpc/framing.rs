@@ -201,7 +201,7 @@ pub fn deeper_than(json: &[u8], limit: usize) -> bool {
 }
 
 /// Returns the index of the quote that ends the string opened at `open`, or the end of the text.
-fn end_of_string(json: &[u8], open: usize) -> usize {
+pub(super) fn end_of_string(json: &[u8], open: usize) -> usize {
     let mut at = open + 1;
     while let Some(found) = memchr::memchr2(b'"', b'\\', json.get(at..).unwrap_or_default()) {
         at += found;

@@ -131,7 +131,7 @@ impl PerTenant {
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients { changes: rollover.changes(&self.group.id), client: None };
-        let (id, environment) = (self.group.id.clone(), self.group.environment.clone());
+        let (id, environment) = (self.group.id.clone(), self.group.environment.of_tenant(tenant));
         let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
         let is_replaced =
             |it: &TenantProcess| replaced.as_ref().is_some_and(|replaced| replaced.is(it));

@@ -79,7 +79,7 @@ impl PerTenant {
         old: Option<Arc<Backend>>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (tenant, table, vault) = (tenant.clone(), self.table.clone(), self.vault.clone());
-        let slot = self.group.may_start(process.slot.clone());
+        let slot = self.group.may_start(&tenant, process.slot.clone());
         let stop = self.group.stop.clone();
         async move {
             let may_start = async {

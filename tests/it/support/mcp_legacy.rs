@@ -49,10 +49,14 @@ impl Session {
         let opened = Self::try_open(gateway, path, capabilities).await;
         assert_eq!(opened.status, 200, "{opened:?}");
         assert!(opened.json()["result"].is_object(), "{opened:?}");
-        let id = opened.header("mcp-session-id").to_owned();
-        let session = Self { client: gateway.client.clone(), url: gateway.url(path), id };
+        let session = Self::of(gateway, path, opened.header("mcp-session-id"));
         assert_eq!(session.notify("notifications/initialized", json!({})).await.status, 202);
         session
+    }
+
+    /// A session that is open already.
+    pub fn of(gateway: &Api, path: &str, id: &str) -> Self {
+        Self { client: gateway.client.clone(), url: gateway.url(path), id: id.to_owned() }
     }
 
     /// The answer to `initialize`, whatever it is.
@@ -62,7 +66,7 @@ impl Session {
 
     /// Returns the same session at another gateway or endpoint.
     pub fn at(&self, gateway: &Api, path: &str) -> Self {
-        Self { client: gateway.client.clone(), url: gateway.url(path), id: self.id.clone() }
+        Self::of(gateway, path, &self.id)
     }
 
     /// Returns the same session with another next id.

@@ -66,6 +66,11 @@ impl SessionClient for Session {
         state.is_inactive().then_some(state.last_used)
     }
 
+    fn silent_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        (!state.has_request()).then_some(state.last_used)
+    }
+
     fn end(&self) {
         self.end_if(|_| true);
     }
@@ -75,7 +80,7 @@ impl SessionClient for Session {
     }
 
     fn end_if_no_request(&self) -> bool {
-        self.end_if(|state| state.open_requests == 0 && state.running.is_empty())
+        self.end_if(|state| !state.has_request())
     }
 
     fn forward_request(&self, request: ServerRequest) {

@@ -273,11 +273,16 @@ impl SessionState {
         self.open_requests > 0 || has_stream
     }
 
+    /// Returns whether a request is under way, even if nobody waits for it.
+    fn has_request(&self) -> bool {
+        self.open_requests > 0 || !self.running.is_empty() || !self.request_streams.is_empty()
+    }
+
     /// Returns whether nothing is under way: no request, even if nobody waits for it, no stream,
     /// and no request of a server that the client may answer.
     fn is_inactive(&self) -> bool {
         let is_asked = || self.server_requests.values().any(|(asker, _)| asker.strong_count() > 0);
-        !self.is_busy() && self.running.is_empty() && !is_asked()
+        !self.is_busy() && !self.has_request() && !is_asked()
     }
 
     /// Sends a message on one stream of the client's: that of its newest request with room, else

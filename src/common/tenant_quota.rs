@@ -1,5 +1,5 @@
-//! Bounds the notices in flight: in all and for each tenant, so that no tenant delays the notices
-//! of others.
+//! Bounds how many of something there are at once: in all and for each tenant. A tenant that holds
+//! its own most leaves the rest to others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,15 +11,19 @@ use tokio::time::timeout;
 
 use crate::common::ids::TenantId;
 
-pub(super) struct NoticeQuota {
+const NEVER_CLOSED: &str = "the semaphore is never closed";
+
+#[derive(Debug)]
+pub struct TenantQuota {
     all: Arc<Semaphore>,
     tenant_max: usize,
-    /// Of tenants that have notices in flight.
+    /// Of tenants that hold permits, or wait for them.
     by_tenant: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
 }
 
-/// Held while one notice is in flight.
-pub struct NoticePermit {
+/// One of those of a tenant, until dropped.
+#[derive(Debug)]
+pub struct QuotaPermit {
     // Dropped in this order.
     _of_tenant: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
@@ -27,42 +31,41 @@ pub struct NoticePermit {
 }
 
 /// The permits of one tenant, forgotten when nobody uses them.
+#[derive(Debug)]
 struct TenantPermits {
-    quota: Arc<NoticeQuota>,
+    quota: Arc<TenantQuota>,
     tenant: TenantId,
     /// `None` while it is dropped.
     permits: Option<Arc<Semaphore>>,
 }
 
-impl NoticeQuota {
-    pub(super) fn new(max: usize, tenant_max: usize) -> Arc<Self> {
+impl TenantQuota {
+    pub fn new(max: usize, tenant_max: usize) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(max));
         Arc::new(Self { all, tenant_max, by_tenant: Mutex::default() })
     }
 
     /// Returns `None` if the tenant, or all tenants together, have as many as allowed.
-    pub(super) fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<NoticePermit> {
+    pub fn take(self: &Arc<Self>, tenant: &TenantId) -> Option<QuotaPermit> {
         let (permits, of_tenant) = self.permits_of(tenant);
         let of_tenant = of_tenant.try_acquire_owned().ok()?;
         let of_all = self.all.clone().try_acquire_owned().ok()?;
-        Some(NoticePermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits })
+        Some(QuotaPermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits })
     }
 
     /// Waits for a permit, behind those of the same tenant that wait already. Returns `None` if
     /// there is none in time.
-    pub(super) async fn wait(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        most: Duration,
-    ) -> Option<NoticePermit> {
+    pub async fn wait(self: &Arc<Self>, tenant: &TenantId, most: Duration) -> Option<QuotaPermit> {
+        timeout(most, self.acquire(tenant)).await.ok()
+    }
+
+    /// Waits for a permit, however long that takes.
+    pub async fn acquire(self: &Arc<Self>, tenant: &TenantId) -> QuotaPermit {
         let (permits, of_tenant) = self.permits_of(tenant);
-        let both = async {
-            let of_tenant = of_tenant.acquire_owned().await.ok()?;
-            // Among those who wait here, no tenant has more than it may have in flight.
-            Some((of_tenant, self.all.clone().acquire_owned().await.ok()?))
-        };
-        let (of_tenant, of_all) = timeout(most, both).await.ok().flatten()?;
-        Some(NoticePermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits })
+        let of_tenant = of_tenant.acquire_owned().await.expect(NEVER_CLOSED);
+        // Among those who wait here, no tenant has more than it may hold.
+        let of_all = self.all.clone().acquire_owned().await.expect(NEVER_CLOSED);
+        QuotaPermit { _of_tenant: of_tenant, _of_all: of_all, _permits: permits }
     }
 
     fn permits_of(self: &Arc<Self>, tenant: &TenantId) -> (TenantPermits, Arc<Semaphore>) {
@@ -88,7 +91,6 @@ impl Drop for TenantPermits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::testing::replica;
 
     const SOON: Duration = Duration::from_secs(1);
 
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn one_tenant_cannot_take_the_permits_of_another_and_leaves_nothing_behind() {
-        let quota = NoticeQuota::new(5, 2);
+        let quota = TenantQuota::new(5, 2);
         let [a, b, c] = tenants(["a", "b", "c"]);
         let mut taken: Vec<_> = [&a, &a, &b, &b].map(|it| quota.take(it).unwrap()).into();
         assert!(quota.take(&a).is_none() && quota.take(&b).is_none());
@@ -113,7 +115,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_waits_for_its_own_permits_for_some_time() {
-        let quota = NoticeQuota::new(5, 1);
+        let quota = TenantQuota::new(5, 1);
         let [a, b] = tenants(["a", "b"]);
         let first = quota.take(&a).unwrap();
         assert!(quota.wait(&b, SOON).await.is_some());
@@ -122,13 +124,5 @@ mod tests {
         assert!(quota.take(&a).is_none());
         drop(second.unwrap());
         assert!(quota.by_tenant.lock().is_empty());
-    }
-
-    #[tokio::test]
-    async fn notices_of_use_have_a_quota_of_their_own() {
-        let (replica, [tenant]) = (replica("a key"), tenants(["acme"]));
-        let _permit = replica.cancel_permit(&tenant).await.unwrap();
-        assert!(replica.cancels.take(&tenant).is_none());
-        assert!(replica.use_notice_permit(&tenant).is_some());
     }
 }

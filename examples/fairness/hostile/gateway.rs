@@ -1,0 +1,103 @@
+//! The gateway of one round: the real program in a process of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tokio::process::Child;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, sleep};
+
+use crate::client::Client;
+use crate::process;
+use crate::target::{Tenant, create_keys};
+
+/// A server with tools for all that a server can do wrong. Its tool `serial` keeps all others
+/// waiting.
+pub const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+
+/// Tenants that each row has.
+const TENANTS: [&str; 2] = ["hostile", "neighbour"];
+/// The pause of a hostile connection that was closed: the driver shares the gateway's processors.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A gateway that is ready.
+pub struct Gateway {
+    /// Crashes that the hostile tenant has caused. Its tasks count them.
+    pub crashes: Arc<AtomicU64>,
+    tenants: BTreeMap<String, Tenant>,
+    process: Child,
+    dir: TempDir,
+}
+
+impl Gateway {
+    /// Starts the program with these settings.
+    pub async fn start(settings: impl Fn(&Path) -> Result<String>) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let mut text = settings(dir.path())?;
+        for name in TENANTS {
+            let heading = format!("[tenants.{name}]");
+            if !text.contains(&heading) {
+                write!(text, "\n{heading}\nservers = [\"*\"]\n")?;
+            }
+        }
+        std::fs::write(dir.path().join("trunkline.toml"), &text)?;
+        let names = text.lines().filter_map(tenant_of).collect::<Vec<_>>();
+        let address = process::free_address().await?;
+        let keys = create_keys(&dir, names.iter().copied(), address).await?;
+        let tenants = names.iter().map(|&name| name.to_owned()).zip(keys).collect();
+        let process = process::start(process::program()?, dir.path(), address).await?;
+        Ok(Self { crashes: Arc::default(), tenants, process, dir })
+    }
+
+    /// Returns a tenant of the settings, with a key of its own.
+    pub fn tenant(&self, name: &str) -> &Tenant {
+        &self.tenants[name]
+    }
+
+    /// Returns the directory of the settings, which is the process's working directory.
+    #[allow(dead_code, reason = "for rows that change files while the gateway runs")]
+    pub fn dir(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    /// Returns the most memory that the process has had resident.
+    pub fn peak_mib(&self) -> Result<u64> {
+        let pid = self.process.id().context("the gateway has ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kib.context("the system does not tell the memory")? / 1024)
+    }
+
+    /// Ends the process.
+    pub async fn stop(self) {
+        process::stop(self.process).await;
+    }
+}
+
+/// Returns the name in a line such as `[tenants.name]`.
+fn tenant_of(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("[tenants.")?.strip_suffix(']').filter(|name| !name.contains('.'))
+}
+
+/// Opens so many connections that send a request again and again, whatever the answers are.
+pub fn again(tenant: &Tenant, connections: usize, request: &[u8]) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..connections {
+        let (address, request) = (tenant.address, request.to_owned());
+        tasks.spawn(async move {
+            loop {
+                if let Ok(mut client) = Client::connect(address).await {
+                    while client.call(&request).await.is_ok() {}
+                }
+                sleep(PAUSE).await;
+            }
+        });
+    }
+    tasks
+}

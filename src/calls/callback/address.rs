@@ -1,0 +1,157 @@
+//! The addresses that a callback may reach. A caller names the host, so a name may lead to any
+//! address, and to another one each time it is looked up. Addresses are checked when they are
+//! dialled, not before.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::net::lookup_host;
+
+/// Resolves names to addresses that callbacks may reach.
+pub(super) struct CheckedResolver {
+    /// Networks that the operator allows although they are not public.
+    pub(super) allowed: Arc<[IpNet]>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{host}` has no address that a callback may reach; private addresses are refused")]
+pub struct NoPublicAddress {
+    host: String,
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let allowed = self.allowed.clone();
+        Box::pin(async move {
+            let host = name.as_str().to_owned();
+            let found = lookup_host((host.as_str(), 0)).await?;
+            let open: Vec<SocketAddr> =
+                found.filter(|address| is_open(address.ip(), &allowed)).collect();
+            if open.is_empty() {
+                return Err(NoPublicAddress { host }.into());
+            }
+            Ok(Box::new(open.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Returns whether a callback may go to this address.
+pub fn is_open(address: IpAddr, allowed: &[IpNet]) -> bool {
+    let address = unwrapped(address);
+    allowed.iter().any(|network| network.contains(&address))
+        || match address {
+            IpAddr::V4(address) => is_public_v4(address),
+            IpAddr::V6(address) => is_public_v6(address),
+        }
+}
+
+/// Returns the IPv4 address that an IPv6 address stands for: mapped, compatible, translated by
+/// NAT64 or tunnelled by 6to4. Networks deliver these to the IPv4 address.
+fn unwrapped(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    let [a, b, c, d, e, f, g, h] = v6.segments();
+    let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match [a, b, c, d, e, f] {
+        [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => v4(g, h).into(),
+        [0, 0, 0, 0, 0, 0] if g != 0 => v4(g, h).into(),
+        [0x2002, ..] => v4(b, c).into(),
+        _ => address,
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let is_special = address.is_private()
+        || address.is_loopback()
+        // Addresses of machines' metadata services are link-local.
+        || address.is_link_local()
+        || address.is_multicast()
+        || address.is_documentation()
+        || matches!(
+            (a, b, c),
+            // This network, shared by carriers, protocol assignments, relays of 6to4, benchmarks.
+            (0, ..) | (100, 64..=127, _) | (192, 0, 0) | (192, 88, 99) | (198, 18..=19, _)
+        )
+        // Reserved, broadcast included.
+        || a >= 240;
+    !is_special
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let [a, b, ..] = address.segments();
+    // All public addresses so far are in 2000::/3.
+    let is_global = a & 0xe000 == 0x2000;
+    // Documentation, Teredo and other protocol assignments, and documentation again.
+    let is_special = (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || (a == 0x3fff && b < 0x1000);
+    is_global && !is_special
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(text: &str) -> bool {
+        is_open(text.parse().unwrap(), &[])
+    }
+
+    #[test]
+    fn public_addresses_are_open() {
+        for address in ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "64:ff9b::101:101"] {
+            assert!(open(address), "{address}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_this_machine_and_its_networks_are_not() {
+        for address in [
+            "127.0.0.1",
+            "127.1.2.3",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "100.100.100.200",
+            "192.0.0.192",
+            "198.18.0.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "2001:db8::1",
+            "2001::1",
+        ] {
+            assert!(!open(address), "{address}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_in_ipv6_clothes_is_seen() {
+        for address in [
+            "::ffff:127.0.0.1",
+            "::ffff:a9fe:a9fe",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2002:a9fe:a9fe::1",
+        ] {
+            assert!(!open(address), "{address}");
+        }
+    }
+
+    #[test]
+    fn the_operator_may_open_a_network() {
+        let allowed = ["10.1.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()];
+        let open = |text: &str| is_open(text.parse().unwrap(), &allowed);
+        assert!(open("10.1.2.3") && open("::ffff:10.1.2.3") && open("::1"));
+        assert!(!open("10.2.0.1"));
+    }
+}

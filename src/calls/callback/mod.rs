@@ -1,0 +1,11 @@
+//! Callbacks: a signed POST to an address of the caller's choice when its call has ended.
+//!
+//! - [`address`]: where a callback may go; checked again when it is dialled
+//! - [`signature`]: the headers by which a receiver recognises the gateway (Standard Webhooks)
+//! - [`schedule`]: when a delivery that failed is tried again
+//! - [`send`]: one delivery
+
+pub mod address;
+pub mod schedule;
+pub mod send;
+pub mod signature;
