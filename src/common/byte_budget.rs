@@ -3,14 +3,14 @@
 //! No tenant can use up what all have in common: the last quarter of the common bound is for
 //! tenants that hold little. They divide it: a tenant may hold at most half of what is left.
 //!
-//! Refusals and short answers must get through where a large one no longer does. So what is
+//! Refusals and short answers must get through where a large one no longer does. So a body that is
 //! [`SMALL`] may use an eighth more than each bound. New work is refused an eighth before the
 //! tenant's bound, so that answers on their way find room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What takes at most this much may use an eighth more than each bound.
+/// A body that takes at most this much may use an eighth more than each bound.
 pub const SMALL: usize = 16 * 1024;
 
 /// The bytes of all tenants together.

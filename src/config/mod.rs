@@ -54,9 +54,7 @@ pub use server::{
     ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
     Upstream,
 };
-pub use settings::{
-    Auth, BatchConfig, Config, Replicas, SecretKeys, LimitsConfig, StoreConfig,
-};
+pub use settings::{Auth, BatchConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
 

@@ -4,9 +4,7 @@ use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
-use super::settings::{
-    Auth, BatchConfig, Config, Replicas, SecretKeys, LimitsConfig, StoreConfig,
-};
+use super::settings::{Auth, BatchConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
 use super::tenants::{TenantConfig, TenantLimit};
 
 /// Every section, in the order of the page.

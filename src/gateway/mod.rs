@@ -12,6 +12,7 @@ mod accounting;
 mod attempt;
 mod call;
 mod error;
+mod error_from;
 mod unsent;
 
 use std::sync::Arc;

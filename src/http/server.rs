@@ -33,9 +33,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest time without a request. Longer than load balancers keep their connections, so that
 /// they close first.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// The longest head of a request, and the most that HTTP/1 reads at once. So half-sent heads hold at
-/// most 16 KiB of each connection, 256 MiB of [`CONNECTIONS_MAX`]. HTTP/2 keeps up to six frames of
-/// 16 KiB of a head that has no end.
+/// The longest head of a request, and the most that HTTP/1 reads at once. So a half-sent head holds
+/// at most 16 KiB, and those of [`CONNECTIONS_MAX`] connections 256 MiB. HTTP/2 keeps up to six
+/// frames of 16 KiB of a head that has no end.
 const HEAD_MAX: usize = 16 * 1024;
 
 /// Serves `routes` on `listener`. Accepts up to `connections_max` connections; more wait in the

@@ -20,7 +20,7 @@ pub struct Budgets {
     pub arriving: Arc<ByteBudget>,
 }
 
-/// What one tenant holds, or a listener for requests without a tenant.
+/// The accounts of one tenant.
 #[derive(Clone, Debug)]
 pub struct HeldBytes {
     pub unsent: Arc<TenantBytes>,
