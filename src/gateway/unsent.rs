@@ -1,7 +1,7 @@
 //! The room that an answer needs until its caller has taken it.
 //!
-//! Whoever reads a server's output never waits for room: a task that waits for the answer takes the
-//! permit, and without room that call alone fails. The permit goes with the answer, through every
+
+
 //! translation, until the connection has written its last byte (`http/unsent`).
 
 use std::sync::Arc;
