@@ -30,6 +30,7 @@ use crate::app::reload::Reload;
 use crate::backend::Environment;
 use crate::config::Config;
 use crate::gateway::Gateway;
+use crate::http::server::ConnectionBounds;
 use crate::http::{self, AppState};
 use crate::registry::Registry;
 use crate::telemetry::logging;
@@ -126,23 +127,29 @@ impl App {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
         let drain_replicas = CancellationToken::new();
-        let header_timeout = self.config.load().header_timeout;
         let (serving, serving_replicas) = (TaskTracker::new(), TaskTracker::new());
-        let most = ConnectionLimits::current(&self.config.load());
-        let serve = |listener, router, most, drain: &CancellationToken| {
+        let config = self.config.load_full();
+        let limits = ConnectionLimits::current(&config);
+        let head_timeout = config.header_timeout;
+        let bounds = |all, per_peer| ConnectionBounds { all, per_peer, head_timeout };
+        let serve = |listener, router, bounds, name, drain: &CancellationToken| {
             let (drain, abort) = (drain.clone(), abort.clone());
-            http::server::serve(listener, router, most, header_timeout, drain, abort)
+            let metrics = self.metrics.connections(name);
+            http::server::serve(listener, router, bounds, metrics, drain, abort)
         };
         let router = http::router(self.state.clone(), self.ops_listener.is_none());
-        serving.spawn(serve(self.listener, router, most.callers, &drain));
+        let callers = bounds(limits.callers, config.max_connections_per_peer);
+        serving.spawn(serve(self.listener, router, callers, "callers", &drain));
         if let Some(listener) = self.ops_listener {
             let router = http::ops_router(self.state.clone());
-            serving.spawn(serve(listener, router, most.operators, &drain));
+            let bounds = bounds(limits.operators, None);
+            serving.spawn(serve(listener, router, bounds, "operators", &drain));
         }
         let cluster = self.cluster.map(|cluster| {
             let (listener, tasks) = cluster.start(self.state.clone());
             let router = http::replicas_router(self.state.clone());
-            serving_replicas.spawn(serve(listener, router, most.replicas, &drain_replicas));
+            let bounds = bounds(limits.replicas, None);
+            serving_replicas.spawn(serve(listener, router, bounds, "replicas", &drain_replicas));
             tasks
         });
         serving.close();

@@ -37,8 +37,12 @@ section! {
         /// with this process.
         session_keys: Vec<Secret> = [], KEYS;
         /// Time for the head of a request to arrive. Connections without a request are closed after
-        /// two minutes.
+        /// two minutes, and after 12 s if no request on them has authenticated.
         header_timeout: Duration = "10s", kind::DURATION;
+        /// Connections that callers may have at once from one address (of IPv6, from one /64
+        /// network); more are closed at once. Unset: no bound. Behind a load balancer, all callers
+        /// have its address.
+        max_connections_per_peer: Option<u32>, Kind::Count(PEER_CONNECTIONS_MAX);
         /// After SIGTERM: time to report "not ready" while still serving, so that load balancers
         /// notice.
         drain_delay: Duration = "0s", kind::DELAY;
@@ -75,6 +79,8 @@ section! {
     }
 }
 
+/// More than a gateway has connections.
+const PEER_CONNECTIONS_MAX: u32 = 1 << 16;
 /// Tables that are read apart from the others.
 const TABLES: Kind = kind::of::<IgnoredAny>("a table of tables");
 

@@ -209,8 +209,8 @@ impl CallError {
     }
 
     /// Returns the error of a tenant at a limit other than its calls.
-    pub fn busy(detail: &'static str) -> Self {
-        Self::TenantBusy { detail: Cow::Borrowed(detail), rate_status: RateStatus::default() }
+    pub fn busy(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::TenantBusy { detail: detail.into(), rate_status: RateStatus::default() }
     }
 
     /// Returns the room that a server's own error holds.
@@ -228,6 +228,16 @@ impl CallError {
             | Self::Attempted { rate_status, .. } => Some(rate_status),
             _ => None,
         }
+    }
+
+    /// Adds the rates that were charged for the request, unless the error has rates of its own.
+    pub fn with_rate_status(self, rate_status: RateStatus) -> Self {
+        let has_own = self.rate_status().is_some_and(|own| !own.is_empty());
+        if has_own || rate_status.is_empty() {
+            return self;
+        }
+        let (attempts, executed) = (self.attempts(), self.executed());
+        Self::Attempted { attempts, executed, rate_status, last: Box::new(self.into_last()) }
     }
 
     /// Returns true if the tenant's own limits refused the call.

@@ -1,8 +1,8 @@
 //! The room that an answer needs until its caller has taken it.
 //!
-
-
-//! translation, until the connection has written its last byte (`http/unsent`).
+//! The reader of a server's output never waits for room: the task that waits for the answer takes
+//! the permit, and without room that call alone fails. The permit goes with the answer, through
+//! every translation, until the connection has written its last byte (`http/unsent`).
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
 use super::unsent::hold;
 use crate::common::ids::{CallId, TenantId};
@@ -194,6 +195,17 @@ impl IntoResponse for HttpError {
             response.headers_mut().extend(challenge);
         }
         response
+    }
+}
+
+impl From<ShareUsed> for HttpError {
+    fn from(ShareUsed { held, max }: ShareUsed) -> Self {
+        let detail = format!(
+            "tenants may hold {max} connections together, and your tenant holds the most, {held}, \
+             with a request on each: wait until one has ended, or send more requests on fewer \
+             connections (HTTP/2)"
+        );
+        CallError::busy(detail).into()
     }
 }
 

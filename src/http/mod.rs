@@ -3,6 +3,7 @@
 mod admin;
 mod auth;
 mod body;
+mod connections;
 mod error;
 mod headers;
 mod mcp;

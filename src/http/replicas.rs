@@ -11,6 +11,7 @@ use axum::response::IntoResponse;
 use tokio::time::Instant;
 
 use super::body;
+use super::connections::ConnectionHandle;
 use super::headers::text_value;
 use super::state::AppState;
 use crate::cluster::{PROOF, ProofError, REFUSED_BY, REPLICA};
@@ -34,6 +35,9 @@ pub(super) async fn check_proof(
         Ok(opened) => opened,
         Err(refused) => return refuse(refused, &replicas.me().id),
     };
+    if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+        connection.used_by_operator();
+    }
     let signature = replicas.sign(&opened);
     let deadline = Instant::now() + body::TIMEOUT;
     let mut response = match body::read(body, app.max_body, deadline).await {

@@ -148,6 +148,15 @@ metrics! {
     /// Cancelled requests that are unknown here and may run in another replica, by outcome: sent
     /// (to all other replicas), or refused, because their tenant had too many under way.
     cancel_notices: IntCounterVec = "trunkline_cancel_notices_total" ["outcome"];
+    /// Open connections by listener (callers, operators, replicas) and by whether a request on them
+    /// has authenticated: yes or no.
+    connections: IntGaugeVec = "trunkline_connections" ["listener", "authenticated"];
+    /// Connections that had to leave for others, by listener and reason: room (unauthenticated, and
+    /// a newcomer needed its place), or share (its tenant had the most, and another needed one).
+    evicted_connections: IntCounterVec =
+        "trunkline_evicted_connections_total" ["listener", "reason"];
+    /// Connections closed at once, because their peer had `max_connections_per_peer` already.
+    refused_connections: IntCounterVec = "trunkline_refused_connections_total" ["listener"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
     /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is
     /// asked.
@@ -210,6 +219,16 @@ pub struct SharedLimitsMetrics {
     pub fallbacks: IntCounter,
     pub leases_granted: IntCounter,
     pub leases_refused: IntCounter,
+}
+
+/// The metrics of one listener's connections.
+#[derive(Clone, Debug)]
+pub struct ConnectionMetrics {
+    pub unauthenticated: IntGauge,
+    pub authenticated: IntGauge,
+    pub evicted_for_room: IntCounter,
+    pub evicted_for_share: IntCounter,
+    pub refused: IntCounter,
 }
 
 #[derive(Clone, Debug)]
@@ -283,6 +302,18 @@ impl Metrics {
             leases_refused: leases("refused"),
             up: self.shared_limits_up.with_label_values::<&str>(&[]),
             fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
+        }
+    }
+
+    pub fn connections(&self, listener: &str) -> ConnectionMetrics {
+        let now = |is| self.connections.with_label_values(&[listener, is]);
+        let evicted = |reason| self.evicted_connections.with_label_values(&[listener, reason]);
+        ConnectionMetrics {
+            unauthenticated: now("no"),
+            authenticated: now("yes"),
+            evicted_for_room: evicted("room"),
+            evicted_for_share: evicted("share"),
+            refused: self.refused_connections.with_label_values(&[listener]),
         }
     }
 
@@ -376,25 +407,5 @@ impl Default for Metrics {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_call_shows_up_under_its_labels() {
-        let metrics = Metrics::new();
-        let echo = metrics.server("std").tools.of("echo");
-        echo.record("ok", Duration::from_millis(1));
-        echo.record("deadline_exceeded", Duration::from_millis(1));
-        let text = String::from_utf8(metrics.render()).unwrap();
-        for line in [
-            r#"trunkline_calls_total{outcome="ok",server="std",tool="echo"} 1"#,
-            r#"trunkline_calls_total{outcome="deadline_exceeded",server="std",tool="echo"} 1"#,
-            r#"trunkline_call_seconds_count{server="std",tool="echo"} 2"#,
-            "# HELP trunkline_calls_total Calls by outcome: ok, tool_error, cancelled, or an error",
-        ] {
-            assert!(text.contains(line), "{line} is missing from\n{text}");
-        }
-    }
-}
+#[path = "tests/metrics.rs"]
+mod tests;

@@ -34,7 +34,7 @@ pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;
-use crate::tenants::limits::{Limits, SharedLimits};
+use crate::tenants::limits::{Admission, Cost, LimitRefusal, Limits, SharedLimits};
 
 /// One tenant under one policy: a change of the policy makes a new one.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Tenant {
     pub held: HeldBytes,
     /// One at a time, so that other tenants' queries do not wait behind many of this one's.
     pub store_permits: Arc<Semaphore>,
+    /// One at a time, so that long messages of this tenant do not hold up others' ones.
+    pub long_work: Arc<Semaphore>,
     /// Cancelled when the tenant is replaced or removed.
     pub gone: CancellationToken,
 }
@@ -59,9 +61,17 @@ impl Tenant {
         budgets: &Budgets,
     ) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
-        let (meter, held, store_permits) =
-            (Arc::default(), budgets.accounts(), Arc::new(Semaphore::new(1)));
-        Self { id, policy, limits, meter, held, store_permits, gone: CancellationToken::new() }
+        let one_at_a_time = || Arc::new(Semaphore::new(1));
+        Self {
+            id,
+            policy,
+            limits,
+            meter: Arc::default(),
+            held: budgets.accounts(),
+            store_permits: one_at_a_time(),
+            long_work: one_at_a_time(),
+            gone: CancellationToken::new(),
+        }
     }
 
     /// Returns the tenant under a new policy, with its usage.
@@ -73,8 +83,15 @@ impl Tenant {
             meter: self.meter.clone(),
             held: self.held.clone(),
             store_permits: self.store_permits.clone(),
+            long_work: self.long_work.clone(),
             gone: CancellationToken::new(),
         }
+    }
+
+    /// Charges a request to the tenant, before anything of it is taken apart. Every request that
+    /// costs the gateway or a server something passes here.
+    pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
+        self.limits.admit(cost).await
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
@@ -48,6 +49,8 @@ pub fn run(args: &[String]) -> ExitCode {
         began: Instant::now(),
         seen: HashMap::new(),
         complaints: complaints_of(Path::new(log)),
+        modern,
+        watched: BTreeMap::new(),
     };
     std::thread::spawn(move || writer.run(&events));
     input::read(modern, seed, &sender);
@@ -77,6 +80,9 @@ struct Writer {
     /// The ids of all calls, and whether each was cancelled.
     seen: HashMap<u64, bool>,
     complaints: PathBuf,
+    modern: bool,
+    /// The resources of each subscription.
+    watched: BTreeMap<u64, Vec<String>>,
 }
 
 struct Entry {
@@ -125,6 +131,22 @@ impl Writer {
                 for (delay, action) in progress.into_iter().flatten().chain(actions) {
                     self.schedule(delay, Some(id), on_cancel, action);
                 }
+                let told = self.watched.iter().choose(&mut self.rng);
+                if let Some((of, uris)) = told.filter(|_| self.rng.random_ratio(1, 2))
+                    && let Some(uri) = uris.choose(&mut self.rng).cloned()
+                {
+                    self.tell(*of, &uri);
+                }
+            }
+            Event::Subscribed { id, uris, accepted } => {
+                if self.seen.insert(id, false).is_some() {
+                    self.complain("an id was used twice");
+                }
+                self.schedule(Duration::ZERO, None, OnCancel::Ignore, Action::Write(accepted));
+                for uri in &uris {
+                    self.tell(id, uri);
+                }
+                self.watched.insert(id, uris);
             }
             Event::Cancelled { id } => {
                 match self.seen.insert(id, true) {
@@ -132,8 +154,19 @@ impl Writer {
                     Some(true) => self.complain("a call was cancelled twice"),
                     None => self.complain("a call was cancelled that was never made"),
                 }
+                self.watched.remove(&id);
                 self.cancel(id);
             }
+        }
+    }
+
+    /// Says in turns that a resource has changed, and for whom: a line about one tenant's
+    /// subscription must reach no other.
+    fn tell(&mut self, subscription: u64, uri: &str) {
+        let of = if self.modern { Some(subscription) } else { None };
+        for line in misbehaviour::told(of, uri) {
+            let delay = Duration::from_millis(self.rng.random_range(0..5));
+            self.schedule(delay, None, OnCancel::Ignore, Action::Write(line));
         }
     }
 

@@ -128,6 +128,13 @@ impl Run {
         if is_telling && tally.given_up.get() < fell_silent + hung_up / 20 {
             tally.fault("calls go on though their callers have hung up".to_owned());
         }
+        let is_mcp = is_telling && self.way == Way::Mcp;
+        if is_mcp && tally.updates.get() == 0 {
+            tally.fault("no update reached its subscriber: this shows nothing".to_owned());
+        }
+        if is_mcp && (tally.unread.get() == 0 || tally.read_late.get() == 0) {
+            tally.fault("no answer was left unread".to_owned());
+        }
         if is_telling && fell_silent == 0 {
             tally.fault("calls go on though their callers have said not to".to_owned());
         }

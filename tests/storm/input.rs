@@ -5,13 +5,18 @@ use std::io::BufRead;
 use std::sync::mpsc::SyncSender;
 
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
+use trunkline::protocol::mcp::{meta, method};
 
 use crate::misbehaviour;
 
 pub enum Event {
     /// `tools/call`.
     Call { id: u64, mark: String, wants_progress: bool },
+    /// `subscriptions/listen` of a modern gateway, or `resources/subscribe` of a legacy one, with
+    /// the line that accepts it.
+    Subscribed { id: u64, uris: Vec<String>, accepted: String },
     /// `notifications/cancelled`.
     Cancelled { id: u64 },
     /// Something simple, and the answer to it.
@@ -38,6 +43,15 @@ struct Params<'a> {
     arguments: Option<Arguments<'a>>,
     #[serde(rename = "_meta")]
     meta: Option<Meta>,
+    uri: Option<String>,
+    notifications: Option<Filter>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Filter {
+    #[serde(default)]
+    resource_subscriptions: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -90,17 +104,22 @@ fn take(modern: bool, line: &[u8]) -> Option<Event> {
     if method == "tools/call" {
         return Some(take_call(id, params).unwrap_or(Event::Broken));
     }
+    if method == method::LISTEN || method == method::RESOURCES_SUBSCRIBE {
+        return Some(take_subscription(modern, id, params).unwrap_or(Event::Broken));
+    }
     let outcome = match (&*method, modern) {
         ("server/discover", true) => {
             concat!(
-                r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}"#,
+                r#""result":{"supportedVersions":["2026-07-28"],"#,
+                r#""capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}}"#,
                 r#","resultType":"complete"}"#
             )
         }
         ("initialize", false) => {
             concat!(
                 r#""result":{"protocolVersion":"2025-11-25","#,
-                r#""capabilities":{"tools":{"listChanged":true}}"#,
+                r#""capabilities":{"tools":{"listChanged":true},"logging":{},"#,
+                r#""resources":{"subscribe":true}}"#,
                 r#","serverInfo":{"name":"storm","version":"1"}}"#
             )
         }
@@ -110,9 +129,24 @@ fn take(modern: bool, line: &[u8]) -> Option<Event> {
                 r#"],"resultType":"complete"}"#
             )
         }
+        (method::RESOURCES_UNSUBSCRIBE | method::SET_LOG_LEVEL, false) => r#""result":{}"#,
         _ => r#""error":{"code":-32601,"message":"no such method"}"#,
     };
     Some(Event::Answered(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}")))
+}
+
+fn take_subscription(modern: bool, id: &RawValue, params: Option<Params<'_>>) -> Option<Event> {
+    let (id, params) = (id.get().parse::<u64>().ok()?, params?);
+    if !modern {
+        let accepted = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}");
+        return Some(Event::Subscribed { id, uris: vec![params.uri?], accepted });
+    }
+    let uris = params.notifications?.resource_subscriptions;
+    let accepted = json!({"jsonrpc": "2.0", "method": method::ACKNOWLEDGED, "params": {
+        "notifications": {"resourceSubscriptions": uris},
+        "_meta": {meta::SUBSCRIPTION_ID: id},
+    }});
+    Some(Event::Subscribed { id, uris, accepted: accepted.to_string() })
 }
 
 fn take_call(id: &RawValue, params: Option<Params<'_>>) -> Option<Event> {

@@ -6,8 +6,8 @@
 //! [`trunkline::gateway::Gateway::call`] (`--front gateway`), or from MCP clients that come over
 //! HTTP, each tenant to a front of its own (`--front mcp`). Each call carries a mark in its
 //! arguments, the server echoes it, and an answer with another mark is a mismatch; over MCP also
-//! progress with another mark or token, an answer with another id, and whatever comes after the
-//! answer. Two runs make the test, of either front:
+//! progress with another mark or token, an answer with another id, whatever comes after the answer,
+//! and updates and log lines that name another tenant. Two runs make the test, of either front:
 //!
 //! 1. `honest`: the gateway as it is. One mismatch, hanging call, leaked slot or left-over process
 //!    fails it.

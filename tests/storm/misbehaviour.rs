@@ -7,6 +7,8 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use rustix::process::{Signal, getpid, kill_process};
+use serde_json::json;
+use trunkline::protocol::mcp::{meta, method};
 
 use crate::plan::{MAX_RESPONSE, rng};
 
@@ -113,6 +115,16 @@ pub fn progress(seed: u64, id: u64, mark: &str) -> Vec<(Duration, Action)> {
     };
     let steps = 1..=count;
     steps.map(|step| (millis(&mut rng, 0, 8), Action::Write(line(step, &mut rng)))).collect()
+}
+
+/// The update of a watched resource, and a log line about that, which names the resource.
+pub fn told(subscription: Option<u64>, uri: &str) -> [String; 2] {
+    let meta = subscription.map_or(json!({}), |id| json!({meta::SUBSCRIPTION_ID: id}));
+    let line = |method, params| json!({"jsonrpc": "2.0", "method": method, "params": params});
+    [
+        line(method::RESOURCE_UPDATED, json!({"uri": uri, "_meta": meta})).to_string(),
+        line(method::LOG_MESSAGE, json!({"level": "error", "data": uri})).to_string(),
+    ]
 }
 
 fn answer(rng: &mut SmallRng, id: u64, mark: &str) -> String {

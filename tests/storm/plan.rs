@@ -8,6 +8,9 @@ use rand::{RngExt, SeedableRng};
 
 /// Servers that share the calls.
 pub const SERVERS: usize = 6;
+/// Further servers of the MCP storm. One tenant calls them, one call at a time, and others only
+/// subscribe: a log line there may be about either.
+pub const QUIET_SERVERS: usize = 2;
 /// Answers over this fail their call; small, so that some can be.
 pub const MAX_RESPONSE: usize = 64 * 1024;
 
@@ -59,6 +62,17 @@ impl Plan {
             cancel,
         }
     }
+}
+
+/// The resource that is named for a tenant.
+pub fn resource_of(tenant: usize) -> String {
+    format!("storm:///t{tenant}")
+}
+
+/// Returns the tenant that a mark or the URI of a resource names.
+pub fn tenant_in(text: &str) -> Option<&str> {
+    let text = text.strip_prefix("storm:///").unwrap_or(text);
+    text.split('-').next().filter(|name| name.starts_with('t'))
 }
 
 /// A generator for one purpose.

@@ -20,8 +20,9 @@ use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 
 use crate::mcp::fronts::Fronts;
+use crate::mcp::listener;
 use crate::options::Way;
-use crate::plan::{MAX_RESPONSE, SERVERS, rng};
+use crate::plan::{MAX_RESPONSE, QUIET_SERVERS, SERVERS, rng};
 use crate::report::Tally;
 use crate::watchdog::{Watchdog, Workers};
 use crate::worker::{self, Shared};
@@ -52,7 +53,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     let metrics = Metrics::new();
     let (servers, stop) = (TaskTracker::new(), CancellationToken::new());
     let config: BTreeMap<_, _> =
-        (0..SERVERS).map(|server| round.server(server, dir.path())).collect();
+        (0..round.servers()).map(|server| round.server(server, dir.path())).collect();
     let environment = round.environment(&metrics);
     let registry = Registry::start(&config, &environment, &Arc::default(), &servers, &stop);
     let gateway = Arc::new(Gateway::new(registry, metrics));
@@ -77,12 +78,19 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
         let calls = share_of(round.calls, index, total);
         working.spawn(worker::run(shared.clone(), tenant, worker, calls));
     }
-    let killer = tokio::spawn(kill_servers(round.seed, dir.path().to_owned(), shared.clone()));
+    let listening = beside(&round, &shared);
+    let killer = tokio::spawn(kill_servers(
+        round.seed,
+        round.servers(),
+        dir.path().to_owned(),
+        shared.clone(),
+    ));
     while let Some(ended) = working.join_next().await {
         ended.expect("no worker panics");
     }
     killer.abort();
     let _ = killer.await;
+    drop(listening);
 
     let Shared { tally, watchdog, fronts, .. } = &*shared;
     if let Some(fronts) = fronts {
@@ -98,7 +106,7 @@ pub async fn run(round: Round, tally: &Arc<Tally>, watchdog: &Arc<Watchdog>) {
     servers.wait().await;
     checks::nothing_runs(&gateway, dir.path(), tally).await;
     if round.ids.is_none() {
-        let logs = (0..SERVERS).map(|server| log_of(dir.path(), server));
+        let logs = (0..round.servers()).map(|server| log_of(dir.path(), server));
         checks::no_complaints(logs, tally);
     }
     for server in gateway.registry().shared() {
@@ -113,11 +121,11 @@ pub fn server_name(server: usize) -> String {
 }
 
 /// Kills one server after the other, and now and then the guard before it.
-async fn kill_servers(seed: u64, dir: PathBuf, shared: Arc<Shared>) {
+async fn kill_servers(seed: u64, servers: usize, dir: PathBuf, shared: Arc<Shared>) {
     let mut rng = rng((seed, "kills"));
     loop {
         sleep(Duration::from_millis(rng.random_range(50..=250))).await;
-        let log = log_of(&dir, rng.random_range(0..SERVERS));
+        let log = log_of(&dir, rng.random_range(0..servers));
         let guard_instead = rng.random_ratio(1, 4);
         if processes::starts(&log) < STARTS_MAX
             && let Some(server) = processes::last_started(&log)
@@ -138,7 +146,32 @@ fn share_of(calls: u64, index: usize, total: usize) -> u64 {
     calls * (index + 1) / total - calls * index / total
 }
 
+/// Starts the clients of the MCP storm that are there until all calls are made: a listener for each
+/// tenant, and the only caller of the quiet servers.
+fn beside(round: &Round, shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let Some(fronts) = &shared.fronts else { return tasks };
+    for tenant in 0..round.tenants {
+        // The caller of the quiet servers listens elsewhere.
+        let server = tenant % round.servers();
+        let (address, tally) = (fronts.address(tenant), shared.tally.clone());
+        tasks.spawn(listener::run(address, tenant, server, tally));
+    }
+    for server in SERVERS..round.servers() {
+        tasks.spawn(worker::call_quiet_server(shared.clone(), server));
+    }
+    tasks
+}
+
 impl Round {
+    /// Returns how many servers there are.
+    fn servers(&self) -> usize {
+        match self.way {
+            Way::Gateway => SERVERS,
+            Way::Mcp => SERVERS + QUIET_SERVERS,
+        }
+    }
+
     pub fn server(&self, server: usize, dir: &Path) -> (ServerId, ServerConfig) {
         let id = ServerId::parse(&server_name(server)).expect("a plain name");
         let era = if server.is_multiple_of(2) { "modern" } else { "legacy" };

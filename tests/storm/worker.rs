@@ -24,6 +24,9 @@ use crate::watchdog::{Watchdog, Workers};
 /// The longest pause before a server that is down is tried again, or rather the next one is.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(10);
 
+/// The deadline of calls that must be answered, if the server answers at all.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 pub struct Shared {
     pub gateway: Arc<Gateway>,
     /// The address of each tenant's front; `None` if calls go straight to the gateway.
@@ -55,6 +58,23 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
         shared.watchdog.step();
     }
     position.store(0, Ordering::Relaxed);
+}
+
+/// Has the first tenant call a quiet server, one call at a time. Never ends.
+pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
+    let Some(fronts) = &shared.fronts else { return };
+    let mut client = mcp::Client::new(fronts.address(0), shared.tally.clone());
+    let Workers { round_seed, per_tenant, .. } = *shared.workers;
+    for client_id in 1.. {
+        let drawn = Plan::draw(round_seed, 0, per_tenant + server, client_id);
+        let plan = Plan { timeout: PATIENCE, cancel: Cancel::Never, ..drawn };
+        let outcome = client.call(&plan, server).await;
+        let is_down = matches!(outcome, Outcome::Unavailable { .. });
+        judge(&shared.tally, &plan.mark, outcome);
+        if is_down {
+            sleep(RETRY_WAIT_MAX).await;
+        }
+    }
 }
 
 /// Returns a caller for a tenant.

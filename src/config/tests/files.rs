@@ -115,6 +115,7 @@ fn every_key_of_a_file_is_used() {
         allowed_hosts = ["gateway.example", "gateway.example:81"]
         session_keys = ["0123456789abcdef0123456789abcdef"]
         header_timeout = "1s"
+        max_connections_per_peer = 7
         drain_delay = "2s"
         drain_timeout = "3s"
         max_body = "4KiB"
@@ -267,6 +268,7 @@ fn every_key_of_a_file_is_used() {
             .to_vec(),
         session_keys: vec![Secret::new("0123456789abcdef0123456789abcdef".to_owned())],
         header_timeout: secs(1),
+        max_connections_per_peer: Some(7),
         drain_delay: secs(2),
         drain_timeout: secs(3),
         max_body: 4096,

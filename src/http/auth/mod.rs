@@ -14,6 +14,7 @@ use axum::response::IntoResponse;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::connections::ConnectionHandle;
 use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
@@ -52,6 +53,9 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             Some(text) => by_key(app, text).await?,
         };
         Account::set_tenant(parts, &caller.tenant);
+        if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+            connection.used_by(&caller.tenant.id)?;
+        }
         Ok(Self(caller))
     }
 }
@@ -66,6 +70,9 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
         match key.holder {
             Holder::Admin => {
                 Account::set_operator(parts);
+                if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+                    connection.used_by_operator();
+                }
                 Ok(Self(key.id()))
             }
             Holder::Tenant(_) => Err(HttpError::Forbidden(

@@ -1,61 +1,94 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Extension;
+use axum::routing::get;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::TokioExecutor;
+use tokio::io::duplex;
+use tokio::time::{Instant, sleep, timeout};
+
 use super::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::time::{sleep, timeout};
+use crate::common::byte_budget::ByteBudget;
+use crate::common::ids::TenantId;
+use crate::http::connections::ConnectionHandle;
+use crate::http::unsent::ListenerUnsent;
+use crate::telemetry::metrics::Metrics;
 
-const HEAD_MAX: Duration = Duration::from_secs(10);
+const HOUR: Duration = Duration::from_secs(3600);
 
-fn connection() -> (Arc<ConnectionTimeouts>, impl AsyncRead + AsyncWrite + Unpin, DuplexStream) {
-    let timeouts = Arc::new(ConnectionTimeouts::new(HEAD_MAX));
-    let (ours, theirs) = duplex(1024);
-    (timeouts.clone(), timed(ours, timeouts), theirs)
+/// Serves one HTTP/2 connection. `/wait` takes ten minutes; `/key` authenticates.
+async fn connection() -> (SendRequest<Body>, impl Future<Output = Duration>) {
+    let routes = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/wait", get(async || sleep(10 * Duration::from_secs(60)).await))
+        .route(
+            "/key",
+            get(async |Extension(connection): Extension<ConnectionHandle>| {
+                connection.used_by(&TenantId::parse("a").unwrap()).is_ok().to_string()
+            }),
+        );
+    let bounds = ConnectionBounds { all: 4, per_peer: None, head_timeout: Duration::from_secs(10) };
+    let connections = Connections::new(bounds, Metrics::new().connections("callers"));
+    let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let admitted = connections.admit(peer, &CancellationToken::new()).await.unwrap();
+    let (ours, theirs) = duplex(64 * 1024);
+    let budget = ByteBudget::new(1 << 20, 4 << 20);
+    let ended = Metrics::new().stuck_responses();
+    let unsent = ListenerUnsent { nobody: budget.tenant(), operators: budget.tenant(), ended };
+    tokio::spawn(async move {
+        let (routes, abort) = (Routes::new(routes, None, unsent), CancellationToken::new());
+        let builder = builder(&routes);
+        serve_connection(ours, &admitted, &builder, routes, abort).await;
+    });
+    let (requests, client) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(theirs)).await.unwrap();
+    let client = tokio::spawn(client);
+    let ended = async move {
+        let began = Instant::now();
+        // An error would mean that the connection broke off without GOAWAY.
+        timeout(HOUR, client).await.expect("the connection ends").unwrap().unwrap();
+        began.elapsed()
+    };
+    (requests, ended)
 }
 
-async fn runs_out_after(timeouts: &ConnectionTimeouts) -> Duration {
-    let began = Instant::now();
-    timeout(Duration::from_secs(3600), timeouts.expired()).await.expect("no timeout");
-    began.elapsed()
+async fn ask(requests: &mut SendRequest<Body>, path: &str) {
+    let request = Request::get(format!("http://localhost{path}")).body(Body::empty()).unwrap();
+    let response = requests.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 200);
 }
 
-fn about(duration: Duration, expected: Duration) -> bool {
-    duration.abs_diff(expected) < Duration::from_millis(100)
+fn about(duration: Duration, seconds: u64) {
+    let expected = Duration::from_secs(seconds);
+    assert!(duration.abs_diff(expected) < Duration::from_secs(1), "{duration:?}, not {seconds} s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_head_is_waited_for_from_the_start() {
-    let (timeouts, mut stream, mut client) = connection();
-    sleep(Duration::from_secs(4)).await;
-    client.write_all(b"GET").await.unwrap();
-    stream.read_exact(&mut [0; 3]).await.unwrap();
-    assert!(about(runs_out_after(&timeouts).await, Duration::from_secs(6)));
+async fn an_idle_http2_connection_without_a_key_is_closed_soon() {
+    let (mut requests, ended) = connection().await;
+    ask(&mut requests, "/healthz").await;
+    about(ended.await, 12);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_may_take_its_time_and_so_may_the_next_one_to_come() {
-    let (timeouts, mut stream, mut client) = connection();
-    timeouts.request_begins(Version::HTTP_11);
-    assert!(timeout(10 * IDLE_MAX, timeouts.expired()).await.is_err());
-    timeouts.request_ends();
-    assert!(timeout(IDLE_MAX / 2, timeouts.expired()).await.is_err());
-
-    client.write_all(b"GET").await.unwrap();
-    stream.read_exact(&mut [0; 3]).await.unwrap();
-    assert!(about(runs_out_after(&timeouts).await, HEAD_MAX), "the next head has no limit");
+async fn an_http2_connection_with_a_key_may_be_idle_for_longer() {
+    let (mut requests, ended) = connection().await;
+    ask(&mut requests, "/key").await;
+    about(ended.await, 120);
 }
 
 #[tokio::test(start_paused = true)]
-async fn idleness_ends_and_a_flowing_answer_is_not_idle() {
-    let (timeouts, mut stream, _client) = connection();
-    timeouts.request_begins(Version::HTTP_11);
-    timeouts.request_ends();
-    sleep(IDLE_MAX / 2).await;
-    stream.write_all(b"more of the answer").await.unwrap();
-    assert!(about(runs_out_after(&timeouts).await, IDLE_MAX));
+async fn an_http2_connection_that_sends_no_request_is_closed() {
+    let (_requests, ended) = connection().await;
+    about(ended.await, 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn http2_is_left_to_its_pings() {
-    let (timeouts, ..) = connection();
-    timeouts.request_begins(Version::HTTP_2);
-    timeouts.request_ends();
-    assert!(timeout(10 * IDLE_MAX, timeouts.expired()).await.is_err());
+async fn an_http2_connection_with_an_open_stream_stays() {
+    let (mut requests, ended) = connection().await;
+    ask(&mut requests, "/healthz").await;
+    ask(&mut requests, "/wait").await;
+    about(ended.await, 12);
 }

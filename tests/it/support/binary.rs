@@ -166,6 +166,16 @@ impl Serving {
         Answer::of(self.client.get(format!("http://{}{path}", self.addr))).await
     }
 
+    /// Returns the address for operators, from the log.
+    pub async fn operators(&self) -> SocketAddr {
+        let address = |line: &String| {
+            let event: Value = serde_json::from_str(line).ok()?;
+            let url = event["message"].as_str()?.strip_prefix("metrics on http://")?;
+            url.strip_suffix("/metrics")?.parse().ok()
+        };
+        eventually("the address", async || self.log().iter().find_map(address)).await
+    }
+
     pub async fn connect(&self) -> RawHttp {
         RawHttp::connect(self.addr).await
     }

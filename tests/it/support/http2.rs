@@ -23,6 +23,14 @@ impl Http2 {
         Self(requests)
     }
 
+    /// Asks for a page without a key.
+    pub async fn get(&mut self, path: &str) -> hyper::Result<u16> {
+        let request =
+            Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
+        let response = in_time("answered", self.0.send_request(request)).await?;
+        Ok(response.status().as_u16())
+    }
+
     /// Calls a tool. Dropping the future resets the stream.
     pub async fn call(self, server: &str, tool: &str, arguments: String) -> Answer {
         self.try_call(server, tool, arguments).await.unwrap()

@@ -24,6 +24,21 @@ impl RawHttp {
         self.send(&format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n")).await;
     }
 
+    /// Asks for a page, with a key if there is one, and returns the response.
+    pub async fn get(&mut self, path: &str, key: Option<&str>) -> String {
+        let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{key}\r\n")).await;
+        self.response().await
+    }
+
+    /// Returns whether the gateway serves this connection, rather than close it at once.
+    pub async fn is_served(&mut self) -> bool {
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        // It may be closed already.
+        let _ = self.0.write_all(request).await;
+        matches!(in_time("served or closed", self.0.read(&mut [0; 12])).await, Ok(1..))
+    }
+
     /// Sends a whole call.
     pub async fn send_call(&mut self, path: &str, body: &str) {
         self.send_head(path, &format!("content-length: {}\r\n", body.len())).await;

@@ -11,6 +11,7 @@ use trunkline::backend::supervise::restart_policy::Budget;
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::Policy;
 use trunkline::gateway::Gateway;
+use trunkline::http::server::{CONNECTIONS_MAX, ConnectionBounds};
 use trunkline::http::{self, AppState};
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
@@ -46,7 +47,7 @@ impl Setup {
         let vault = Arc::default();
         let registry =
             Registry::start(&config.servers, &environment, &vault, &servers, &stop_servers);
-        let gateway = Arc::new(Gateway::new(registry, metrics));
+        let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
         let mut addrs = vec![];
         for tenant in tenants {
@@ -57,11 +58,16 @@ impl Setup {
             let app = AppState::new(gateway.clone(), Arc::new(directory), None, &config);
             let listener = TcpListener::bind(config.listen).await.unwrap();
             addrs.push(listener.local_addr().unwrap());
+            let bounds = ConnectionBounds {
+                all: CONNECTIONS_MAX,
+                per_peer: None,
+                head_timeout: config.header_timeout,
+            };
             serving.spawn(http::server::serve(
                 listener,
                 http::router(Arc::new(app), false),
-                http::server::CONNECTIONS_MAX,
-                config.header_timeout,
+                bounds,
+                metrics.connections("callers"),
                 stop_serving.clone(),
                 stop_serving.clone(),
             ));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
+use tokio::time::sleep;
 use trunkline::protocol::mcp::Era;
 
 use super::message::{Inspection, refusal};
@@ -74,7 +75,13 @@ impl Client {
         tokio::select! {
             biased;
             answer = exchange(connection, call, request, &self.tally) => {
-                Ok(Some(answer?.ok_or(NO_ANSWER)?))
+                Ok(Some(match answer? {
+                    Exchanged::LeftUnread => {
+                        self.calls.hang_up();
+                        Outcome::Cancelled
+                    }
+                    answer => answer.outcome().ok_or(NO_ANSWER)?,
+                }))
             }
             () = leave(plan.cancel) => {
                 self.calls.hang_up();
@@ -98,7 +105,7 @@ impl Client {
         let mut answer = pin!(exchange(connection, call, request, &self.tally));
         tokio::select! {
             biased;
-            answer = &mut answer => return Ok(answer?.ok_or(NO_ANSWER)?),
+            answer = &mut answer => return Ok(answer?.outcome().ok_or(NO_ANSWER)?),
             () = leave(plan.cancel) => {}
         }
         let (aside, cancelled) = (self.asides.open(self.address).await?, call.cancelled(&session));
@@ -107,7 +114,7 @@ impl Client {
         if status? != StatusCode::ACCEPTED {
             return Err("a notification was not accepted".to_owned());
         }
-        Ok(match outcome? {
+        Ok(match outcome?.outcome() {
             None => {
                 self.tally.fell_silent.add(1);
                 Outcome::Cancelled
@@ -161,19 +168,44 @@ impl Connection {
     }
 }
 
-/// Sends a call and looks at everything that comes back. `None` if that is a stream without an
-/// answer.
+/// The end of an exchange.
+enum Exchanged {
+    /// With an answer, or a stream without one.
+    Read(Option<Outcome>),
+    /// The client read the head of the answer, and no more.
+    LeftUnread,
+}
+
+impl Exchanged {
+    fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::Read(outcome) => outcome,
+            Self::LeftUnread => None,
+        }
+    }
+}
+
+/// Sends a call and looks at everything that comes back.
 async fn exchange(
     connection: &mut Connection,
     call: &Call,
     request: Request<Full<Bytes>>,
     tally: &Tally,
-) -> Result<Option<Outcome>, String> {
+) -> Result<Exchanged, String> {
     let response = connection.send(request).await?;
     let content_type = response.headers().get("content-type");
     let content_type = content_type.map(|value| value.as_bytes().to_owned()).unwrap_or_default();
     let status = response.status();
     let mut body = response.into_body();
+    if let Some(unread) = call.manner.unread {
+        // Nobody moves the connection meanwhile, so the rest of the answer stays where it is.
+        sleep(unread).await;
+        if call.manner.hangs_up && call.manner.era == Era::Modern {
+            tally.unread.add(1);
+            return Ok(Exchanged::LeftUnread);
+        }
+        tally.read_late.add(1);
+    }
     let mut inspection = Inspection { call, tally, outcome: None };
     match content_type.as_slice() {
         b"application/json" => inspection.take(&connection.whole(body).await?),
@@ -196,5 +228,5 @@ async fn exchange(
             return Err(format!("status {status}, {content_type:?}: {text:.200}"));
         }
     }
-    Ok(inspection.outcome)
+    Ok(Exchanged::Read(inspection.outcome))
 }

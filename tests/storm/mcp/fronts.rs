@@ -10,8 +10,10 @@ use tokio_util::task::TaskTracker;
 use trunkline::common::policy::Policy;
 use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::gateway::Gateway;
+use trunkline::http::server::{CONNECTIONS_MAX, ConnectionBounds};
 use trunkline::http::{self, AppState};
 use trunkline::store::Store;
+use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
 
 use crate::worker::tenant_id;
@@ -44,10 +46,11 @@ impl Fronts {
             addresses.push(listener.local_addr().expect("it is bound"));
             let abort = CancellationToken::new();
             let routes = http::router(app, false);
-            let timeout = config.header_timeout;
-            let most = http::server::CONNECTIONS_MAX;
+            let head_timeout = config.header_timeout;
+            let bounds = ConnectionBounds { all: CONNECTIONS_MAX, per_peer: None, head_timeout };
+            let metrics = Metrics::new().connections("callers");
             let drain = drain.clone();
-            serving.spawn(http::server::serve(listener, routes, most, timeout, drain, abort));
+            serving.spawn(http::server::serve(listener, routes, bounds, metrics, drain, abort));
         }
         serving.close();
         Self { addresses, serving, drain }

@@ -12,6 +12,7 @@ use trunkline::protocol::mcp::results::{ResultHead, ResultKind};
 
 use super::request::Call;
 use crate::outcome::Outcome;
+use crate::plan::tenant_in;
 use crate::report::Tally;
 
 #[derive(Deserialize)]
@@ -101,7 +102,12 @@ impl Inspection<'_> {
             }
             method::LOG_MESSAGE => {
                 self.tally.log_lines.add(1);
-                params.data
+                // A tenant may hear of its earlier calls.
+                let named = params.data.as_deref().and_then(tenant_in);
+                if named != tenant_in(self.call.mark()) {
+                    self.mismatch(&format!("a log line of {:?}", params.data));
+                }
+                return;
             }
             other => return self.mismatch(&format!("{other}, which is for nobody")),
         };

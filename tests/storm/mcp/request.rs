@@ -1,12 +1,14 @@
 //! The requests of a client.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use rand::RngExt;
 use trunkline::protocol::mcp::{Era, ProtocolVersion, meta, method};
 
-use crate::plan::{Plan, rng};
+use crate::plan::{Plan, SERVERS, rng};
 use crate::round::server_name;
 
 /// How one call is made; drawn, like its plan.
@@ -18,6 +20,12 @@ pub struct Manner {
     pub among_all: bool,
     /// Whether to ask for progress.
     pub progress: bool,
+    /// Modern: whether to ask for log lines.
+    pub logs: bool,
+    /// How long the client leaves the answer unread once it has begun.
+    pub unread: Option<Duration>,
+    /// Modern: whether the client then hangs up instead of reading on.
+    pub hangs_up: bool,
     /// Legacy: whether to give a call up by saying so, and not by hanging up.
     pub says_so: bool,
 }
@@ -42,12 +50,19 @@ pub struct Endpoint(pub Option<usize>);
 impl Call {
     pub fn new(plan: &Plan, server: usize) -> Self {
         let mut rng = rng((&plan.mark, "manner"));
-        let manner = Manner {
+        let mut manner = Manner {
             era: if rng.random_ratio(1, 2) { Era::Modern } else { Era::Legacy },
             among_all: rng.random_ratio(1, 4),
             progress: rng.random_ratio(1, 3),
             says_so: rng.random_ratio(2, 3),
+            logs: rng.random_ratio(1, 3),
+            unread: rng.random_ratio(1, 12).then(|| Duration::from_millis(rng.random_range(1..40))),
+            hangs_up: rng.random_ratio(1, 2),
         };
+        if server >= SERVERS {
+            // A server that has left a call unanswered has its log lines passed to nobody.
+            manner = Manner { era: Era::Modern, logs: true, unread: None, ..manner };
+        }
         // Not drawn: all clients of all tenants have the same.
         let number = plan.client_id;
         let id =
@@ -80,16 +95,13 @@ impl Call {
     /// In the modern era each request says all about itself, in headers too.
     pub fn modern(&self) -> Request<Full<Bytes>> {
         let version = ProtocolVersion::LATEST.as_str();
-        let meta = format!(
-            r#""{}":"{version}","{}":{{"name":"storm","version":"1"}},"{}":{{}}{}"#,
-            meta::PROTOCOL_VERSION,
-            meta::CLIENT_INFO,
-            meta::CLIENT_CAPABILITIES,
-            self.token
-                .as_ref()
-                .map(|token| format!(",\"progressToken\":{token}"))
-                .unwrap_or_default(),
-        );
+        let mut meta = about_client();
+        if let Some(token) = &self.token {
+            meta += &format!(",\"progressToken\":{token}");
+        }
+        if self.manner.logs {
+            meta += &format!(",\"{}\":\"debug\"", meta::LOG_LEVEL);
+        }
         let headers = [
             ("mcp-protocol-version", version),
             ("mcp-method", method::TOOLS_CALL),
@@ -126,6 +138,30 @@ impl Call {
         );
         post(self.endpoint, &in_session(session), body)
     }
+}
+
+/// Modern: tells who the client is, as members of `_meta`.
+fn about_client() -> String {
+    let version = ProtocolVersion::LATEST.as_str();
+    format!(
+        r#""{}":"{version}","{}":{{"name":"storm","version":"1"}},"{}":{{}}"#,
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_INFO,
+        meta::CLIENT_CAPABILITIES,
+    )
+}
+
+/// Modern: listens to a resource of one server.
+pub fn listen(server: usize, uri: &str) -> Request<Full<Bytes>> {
+    let body = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{}\",\"params\":{{\"notifications\":\
+         {{\"resourceSubscriptions\":[\"{uri}\"]}},\"_meta\":{{{}}}}}}}",
+        method::LISTEN,
+        about_client()
+    );
+    let version = ProtocolVersion::LATEST.as_str();
+    let headers = [("mcp-protocol-version", version), ("mcp-method", method::LISTEN)];
+    post(Endpoint(Some(server)), &headers, body)
 }
 
 /// Legacy: opens a session.

@@ -10,8 +10,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 
+/// The least that Linux gives.
+const RECEIVE_BYTES: u32 = 2048;
 const OPEN_MAX: usize = 64 * 1024;
 
 /// A connection. Nothing runs beside it: it moves only while it is waited for, and ends when it is
@@ -26,7 +28,10 @@ type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 impl Connection {
     pub async fn open(address: SocketAddr) -> Result<Self, String> {
-        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        // An answer that is not read soon fills it.
+        let socket = TcpSocket::new_v4().map_err(|error| error.to_string())?;
+        socket.set_recv_buffer_size(RECEIVE_BYTES).map_err(|error| error.to_string())?;
+        let stream = socket.connect(address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let opened = handshake(TokioIo::new(stream)).await;
         let (sender, driver) = opened.map_err(|error| error.to_string())?;

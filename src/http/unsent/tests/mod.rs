@@ -1,6 +1,7 @@
 //! Clients that take nothing, over connections in memory and in paused time.
 
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::ListenerUnsent;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::http::auth::origin::Routes;
-use crate::http::server::{builder, serve_stream};
+use crate::http::connections::Connections;
+use crate::http::server::{ConnectionBounds, builder, serve_connection};
+use crate::telemetry::metrics::Metrics;
 
 const LARGE: usize = 100_000;
 /// Given to h2 in one piece.
@@ -56,15 +59,16 @@ fn serve() -> (Server, DuplexStream) {
         ListenerUnsent { nobody: unsent.clone(), operators: budget.tenant(), ended: ended.clone() };
     let (ours, theirs) = duplex(1024);
     let routes = Routes::new(router, None, listener);
-    let serving = serve_stream(
-        ours,
-        Arc::new(builder(&routes)),
-        routes,
-        Duration::from_secs(10),
-        CancellationToken::new(),
-        CancellationToken::new(),
-    );
-    (Server { unsent, ended, serving: tokio::spawn(serving) }, theirs)
+    let serving = tokio::spawn(async move {
+        let bounds = ConnectionBounds { all: 4, per_peer: None, head_timeout: MINUTE };
+        let connections = Connections::new(bounds, Metrics::new().connections("callers"));
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let admitted = connections.admit(peer, &CancellationToken::new()).await.unwrap();
+        admitted.handle().used_by_operator();
+        let builder = builder(&routes);
+        serve_connection(ours, &admitted, &builder, routes, CancellationToken::new()).await;
+    });
+    (Server { unsent, ended, serving }, theirs)
 }
 
 impl Server {
