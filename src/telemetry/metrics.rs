@@ -11,10 +11,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
+pub use super::metric_groups::{
+    ConfigMetrics, ConnectionMetrics, ServerMetrics, SharedLimitsMetrics, UpMetrics, UsageMetrics,
+};
 use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
@@ -184,71 +187,6 @@ metrics! {
     stuck_responses: IntCounterVec = "trunkline_stuck_responses_total" [];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
-}
-
-/// The metrics of one server. [`Metrics`] describes each field.
-#[derive(Clone, Debug)]
-pub struct ServerMetrics {
-    pub queue_seconds: Histogram,
-    pub in_flight: IntGauge,
-    pub restarts: IntCounter,
-    pub retries: IntCounter,
-    pub cancelled: IntCounter,
-    pub late_answers: IntCounter,
-    pub unknown_answers: IntCounter,
-    pub garbage_lines: IntCounter,
-    pub too_long_lines: IntCounter,
-    pub refused_requests: IntCounter,
-    pub identity_alarms: IntCounter,
-    pub tools: Arc<ToolsMetrics>,
-}
-
-/// The metrics of one shared server's readiness.
-#[derive(Clone, Debug)]
-pub struct UpMetrics {
-    pub up: IntGauge,
-    pub down_since: IntGauge,
-    pub instances: IntGauge,
-    pub slots: IntGauge,
-    pub serial: IntGauge,
-}
-
-#[derive(Clone, Debug)]
-pub struct SharedLimitsMetrics {
-    pub up: IntGauge,
-    pub fallbacks: IntCounter,
-    pub leases_granted: IntCounter,
-    pub leases_refused: IntCounter,
-}
-
-/// The metrics of one listener's connections.
-#[derive(Clone, Debug)]
-pub struct ConnectionMetrics {
-    pub unauthenticated: IntGauge,
-    pub authenticated: IntGauge,
-    pub evicted_for_room: IntCounter,
-    pub evicted_for_share: IntCounter,
-    pub refused: IntCounter,
-}
-
-#[derive(Clone, Debug)]
-pub struct UsageMetrics {
-    pub unwritten_rows: IntGauge,
-    pub lost_calls: IntCounter,
-}
-
-#[derive(Clone, Debug)]
-pub struct ConfigMetrics {
-    pub ok: IntCounter,
-    pub failed: IntCounter,
-    pub loaded: IntGauge,
-}
-
-impl ConfigMetrics {
-    pub fn note_loaded(&self) {
-        self.ok.inc();
-        self.loaded.set(Timestamp::now().as_second());
-    }
 }
 
 impl Metrics {

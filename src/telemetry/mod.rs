@@ -3,6 +3,7 @@
 
 mod log_writer;
 pub mod logging;
+mod metric_groups;
 pub mod metrics;
 pub mod tasks;
 pub mod tools;
