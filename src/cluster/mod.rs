@@ -141,6 +141,11 @@ impl Cluster {
         &self.me
     }
 
+    /// Returns another replica by its id, if it is known to live.
+    pub fn peer(&self, id: &str) -> Option<Peer> {
+        self.others.load().iter().find(|peer| peer.id == id).cloned()
+    }
+
     /// Returns all other replicas, and `owner` if it is not among them.
     pub fn others_and(&self, owner: Option<&Peer>) -> Vec<Peer> {
         let others = self.others.load();

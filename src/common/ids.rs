@@ -72,6 +72,15 @@ impl CallId {
         // calls.
         Self(Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos())))
     }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+
+    /// Spreads ids evenly.
+    pub fn last_byte(&self) -> u8 {
+        self.0.as_bytes()[15]
+    }
 }
 
 impl SessionId {

@@ -54,7 +54,10 @@ pub use server::{
     ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
     Upstream,
 };
-pub use settings::{Auth, BatchConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
+pub use settings::{
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
+    Synchronous,
+};
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
 

@@ -4,7 +4,9 @@ use super::difference::RELOADED;
 use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
-use super::settings::{Auth, BatchConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig};
+use super::settings::{
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
+};
 use super::tenants::{TenantConfig, TenantLimit};
 
 /// Every section, in the order of the page.
@@ -15,6 +17,7 @@ pub(super) static SECTIONS: &[Section] = &[
     StoreConfig::SECTION,
     LimitsConfig::SECTION,
     Replicas::SECTION,
+    CallsConfig::SECTION,
     BatchConfig::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,

@@ -60,6 +60,8 @@ section! {
         limits: LimitsConfig = {}, Kind::Section(&LimitsConfig::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
         replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
+        /// Calls that are kept.
+        calls: CallsConfig = {}, Kind::Section(&CallsConfig::SECTION);
         /// Bounds of batches.
         batch: BatchConfig = {}, Kind::Section(&BatchConfig::SECTION);
         /// Keys for the secrets of tenants.
@@ -150,6 +152,33 @@ section! {
 }
 
 section! {
+    /// Calls that are kept: those with an `Idempotency-Key`, and those answered asynchronously.
+    /// The numbers are for each tenant.
+    pub struct CallsConfig in "calls" {
+        /// Time for which a call is kept, from its acceptance.
+        ttl: Duration = "24h", kind::DURATION;
+        /// The most calls that are kept. Further ones with a new key are refused with 429: no call
+        /// is forgotten early.
+        max_records: u32 = 1000000, Kind::Count(100_000_000);
+        /// The most bytes of answers that are kept. Beyond it the oldest are evicted; their calls
+        /// are still known to have run.
+        max_bytes: u64 = "256MiB", kind::BYTES;
+        /// With SQLite, whether a commit waits for the disk. `"normal"` keeps every call if the
+        /// gateway is killed; `"full"` also if the machine loses power, for some milliseconds more
+        /// a call. PostgreSQL has a setting of its own, `synchronous_commit`.
+        synchronous: Synchronous = "normal", kind::of::<Synchronous>("\"normal\" or \"full\"");
+    }
+}
+
+/// The durability of a commit, with SQLite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Synchronous {
+    Normal,
+    Full,
+}
+
+section! {
     /// Bounds of `POST /v1/batch`.
     pub struct BatchConfig in "batch" {
         /// The most calls of one batch.
@@ -164,7 +193,8 @@ section! {
     /// Encryption of the secrets that tenants store.
     pub struct SecretKeys in "secrets" {
         /// Keys that encrypt tenants' secrets in the store. The first key encrypts and all decrypt.
-        /// `trunkline secret rotate` encrypts all secrets with the first key again.
+        /// `trunkline secret rotate` encrypts all secrets with the first key again. Arguments and
+        /// answers of calls that are kept are encrypted too, if there are keys.
         keys: Vec<Secret> = [], KEYS;
     }
 }

@@ -56,6 +56,12 @@ pub enum CallError {
         retry_after: Duration,
         rate_status: RateStatus,
     },
+    /// The tenant's calls kept ending a shared server.
+    #[error(
+        "your calls to this server are refused for now: they have ended its process again and \
+         again; try again in {} s", .retry_after.as_secs() + 1
+    )]
+    TenantQuarantined { retry_after: Duration },
     /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
     Overloaded,
@@ -118,6 +124,12 @@ pub enum CallError {
         /// The error of the last attempt.
         last: Box<CallError>,
     },
+    /// The call's record could not note that it begins, so it has not begun.
+    #[error("the store cannot keep this call's record now: {0}")]
+    NotRecorded(String),
+    /// Another gateway has the call, or it was cancelled before it began.
+    #[error("the call was cancelled before it began")]
+    Withdrawn,
     #[error("the call was not answered by its deadline")]
     DeadlineExceeded { executed: Executed },
 }
@@ -133,6 +145,7 @@ impl CallError {
             Self::ToolHeld { .. } => "tool_held",
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
+            Self::TenantQuarantined { .. } => "tenant_quarantined",
             Self::Overloaded | Self::NoRoom(_) | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
@@ -144,6 +157,8 @@ impl CallError {
             Self::BackendTooLarge => "backend_too_large",
             Self::AnswerDropped(_) => "answer_dropped",
             Self::InputRequired => "input_required",
+            Self::NotRecorded(_) => "store_unavailable",
+            Self::Withdrawn => "cancelled",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::Attempted { last, .. } => last.code(),
         }
@@ -173,11 +188,13 @@ impl CallError {
         match self {
             Self::TenantBusy { .. }
             | Self::RateLimited { .. }
+            | Self::TenantQuarantined { .. }
             | Self::Overloaded
             | Self::NoRoom(_)
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
@@ -193,15 +210,16 @@ impl CallError {
 
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
-                Some(*retry_after)
-            }
+            Self::ServerUnavailable { retry_after, .. }
+            | Self::RateLimited { retry_after, .. }
+            | Self::TenantQuarantined { retry_after } => Some(*retry_after),
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::TenantBusy { .. }
             | Self::Overloaded
             | Self::NoRoom(_)
             | Self::TooManyProcesses
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => Some(RETRY_SOON),
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
@@ -242,7 +260,10 @@ impl CallError {
 
     /// Returns true if the tenant's own limits refused the call.
     pub fn is_own_limit(&self) -> bool {
-        matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })
+        matches!(
+            self.last(),
+            Self::TenantBusy { .. } | Self::RateLimited { .. } | Self::TenantQuarantined { .. }
+        )
     }
 
     /// Returns the number of attempts; 0 if the call was refused before the first.
@@ -316,3 +337,7 @@ impl Executed {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/error.rs"]
+mod tests;

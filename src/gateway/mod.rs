@@ -12,8 +12,8 @@
 mod accounting;
 mod attempt;
 mod call;
+mod convert;
 mod error;
-mod error_from;
 mod unsent;
 
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
-pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
+pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use self::unsent::hold_answer;
 pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, NotReady, Ready};
+use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
 use crate::common::offload::Offload;
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Cost, RateStatus};
 
 /// A server's result.
 #[derive(Debug)]
@@ -131,6 +131,21 @@ impl Gateway {
         }
     }
 
+    /// Waits like [`Self::ready`]. If that starts a process of the tenant's own, the tenant is
+    /// charged a call.
+    pub async fn ready_or_start(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        until: impl Fn(&Backend) -> Instant,
+    ) -> Result<(BackendRef, Arc<Ready>), CallError> {
+        let _start = match server.must_start_for(&caller.tenant.id) {
+            true => Some(caller.tenant.admit(Cost::Call).await?),
+            false => None,
+        };
+        self.ready(caller, server, until).await
+    }
+
     /// Returns the backend that replaced `stopped` in a rollover.
     fn next_backend(
         &self,
@@ -173,13 +188,30 @@ impl Gateway {
             return Err(error.with_rate_status(rate_status));
         }
         let (admission, history) = (Arc::new(admission), AttemptHistory::default());
-        let mut context = CallContext { admission, is_admitted: false, rate_status, history };
+        let mut context =
+            CallContext { admission, is_admitted: false, rate_status, history, is_moved: false };
         let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
-    /// Finds the backend. If a rollover stops the backend before it has seen the call, the call
-    /// goes to the next one.
+    /// Returns the backend for the caller's calls, unless they are refused because they kept ending
+    /// the server.
+    fn backend_for_calls(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        accounting: &mut Accounting<'_>,
+    ) -> Result<BackendRef, CallError> {
+        let (tenant, backend) = (&caller.tenant.id, self.backend(caller, server)?);
+        if let Some(TenantQuarantined { retry_after }) = backend.quarantine_of(tenant) {
+            accounting.at_backend(&backend);
+            return Err(CallError::TenantQuarantined { retry_after });
+        }
+        Ok(backend.for_calls_of(tenant))
+    }
+
+    /// Finds the backend. If a rollover stops the backend before it has seen the call, or the
+    /// tenant's calls go elsewhere by now, the call goes to the next one.
     async fn dispatch(
         &self,
         caller: &Caller,
@@ -187,11 +219,16 @@ impl Gateway {
         context: &mut CallContext,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
-        let mut backend = self.backend(caller, call.server.clone())?;
+        let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
-                    backend = self.next_backend(caller, &call.server, &backend)?;
+                    let server = self.server(caller, call.server.id().as_str())?;
+                    let next = self.backend_for_calls(caller, server, accounting)?;
+                    if Arc::ptr_eq(&next, &backend) && !std::mem::take(&mut context.is_moved) {
+                        return Err(CallError::ShuttingDown);
+                    }
+                    backend = next;
                 }
                 outcome => return outcome,
             }
@@ -209,6 +246,8 @@ struct CallContext {
     /// The tenant's rates after this call was taken from them.
     rate_status: RateStatus,
     history: AttemptHistory,
+    /// Whether the backend has stopped only for this tenant, whose calls go elsewhere.
+    is_moved: bool,
 }
 
 /// Makes the call at one backend, with as many attempts as `Attempts` allows.
@@ -252,10 +291,16 @@ async fn call_backend(
                 let rate_status = &mut context.rate_status;
                 return answer.into_reply(offload, call, held, rate_status, count).await;
             }
+            Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,
                 None => return Err(error),
             },
+        }
+        if !backend.takes_calls_of(tenant) {
+            attempts.withdraw();
+            context.is_moved = true;
+            return Err(CallError::BackendStopped);
         }
         entry = enqueue();
     }

@@ -137,6 +137,8 @@ pub(super) async fn serve_connection(
     });
     let mut served = std::pin::pin!(builder.serve_connection(stream, service));
     tokio::select! {
+        // First, so that a request that has arrived is served, however late this task runs.
+        biased;
         ended = served.as_mut() => return note(ended),
         () = connection.evicted.cancelled() => return,
         () = stuck.as_mut() => return,

@@ -9,6 +9,7 @@
 //! - `check`: whether a SQLite file is a store, and whole
 //! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
 //!   per kind of row
+//! - `calls`: records of calls that are kept
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart
 //! - `watch`: follows a file that is deleted or replaced
@@ -18,6 +19,7 @@
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
 
 mod audit;
+mod calls;
 mod changes;
 mod check;
 mod configured;
@@ -47,6 +49,10 @@ use crate::common::keys::{ApiKey, KeyHash};
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
+pub use self::calls::{
+    CallBatch, CallConnection, CallQuery, CallState, CallTenant, CallTotal, ClaimedCall, EndedCall,
+    Evicted, NewCall, StoredCall, Written,
+};
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};
 pub use self::configured::{Missing, NoStore};

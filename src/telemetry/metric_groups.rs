@@ -31,6 +31,9 @@ pub struct UpMetrics {
     pub down_since: IntGauge,
     pub instances: IntGauge,
     pub slots: IntGauge,
+    pub stalled: IntGauge,
+    pub suspects: IntGauge,
+    pub quarantined_tenants: IntGauge,
     pub serial: IntGauge,
 }
 

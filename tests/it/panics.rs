@@ -96,6 +96,7 @@ impl Planted {
             arrived,
             deadline: arrived + Duration::from_secs(60),
             deadline_max: None,
+            begin_mark: None,
         };
         let gateway = self.gateway.clone();
         tokio::spawn(async move {

@@ -154,6 +154,18 @@ impl Changes {
         watched.map(|(uri, _)| uri.clone()).collect()
     }
 
+    pub(super) fn is_watched(&self, uri: &str) -> bool {
+        self.table.lock().watched.contains_key(uri)
+    }
+
+    /// Waits until nobody watches a resource.
+    pub(super) async fn unwatched(&self, uri: &str) {
+        let answer = self.table.lock().watched.get(uri).map(|it| it.answer.subscribe());
+        if let Some(mut answer) = answer {
+            while answer.changed().await.is_ok() {}
+        }
+    }
+
     /// Returns the watched resources without an answer of the server, by the tenants that wait.
     pub(super) fn unanswered(&self) -> BTreeMap<TenantId, BTreeSet<String>> {
         let table = self.table.lock();

@@ -136,6 +136,11 @@ fn every_key_of_a_file_is_used() {
         [replicas]
         listen = "0.0.0.0:82"
         address = "10.0.0.3:82"
+        [calls]
+        ttl = "1h"
+        max_records = 12
+        max_bytes = "4GiB"
+        synchronous = "full"
         [batch]
         max_calls = 50
         max_results = 4096
@@ -298,6 +303,12 @@ fn every_key_of_a_file_is_used() {
             address: Some(([10, 0, 0, 3], 82).into()),
         }),
         tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
+        calls: CallsConfig {
+            ttl: secs(3600),
+            max_records: 12,
+            max_bytes: 4 << 30,
+            synchronous: Synchronous::Full,
+        },
         batch: BatchConfig { max_calls: 50, max_results: 4096 },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]

@@ -12,6 +12,7 @@
 //! tenant's process starts when the evicted one is gone, so one configuration never has more than
 //! `max_tenants`.
 
+mod known_tools;
 mod process;
 
 use std::collections::HashMap;
@@ -20,12 +21,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::known_tools::KnownTools;
 use self::process::TenantProcess;
 use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, Rollover, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
 use crate::backend::Backend;
 use crate::backend::changes::recipients::Recipients;
+use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
@@ -39,19 +42,22 @@ pub struct PerTenant {
     /// Counts the configurations of the server.
     generation: u64,
     table: Arc<Mutex<TenantTable>>,
+    known: Arc<Mutex<KnownTools>>,
 }
 
 impl PerTenant {
     pub(super) fn new(group: ProcessGroup, vault: Arc<Vault>) -> Self {
-        let (names, table) = (wanted(&group.config).into(), Arc::default());
-        Self { group, vault, names, generation: 0, table }
+        let names = wanted(&group.config).into();
+        let (table, known) = (Arc::default(), Arc::default());
+        Self { group, vault, names, generation: 0, table, known }
     }
 
     /// Returns the same server with another configuration. Processes stay until
     /// [`Self::replaced_by`].
     pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         let renewed = Self::new(self.group.renewed(config), self.vault.clone());
-        Self { generation: self.generation + 1, table: self.table.clone(), ..renewed }
+        let (table, known) = (self.table.clone(), self.known.clone());
+        Self { generation: self.generation + 1, table, known, ..renewed }
     }
 
     /// Starts no more processes. Those that there are serve until the next server has others ready,
@@ -171,6 +177,26 @@ impl PerTenant {
     /// Returns the tenant's backend, if it is running.
     pub(super) fn existing(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
         self.table.lock().current(tenant).map(|process| process.backend.clone())
+    }
+
+    /// Returns whether the tenant has a process that takes calls, or will.
+    pub(super) fn has_process(&self, tenant: &TenantId) -> bool {
+        self.table.lock().current(tenant).is_some_and(|process| !process.is_draining())
+    }
+
+    /// Returns the tools that the tenant's process will have, if it does not run and an earlier one
+    /// was alike. The definitions of a pinned server must be approved, which only a process shows.
+    pub(super) fn known_tools(&self, tenant: &TenantId) -> Option<Arc<ToolSet>> {
+        if self.group.config.pin || self.has_process(tenant) {
+            return None;
+        }
+        self.known.lock().get(self.owner_of_tools(tenant))
+    }
+
+    /// Returns the tenant whose the list of tools is: none, unless processes start with secrets.
+    /// Then a definition may tell something of its tenant.
+    fn owner_of_tools<'t>(&self, tenant: &'t TenantId) -> Option<&'t TenantId> {
+        (!self.names.is_empty()).then_some(tenant)
     }
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {

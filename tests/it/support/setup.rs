@@ -116,6 +116,11 @@ impl Setup {
         self.server(id, python(), &args, settings)
     }
 
+    /// Takes all tenants away again.
+    pub fn without_tenants(self) -> Self {
+        Self { tenants: String::new(), ..self }
+    }
+
     /// Starts the gateway without any server.
     pub fn without_servers(self) -> Self {
         Self { servers: String::new(), ..self }

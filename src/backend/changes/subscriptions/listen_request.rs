@@ -16,7 +16,7 @@ use crate::protocol::jsonrpc::INTERNAL_ERROR;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 
 /// A listen request has no deadline of its own; this one outlasts any server.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const LISTEN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A request that the server has accepted. Dropping it cancels it.
 pub(super) struct ListenRequest {

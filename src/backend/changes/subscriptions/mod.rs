@@ -6,21 +6,23 @@
 //! new request replaces the old one as soon as the server has acknowledged it. Lists have a request
 //! of their own, so that a refused resource cannot silence them.
 
+mod leader;
+mod legacy;
 mod listen_request;
 mod retry;
 mod tenant_rotation;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use self::leader::Leader;
+use self::legacy::subscribe_legacy;
 use self::listen_request::{ListenError, ListenRequest};
 use self::retry::{Backoff, FailedResources};
 use self::tenant_rotation::TenantRotation;
@@ -30,12 +32,9 @@ use crate::backend::{Backend, Ready, RunState};
 use crate::common::ids::TenantId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
-use crate::protocol::mcp::{Era, method};
+use crate::protocol::mcp::Era;
 
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests that a legacy server gets at once, and how many of them may be unsubscribes.
-const REQUESTS_MAX: usize = 16;
-const UNSUBSCRIBES_MAX: usize = 4;
 /// The pause before a changed set of resources is sent, for every hundred resources. Changes often
 /// come together, and each request names all resources.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
@@ -52,6 +51,7 @@ pub(crate) async fn keep_subscribed_to_one(backend: &Backend) {
 }
 
 async fn follow_leader(backend: &Backend) {
+    let (changes, queue) = (backend.changes(), backend.queue());
     let mut state = backend.state.subscribe();
     loop {
         let open = state.wait_for(RunState::is_open).await.ok();
@@ -60,14 +60,14 @@ async fn follow_leader(backend: &Backend) {
             _ => None,
         });
         let Some(ready) = leader else { return pending().await };
-        backend.changes().lists_may_have_changed(ready.about.lists());
-        backend.changes().resources_may_have_changed();
+        changes.lists_may_have_changed(ready.about.lists());
+        changes.resources_may_have_changed();
         let is_leader = |state: &RunState| match state {
             RunState::Ready(now) => Arc::ptr_eq(&now.connection, &ready.connection),
             _ => false,
         };
         tokio::select! {
-            () = keep_subscribed(backend.changes(), &ready) => {}
+            () = keep_subscribed(Leader { changes, queue, ready: &ready }) => {}
             _ = ready.connection.closed() => {}
             _ = state.wait_for(|state| !is_leader(state)) => {}
         }
@@ -75,14 +75,15 @@ async fn follow_leader(backend: &Backend) {
 }
 
 /// Runs as long as the instance does.
-async fn keep_subscribed(changes: &Changes, ready: &Ready) {
+async fn keep_subscribed(leader: Leader<'_>) {
+    let Leader { changes, ready, .. } = leader;
     changes.reset_answers();
     let can_subscribe = ready.about.capabilities.resources.as_ref().is_some_and(|it| it.subscribe);
     let resources = async {
         match (ready.dialect.version().era(), can_subscribe) {
             (_, false) => refuse_all(changes).await,
-            (Era::Legacy, true) => subscribe_legacy(changes, ready).await,
-            (Era::Modern, true) => listen_modern(changes, ready).await,
+            (Era::Legacy, true) => subscribe_legacy(&leader).await,
+            (Era::Modern, true) => listen_modern(&leader).await,
         }
     };
     tokio::join!(resources, listen_to_lists(changes, ready));
@@ -103,86 +104,11 @@ async fn refuse_all(changes: &Changes) {
     }
 }
 
-/// Subscribes to each resource with a request of its own, many at once. A resource without an
-/// answer delays no other, and many resources of one tenant delay that tenant only.
-async fn subscribe_legacy(changes: &Changes, ready: &Ready) {
-    // Subscribes for a tenant; unsubscribes without one.
-    let ask = |uri: String, tenant: Option<TenantId>| async move {
-        let method = match &tenant {
-            Some(tenant) => {
-                ready.connection.in_flight.note_tenant(tenant);
-                method::RESOURCES_SUBSCRIBE
-            }
-            None => method::RESOURCES_UNSUBSCRIBE,
-        };
-        let request = |id| ready.dialect.about_resource(id, method, &uri);
-        let answer = ready.connection.request(Instant::now() + SUBSCRIBE_TIMEOUT, request).await;
-        (uri, tenant, read(answer))
-    };
-    let mut watched_changed = changes.watched_changed();
-    let mut known: BTreeMap<String, LegacyState> = BTreeMap::new();
-    let mut asked = FuturesUnordered::new();
-    let mut rotation = TenantRotation::default();
-    let mut unsubscribing = 0;
-    loop {
-        watched_changed.borrow_and_update();
-        let watched = changes.watched();
-        let left = known
-            .iter()
-            .filter(|(uri, is)| **is == LegacyState::Subscribed && !watched.contains(*uri));
-        let left: Vec<String> = left.map(|(uri, _)| uri.clone()).collect();
-        for uri in left.into_iter().take(UNSUBSCRIBES_MAX - unsubscribing) {
-            known.insert(uri.clone(), LegacyState::Asked);
-            asked.push(ask(uri, None));
-            unsubscribing += 1;
-        }
-        let mut waiting = changes.unanswered();
-        for uris in waiting.values_mut() {
-            uris.retain(|uri| match known.get(uri) {
-                Some(LegacyState::Subscribed) => {
-                    changes.record_answer(uri, Ok(()));
-                    false
-                }
-                Some(LegacyState::Asked) => false,
-                None => true,
-            });
-        }
-        while asked.len() < REQUESTS_MAX
-            && let Some((tenant, uri)) = rotation.next(&mut waiting)
-        {
-            known.insert(uri.clone(), LegacyState::Asked);
-            asked.push(ask(uri, Some(tenant)));
-        }
-        tokio::select! {
-            Some((uri, tenant, answer)) = asked.next() => {
-                match tenant.is_some() && answer.is_ok() {
-                    true => known.insert(uri.clone(), LegacyState::Subscribed),
-                    false => known.remove(&uri),
-                };
-                match tenant {
-                    Some(tenant) => {
-                        rotation.end(&tenant);
-                        changes.record_answer(&uri, answer);
-                    }
-                    None => unsubscribing -= 1,
-                }
-            }
-            () = wait_for_change(&mut watched_changed, 0) => {}
-        }
-    }
-}
-
-/// The state of a resource at a legacy server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LegacyState {
-    /// A request is in flight.
-    Asked,
-    Subscribed,
-}
-
 /// Listens to all resources with one request. If the server refuses it, one of the added resources
-/// is the reason. They are then added one by one, tenants taking turns.
-async fn listen_modern(changes: &Changes, ready: &Ready) {
+/// is the reason. They are then added one by one, tenants taking turns. Each request is a call of a
+/// tenant: of one that waits for it, or else of the last one that did.
+async fn listen_modern(leader: &Leader<'_>) {
+    let Leader { changes, ready, .. } = *leader;
     let mut watched_changed = changes.watched_changed();
     let mut listening: Option<ListenRequest> = None;
     let (mut backoff, mut since) = (Backoff::default(), Instant::now());
@@ -191,6 +117,7 @@ async fn listen_modern(changes: &Changes, ready: &Ready) {
     let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
     let mut rotation = TenantRotation::default();
     let mut one_by_one = false;
+    let mut tenant = TenantId::gateway();
     loop {
         watched_changed.borrow_and_update();
         let wanted = changes.watched();
@@ -201,9 +128,18 @@ async fn listen_modern(changes: &Changes, ready: &Ready) {
             listening = None;
             asked_for.clear();
         } else if wanted != asked_for {
-            let attempt = match one_by_one {
-                true => one_more(&wanted, &asked_for, changes.unanswered(), &mut rotation),
-                false => wanted.clone(),
+            let next = rotation.next(&mut changes.unanswered());
+            if let Some((next, _)) = &next {
+                rotation.end(next);
+                tenant.clone_from(next);
+            }
+            let slot = leader.slot(&tenant).await;
+            // Resources that came meanwhile share the request.
+            let now = changes.watched();
+            let attempt = match (one_by_one, next) {
+                (true, Some((_, uri))) => one_more(&now, &asked_for, uri),
+                (true, None) => now.intersection(&asked_for).cloned().collect(),
+                (false, _) => now,
             };
             changes.unanswered().keys().for_each(|it| ready.connection.in_flight.note_tenant(it));
             // The old request ends when the new one is acknowledged, so nothing is missed.
@@ -238,6 +174,7 @@ async fn listen_modern(changes: &Changes, ready: &Ready) {
                     }
                 }
             }
+            drop(slot);
         }
         for uri in changes.unanswered().values().flatten().filter(|uri| asked_for.contains(*uri)) {
             let not_honoured = || error(INTERNAL_ERROR, "the server does not watch this resource");
@@ -269,16 +206,14 @@ async fn listen_modern(changes: &Changes, ready: &Ready) {
     }
 }
 
-/// Returns the resources already listened to that are still wanted, and one more.
+/// Returns the resources already listened to that are still wanted, and one more if it is.
 fn one_more(
     wanted: &BTreeSet<String>,
     asked_for: &BTreeSet<String>,
-    mut waiting: BTreeMap<TenantId, BTreeSet<String>>,
-    rotation: &mut TenantRotation,
+    uri: String,
 ) -> BTreeSet<String> {
     let mut attempt: BTreeSet<_> = wanted.intersection(asked_for).cloned().collect();
-    if let Some((tenant, uri)) = rotation.next(&mut waiting) {
-        rotation.end(&tenant);
+    if wanted.contains(&uri) {
         attempt.insert(uri);
     }
     attempt
@@ -344,6 +279,9 @@ async fn wait_for_change(watched_changed: &mut watch::Receiver<u64>, watched: us
     sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
 }
 
+#[cfg(test)]
+#[path = "tests/rate.rs"]
+mod rate_tests;
 #[cfg(test)]
 #[path = "tests/retry.rs"]
 mod retry_tests;

@@ -35,7 +35,7 @@ use crate::backend::{Backend, RunState};
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::AppState;
-use crate::http::headers::{asked_timeout, text_value};
+use crate::http::headers::{asked_timeout, refuse_key, text_value};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, ProtocolVersion, method};
@@ -197,6 +197,7 @@ fn shows_per_session(request: &McpRequest<'_>) -> bool {
 /// Returns when the slowest server of the endpoint must have answered.
 fn latest_deadline(request: &McpRequest<'_>) -> Result<Instant, CallError> {
     let http = request.http;
+    refuse_key(&http.headers)?;
     let asked = asked_timeout(&http.headers)?;
     let longest = |server: &config::ServerConfig| match asked {
         Some(asked) => asked.min(server.max_deadline()),

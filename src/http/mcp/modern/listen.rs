@@ -35,6 +35,8 @@ use crate::tenants::limits::Admission;
 
 /// How long servers may take to accept subscriptions before the client is told that it listens.
 const ACCEPT_WAIT: Duration = Duration::from_secs(3);
+/// The watched resources that count as one call.
+const RESOURCES_PER_CALL: usize = 10;
 
 /// The changes that a client wants to be told of.
 #[derive(Debug, Default, Deserialize)]
@@ -92,21 +94,24 @@ fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
     resources
 }
 
-/// Charges an admitted request to the tenant as one call per server with watched resources.
+/// Charges an admitted request to the tenant, as one call for every ten resources that are watched
+/// at a server. Limits of that server count it once.
 async fn charge(
     request: &McpRequest<'_>,
     admission: &mut Admission,
     resources: &Resources,
 ) -> Result<(), CallError> {
     let limits = &request.caller.tenant.limits;
+    let calls = |uris: &Vec<String>| uris.len().div_ceil(RESOURCES_PER_CALL);
+    // The first was charged when the request was admitted.
+    for _ in 1..resources.values().map(calls).sum::<usize>() {
+        limits.charge_again(admission).await?;
+    }
     let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
     if servers.is_empty() {
         servers.push(request.http.scope.server().unwrap_or_default());
     }
-    for (index, server) in servers.into_iter().enumerate() {
-        if index > 0 {
-            limits.charge_again(admission).await?;
-        }
+    for server in servers {
         limits.admit_to(admission, server, None).await?;
     }
     Ok(())

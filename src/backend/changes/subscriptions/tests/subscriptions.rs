@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::legacy::UNSUBSCRIBES_MAX;
 use super::retry::PAUSE;
 use super::*;
 use crate::backend::About;
@@ -12,6 +13,7 @@ use crate::backend::changes::mailbox::{Change, List, Lists as Wanted, Mailbox};
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::changes::{Subscription, WatchError};
 use crate::backend::instance::tools::ToolSet;
+use crate::backend::queue::{Queue, QueueOptions};
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::ids::ServerId;
 use crate::protocol::mcp::ProtocolVersion;
@@ -20,23 +22,29 @@ use crate::protocol::mcp::requests::Dialect;
 pub(super) struct Scene {
     pub(super) peer: Peer,
     pub(super) changes: Arc<Changes>,
+    queue: Arc<Queue>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) listener: Arc<Subscription>,
     keeping: JoinHandle<()>,
 }
 
 pub(super) fn open(version: ProtocolVersion, capabilities: Value) -> Scene {
+    open_with(version, capabilities, Queue::new(64, QueueOptions::default()))
+}
+
+pub(super) fn open_with(version: ProtocolVersion, capabilities: Value, queue: Arc<Queue>) -> Scene {
     let changes = Changes::new(ServerId::parse("test").unwrap());
     let mailbox = Arc::new(Mailbox::default());
     let listener =
         Arc::new(changes.subscribe(TenantId::parse("a").unwrap(), mailbox.clone(), Wanted::ALL));
-    let (peer, keeping) = run(&changes, version, capabilities);
-    Scene { peer, changes, mailbox, listener, keeping }
+    let (peer, keeping) = run(&changes, &queue, version, capabilities);
+    Scene { peer, changes, queue, mailbox, listener, keeping }
 }
 
 /// Starts one instance of a server.
 fn run(
     changes: &Arc<Changes>,
+    queue: &Arc<Queue>,
     version: ProtocolVersion,
     capabilities: Value,
 ) -> (Peer, JoinHandle<()>) {
@@ -49,8 +57,11 @@ fn run(
         about: Arc::new(About { capabilities, ..About::default() }),
         tools: Arc::new(ToolSet::default()),
     };
-    let changes = changes.clone();
-    (peer, tokio::spawn(async move { keep_subscribed(&changes, &ready).await }))
+    let (changes, queue) = (changes.clone(), queue.clone());
+    let keeping = async move {
+        keep_subscribed(Leader { changes: &changes, queue: &queue, ready: &ready }).await;
+    };
+    (peer, tokio::spawn(keeping))
 }
 
 fn legacy() -> Scene {
@@ -59,7 +70,7 @@ fn legacy() -> Scene {
 
 impl Scene {
     /// Receives a request, which must be this one.
-    async fn asked(&mut self, method: &str, uri: &str) -> Value {
+    pub(super) async fn asked(&mut self, method: &str, uri: &str) -> Value {
         let message = self.peer.receive().await;
         assert_eq!((&message["method"], &message["params"]["uri"]), (&json!(method), &json!(uri)));
         message["id"].clone()
@@ -135,7 +146,8 @@ async fn the_next_instance_of_a_server_is_subscribed_to_what_is_still_watched() 
     scene.keeping.abort();
     scene.listener.unwatch("y");
     let able = json!({"resources": {"subscribe": true}});
-    (scene.peer, scene.keeping) = run(&scene.changes, ProtocolVersion::LATEST_LEGACY, able);
+    (scene.peer, scene.keeping) =
+        run(&scene.changes, &scene.queue, ProtocolVersion::LATEST_LEGACY, able);
     let id = scene.asked("resources/subscribe", "x").await;
     // A new watch waits for the answer of this instance.
     let watching = scene.watch("x");

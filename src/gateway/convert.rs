@@ -1,4 +1,4 @@
-//! Errors of other modules, as errors of a call.
+//! Makes errors of calls of those of the parts that a call passes.
 
 use super::error::{CallError, Executed, RETRY_SOON};
 use crate::backend::NotReady;
@@ -95,17 +95,5 @@ impl From<RequestError> for CallError {
                 Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
-        let error = CallError::from(RequestError::Busy);
-        assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
-        assert!(error.is_retryable());
     }
 }
