@@ -8,8 +8,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::accepted::AcceptedQueue;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
-use crate::common::ids::CallId;
-use crate::store::{CallTenant, CallTotal};
+use crate::common::ids::{CallId, TenantId};
+use crate::store::CallTotal;
 
 /// Bytes of arguments that wait to begin here: of one tenant, and of all.
 const ACCEPTED_BYTES_OF_TENANT_MAX: usize = 16 << 20;
@@ -17,12 +17,12 @@ const ACCEPTED_BYTES_MAX: usize = 256 << 20;
 
 /// All tenants that had kept calls here lately.
 pub(super) struct Accounts {
-    by_tenant: RwLock<HashMap<CallTenant, Arc<Account>>>,
+    by_tenant: RwLock<HashMap<TenantId, Arc<Account>>>,
     budget: Arc<ByteBudget>,
 }
 
 pub(super) struct Account {
-    pub(super) tenant: CallTenant,
+    pub(super) tenant: TenantId,
     /// Records in the store: as last read, and those of this gateway since.
     records: AtomicI64,
     bytes: AtomicI64,
@@ -41,7 +41,7 @@ impl Accounts {
         Self { by_tenant: RwLock::default(), budget }
     }
 
-    pub(super) fn of(&self, tenant: &CallTenant) -> Arc<Account> {
+    pub(super) fn of(&self, tenant: &TenantId) -> Arc<Account> {
         if let Some(account) = self.by_tenant.read().get(tenant) {
             return account.clone();
         }
@@ -67,7 +67,7 @@ impl Accounts {
             account.records.store(total.records, Ordering::Relaxed);
             account.bytes.store(total.bytes, Ordering::Relaxed);
         }
-        let has_some = |tenant: &CallTenant| totals.iter().any(|total| total.tenant == *tenant);
+        let has_some = |tenant: &TenantId| totals.iter().any(|total| total.tenant == *tenant);
         self.by_tenant
             .write()
             .retain(|tenant, account| has_some(tenant) || Arc::strong_count(account) > 1);

@@ -13,7 +13,7 @@ use super::request::Details;
 use super::{Calls, Refusal};
 use crate::cluster::Peer;
 use crate::common::ids::CallId;
-use crate::store::{CallQuery, CallState, CallTenant, StoreError, StoredCall};
+use crate::store::{CallQuery, CallState, StoreError, StoredCall};
 use crate::tenants::Tenant;
 
 /// How long a cancel waits until it has taken effect.
@@ -137,7 +137,7 @@ impl Calls {
         query: ListQuery,
     ) -> Result<Vec<CallView>, StoreError> {
         let query = CallQuery {
-            tenant: CallTenant::of(tenant),
+            tenant: tenant.id.clone(),
             label: query.label,
             states: query.states,
             before: query.before,
@@ -148,7 +148,7 @@ impl Calls {
     }
 
     async fn record(&self, tenant: &Tenant, id: CallId) -> Result<StoredCall, Refusal> {
-        let record = self.0.store.call(&CallTenant::of(tenant), id).await;
+        let record = self.0.store.call(&tenant.id, id).await;
         match record {
             Ok(Some(record)) if record.expires >= self.0.clock.now() => Ok(record),
             Ok(_) => Err(Refusal::NoSuchCall),

@@ -4,8 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-use crate::common::ids::ServerId;
-use crate::store::CallTenant;
+use crate::common::ids::{ServerId, TenantId};
 
 const KEY_LEN_MAX: usize = 255;
 
@@ -61,9 +60,9 @@ fn unquoted(text: &str) -> Option<String> {
 }
 
 impl Scope {
-    pub fn new(tenant: &CallTenant, server: &ServerId, tool: &str, key: &IdempotencyKey) -> Self {
-        let mut hash = Sha256::new_with_prefix(tenant.generation.to_le_bytes());
-        for part in [tenant.id.as_str(), server.as_str(), tool, &key.0] {
+    pub fn new(tenant: &TenantId, server: &ServerId, tool: &str, key: &IdempotencyKey) -> Self {
+        let mut hash = Sha256::new_with_prefix(tenant.generation().number().to_le_bytes());
+        for part in [tenant.name().as_str(), server.as_str(), tool, &key.0] {
             // With its length, so that no two scopes are spelled alike.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
@@ -100,7 +99,7 @@ impl Fingerprint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::ids::TenantId;
+    use crate::common::ids::{TenantGeneration, TenantName};
 
     #[test]
     fn a_key_is_bare_or_quoted_and_visible() {
@@ -118,9 +117,11 @@ mod tests {
 
     #[test]
     fn no_two_scopes_are_alike() {
-        let tenant =
-            |id: &str, generation| CallTenant { id: TenantId::parse(id).unwrap(), generation };
-        let scope = |tenant: &CallTenant, server: &str, tool: &str, key: &str| {
+        let tenant = |name: &str, generation| {
+            let generation = TenantGeneration::from_number(generation);
+            TenantName::parse(name).unwrap().of(generation)
+        };
+        let scope = |tenant: &TenantId, server: &str, tool: &str, key: &str| {
             let key = IdempotencyKey::parse(key).unwrap();
             Scope::new(tenant, &ServerId::parse(server).unwrap(), tool, &key).text()
         };

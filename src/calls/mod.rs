@@ -60,9 +60,10 @@ use self::owners::Owners;
 use self::storing::Vault;
 use self::writer::{Writer, WriterTask};
 use crate::cluster::Cluster;
+use crate::common::ids::TenantId;
 use crate::config::{CallsConfig, Config, Synchronous};
 use crate::gateway::{Caller, Gateway};
-use crate::store::{CallTenant, Store};
+use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
 use crate::tenants::{Directory, Tenant};
@@ -180,7 +181,7 @@ impl Calls {
         request: CallRequest,
         mode: Mode,
     ) -> Result<Ticket, Refusal> {
-        let tenant = CallTenant::of(&caller.tenant);
+        let tenant = caller.tenant.id.clone();
         let scope = request
             .key
             .as_ref()
@@ -231,13 +232,7 @@ impl CallTasks {
 
 impl CallsInner {
     /// Returns the tenant of a record, if it is still there.
-    fn tenant(&self, tenant: &CallTenant) -> Option<Arc<Tenant>> {
-        self.directory.tenant(&tenant.id).filter(|found| CallTenant::of(found) == *tenant)
-    }
-}
-
-impl CallTenant {
-    fn of(tenant: &Tenant) -> Self {
-        Self { id: tenant.id.clone(), generation: 0 }
+    fn tenant(&self, tenant: &TenantId) -> Option<Arc<Tenant>> {
+        self.directory.tenant(tenant.name()).filter(|found| found.id == *tenant)
     }
 }

@@ -15,8 +15,8 @@ use super::account::Account;
 use super::key::{Fingerprint, Scope};
 use super::outcome::Outcome;
 use super::refusal::Refusal;
-use crate::common::ids::CallId;
-use crate::store::{CallState, CallTenant};
+use crate::common::ids::{CallId, TenantId};
+use crate::store::CallState;
 
 /// All tenants' kept calls under way: a few kilobytes each.
 pub(super) const OPEN_MAX: usize = 65_536;
@@ -36,7 +36,7 @@ pub(super) struct OpenCalls {
 pub struct OpenCall {
     /// The id that it has if it turns out to be new.
     pub(super) id: CallId,
-    pub(super) tenant: CallTenant,
+    pub(super) tenant: TenantId,
     pub(super) scope: Option<Scope>,
     /// Of the arguments that it was first asked for with.
     pub(super) fingerprint: Fingerprint,
@@ -165,7 +165,7 @@ impl OpenCalls {
 impl OpenCall {
     pub(super) fn new(
         id: CallId,
-        tenant: CallTenant,
+        tenant: TenantId,
         scope: Option<Scope>,
         fingerprint: Fingerprint,
         account: Arc<Account>,

@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn notices_of_use_have_a_quota_of_their_own() {
-        let (replica, tenant) = (replica("a key"), TenantId::parse("acme").unwrap());
+        let (replica, tenant) = (replica("a key"), TenantId::testing("acme"));
         let _permit = replica.cancel_permit(&tenant).await.unwrap();
         assert!(replica.cancels.take(&tenant).is_none());
         assert!(replica.use_notice_permit(&tenant).is_some());

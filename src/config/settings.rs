@@ -14,7 +14,7 @@ use super::store_place::StateDir;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
 use super::{Host, OAuth, Secret, ServerConfig, Sources, WebOrigin, reader, servers, tenants};
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantName};
 use crate::common::policy::Policy;
 
 section! {
@@ -68,7 +68,7 @@ section! {
         secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
         #[serde(skip)]
-        tenants: BTreeMap<TenantId, Policy> = {}, TABLES;
+        tenants: BTreeMap<TenantName, Policy> = {}, TABLES;
         /// One table per server, by its id.
         #[serde(skip)]
         servers: BTreeMap<ServerId, ServerConfig> = {}, TABLES;
@@ -92,7 +92,7 @@ section! {
         /// Tenant of callers without a key: a configured one, or the built-in `local`, which has no
         /// limits. Unset: every request needs a key. To listen beyond this machine, a configuration
         /// file or the environment must name it.
-        anonymous_tenant: Option<TenantId>, kind::TENANT;
+        anonymous_tenant: Option<TenantName>, kind::TENANT;
         /// Key with which callers' keys are hashed before they are stored. If it is not in the
         /// database, whoever can write to the database still cannot make keys. If it changes, no
         /// key made before is valid. Unset: the store makes one of its own.

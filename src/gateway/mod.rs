@@ -100,7 +100,7 @@ impl Gateway {
         mut server: Arc<Server>,
     ) -> Result<BackendRef, CallError> {
         loop {
-            match server.backend(&caller.tenant.id, caller.session.as_ref()) {
+            match server.backend(&caller.tenant, caller.session.as_ref()) {
                 // A rollover replaced the server after it was looked up, or the gateway shuts down.
                 Err(NoBackend::Stopped) => {
                     let current = self.server(caller, server.id().as_str())?;

@@ -16,7 +16,7 @@ use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
 use super::unsent::hold;
 use crate::calls::Refusal;
-use crate::common::ids::{CallId, TenantId};
+use crate::common::ids::{CallId, TenantName};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
@@ -44,7 +44,7 @@ pub(crate) enum HttpError {
     NotFound(String),
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
-    InConfigurationFile(TenantId),
+    InConfigurationFile(TenantName),
     /// A call of a batch was not made, because of another call.
     #[error("{0}")]
     DependencyFailed(String),

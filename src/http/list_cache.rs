@@ -155,7 +155,7 @@ mod tests {
     use crate::protocol::mcp::results::Caching;
 
     fn tenant(name: &str) -> TenantId {
-        TenantId::parse(name).unwrap()
+        TenantId::testing(name)
     }
 
     fn list(len: usize) -> Arc<RenderedList> {

@@ -35,6 +35,7 @@ use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::offload::Offload;
 use crate::config;
+use crate::tenants::Tenant;
 use crate::tenants::secrets::Vault;
 
 /// All configured servers, in the order of their ids.
@@ -87,7 +88,7 @@ impl Server {
     /// Returns the backend for a caller; starts one of the caller's own that is not running.
     pub fn backend(
         &self,
-        tenant: &TenantId,
+        tenant: &Tenant,
         owner: Option<&SessionOwner>,
     ) -> Result<BackendRef, NoBackend> {
         match (self, owner) {

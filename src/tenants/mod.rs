@@ -3,6 +3,7 @@
 //! - [`anonymous`]: access without a key
 //! - [`budgets`]: bytes that are held for tenants
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
+//! - [`mod@file_tenants`]: the tenants of the configuration file
 //! - [`mod@known`]: all tenants, and how they are shown
 //! - [`limits`]: rates and calls in flight
 //! - [`oauth`]: tokens of an identity provider
@@ -13,6 +14,7 @@
 pub mod anonymous;
 pub mod budgets;
 pub mod directory;
+mod file_tenants;
 pub mod known;
 pub mod limits;
 pub mod oauth;
@@ -28,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::budgets::{Budgets, HeldBytes};
 pub use self::directory::{Directory, DirectoryError, KeyError};
-pub use self::known::{BUILT_IN, KeyView, Known, Source, TenantView, known};
+pub use self::known::{BUILT_IN, KeyView, Known, KnownTenant, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
 pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
@@ -40,6 +42,8 @@ use crate::tenants::limits::{Admission, Cost, LimitRefusal, Limits, SharedLimits
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
+    /// In milliseconds since 1970; 0 if the tenant is older than generations, or built in.
+    pub since: i64,
     pub policy: Policy,
     pub limits: Limits,
     pub meter: Arc<Meter>,
@@ -49,13 +53,16 @@ pub struct Tenant {
     pub store_permits: Arc<Semaphore>,
     /// One at a time, so that long messages of this tenant do not hold up others' ones.
     pub long_work: Arc<Semaphore>,
-    /// Cancelled when the tenant is replaced or removed.
+    /// Cancelled when the tenant has another policy, or is removed.
     pub gone: CancellationToken,
+    /// Cancelled when the tenant is removed: its sessions and its own processes end.
+    pub removed: CancellationToken,
 }
 
 impl Tenant {
     pub fn new(
         id: TenantId,
+        since: i64,
         policy: Policy,
         shared_limits: Option<Arc<SharedLimits>>,
         budgets: &Budgets,
@@ -64,6 +71,7 @@ impl Tenant {
         let one_at_a_time = || Arc::new(Semaphore::new(1));
         Self {
             id,
+            since,
             policy,
             limits,
             meter: Arc::default(),
@@ -71,6 +79,7 @@ impl Tenant {
             store_permits: one_at_a_time(),
             long_work: one_at_a_time(),
             gone: CancellationToken::new(),
+            removed: CancellationToken::new(),
         }
     }
 
@@ -78,6 +87,7 @@ impl Tenant {
     fn with_policy(&self, policy: Policy) -> Self {
         Self {
             id: self.id.clone(),
+            since: self.since,
             limits: self.limits.with_policy(&policy),
             policy,
             meter: self.meter.clone(),
@@ -85,6 +95,7 @@ impl Tenant {
             store_permits: self.store_permits.clone(),
             long_work: self.long_work.clone(),
             gone: CancellationToken::new(),
+            removed: self.removed.clone(),
         }
     }
 
@@ -95,8 +106,9 @@ impl Tenant {
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.
+    /// A tenant that was removed may use none.
     pub fn sees(&self, server: &str) -> bool {
-        self.policy.servers.sees(server)
+        !self.removed.is_cancelled() && self.policy.servers.sees(server)
     }
 
     pub fn may_call(&self, server: &str, tool: &str) -> bool {

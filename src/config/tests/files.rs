@@ -9,7 +9,7 @@ const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
 fn without_a_file_the_bundled_server_is_open_to_this_machine() {
     let config = Setup::empty().load();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.auth.anonymous_tenant, Some(TenantId::parse("local").unwrap()));
+    assert_eq!(config.auth.anonymous_tenant, Some(TenantName::parse("local").unwrap()));
     assert_eq!(config.origin.to_string(), "built-in defaults");
     assert_eq!(config.warnings, [""; 0]);
     assert_eq!(names(&config), ["std"]);
@@ -279,7 +279,7 @@ fn every_key_of_a_file_is_used() {
         max_body: 4096,
         max_response: 5000,
         auth: Auth {
-            anonymous_tenant: Some(TenantId::parse("us").unwrap()),
+            anonymous_tenant: Some(TenantName::parse("us").unwrap()),
             hash_key: Some(secret("fedcba9876543210fedcba9876543210")),
             oauth: Some(OAuth {
                 issuer: "https://id.example".to_owned(),
@@ -302,7 +302,7 @@ fn every_key_of_a_file_is_used() {
             listen: ([0, 0, 0, 0], 82).into(),
             address: Some(([10, 0, 0, 3], 82).into()),
         }),
-        tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
+        tenants: tenants.map(|(id, policy)| (TenantName::parse(id).unwrap(), policy)).into(),
         calls: CallsConfig {
             ttl: secs(3600),
             max_records: 12,

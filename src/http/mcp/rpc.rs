@@ -234,13 +234,6 @@ pub(super) fn respond_result(id: &RawValue, json: &str) -> Response<Body> {
     respond(StatusCode::OK, result(id, json))
 }
 
-/// Responds with a result for which room is held.
-pub(super) fn respond_held(id: &RawValue, json: &str, held: Held) -> Response<Body> {
-    let mut response = respond_result(id, json);
-    hold(&mut response, Some(held));
-    response
-}
-
 pub(super) fn respond(status: StatusCode, body: Bytes) -> Response<Body> {
     let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (status, content_type, Body::from(body)).into_response()

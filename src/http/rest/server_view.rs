@@ -197,7 +197,7 @@ impl ServerView {
 
 fn suspect_view(suspect: &Suspect) -> Value {
     let state = if suspect.is_quarantined { "quarantined" } else { "apart" };
-    json!({"tenant": suspect.tenant.as_str(), "state": state, "until": suspect.until})
+    json!({"tenant": suspect.tenant.name().as_str(), "state": state, "until": suspect.until})
 }
 
 fn ready(backend: &Backend) -> Option<Arc<Ready>> {

@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn each_owner_has_its_last_tools_and_the_oldest_is_forgotten() {
         let mut known = KnownTools::default();
-        let tenant = |number: usize| TenantId::parse(&format!("t{number}")).unwrap();
+        let tenant = |number: usize| TenantId::testing(&format!("t{number}"));
         let tools = Arc::<ToolSet>::default();
         known.learn(None, &tools);
         for number in 0..OWNERS_MAX - 1 {

@@ -3,7 +3,8 @@
 //!
 //! A tenant's first call starts its process. The process drains when it was not used for
 //! `idle_timeout`, when another tenant needs its slot, or when the tenant's secrets change. The
-//! next call starts a new one.
+//! next call starts a new one. A tenant's processes drain when it is removed; the next tenant of
+//! its name has processes of its own.
 //!
 //! After a reload, a tenant's next call starts the rollover to a process of the new configuration.
 //! Each configuration has slots of its own, so for a while there may be more than `max_tenants`.
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use self::known_tools::KnownTools;
 use self::process::TenantProcess;
@@ -32,6 +34,7 @@ use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
+use crate::tenants::Tenant;
 use crate::tenants::secrets::{SealedSet, Vault, wanted};
 
 pub struct PerTenant {
@@ -83,9 +86,10 @@ impl PerTenant {
     }
 
     /// Returns the tenant's backend; starts it if it is not running.
-    pub(super) fn get(&self, tenant: &TenantId) -> Result<BackendRef, NoBackend> {
+    pub(super) fn get(&self, tenant: &Tenant) -> Result<BackendRef, NoBackend> {
+        let (removed, tenant) = (&tenant.removed, &tenant.id);
         let mut table = self.table.lock();
-        if self.group.retired.is_cancelled() {
+        if self.group.retired.is_cancelled() || removed.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
         let sealed = if self.names.is_empty() {
@@ -101,7 +105,7 @@ impl PerTenant {
             let active = rollover.active.as_ref().filter(|it| self.serves(it, tenant));
             return Ok(active.unwrap_or(newest).backend.clone().into());
         }
-        self.start(&mut table, tenant, sealed)
+        self.start(&mut table, tenant, removed, sealed)
     }
 
     /// Starts a process for a tenant that has none of this configuration and these secrets.
@@ -109,6 +113,7 @@ impl PerTenant {
         &self,
         table: &mut TenantTable,
         tenant: &TenantId,
+        removed: &CancellationToken,
         sealed: Option<Arc<SealedSet>>,
     ) -> Result<BackendRef, NoBackend> {
         let rollover = table.rollover(tenant);
@@ -154,7 +159,8 @@ impl PerTenant {
         let (generation, names) = (self.generation, self.names.clone());
         let process = TenantProcess { backend: backend.clone(), generation, sealed, names, slot };
         let old = kept.map(|kept| kept.backend);
-        let run = self.run(tenant, process.clone(), blocking, old.clone());
+        let removed = removed.clone();
+        let run = self.run(tenant, removed, process.clone(), blocking, old.clone());
         self.group.spawn(run);
         match old {
             Some(_) => rollover.next = Some(process),

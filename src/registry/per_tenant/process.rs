@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::known_tools::KnownTools;
 use super::{PerTenant, TenantTable};
@@ -75,6 +76,7 @@ impl PerTenant {
     pub(super) fn run(
         &self,
         tenant: &TenantId,
+        removed: CancellationToken,
         process: TenantProcess,
         blocking: Vec<Arc<Backend>>,
         old: Option<Arc<Backend>>,
@@ -102,12 +104,20 @@ impl PerTenant {
             tokio::select! {
                 () = run => {}
                 () = retire_when_idle(&tenant, &process, &table) => {}
+                () = retire_when_removed(&removed, &process) => {}
                 () = retire_when_outdated(&tenant, &process, &table, &vault) => {}
                 () = learn_tools(&process, owner, &known) => {}
             }
             table.lock().forget(&tenant, &process);
         }
     }
+}
+
+/// Retires a process whose tenant is removed. Never ends.
+async fn retire_when_removed(removed: &CancellationToken, process: &TenantProcess) {
+    removed.cancelled().await;
+    process.retire();
+    pending().await
 }
 
 /// Keeps the first list of tools: a process that is started later begins with the same. Never ends.

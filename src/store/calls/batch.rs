@@ -8,8 +8,8 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 use super::super::open::DatabaseKind;
 use super::super::{Result, Store, StoreError, with_timeout};
-use super::{CallTenant, EndedCall, NewCall, call_id, json, shard_of};
-use crate::common::ids::{CallId, TenantId};
+use super::{EndedCall, NewCall, call_id, json, shard_of};
+use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
 /// Transitions that are written together.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ pub struct Written {
 
 /// Changes of the counters, by tenant. Sorted, so that gateways cannot deadlock.
 #[derive(Default)]
-struct Counts(BTreeMap<CallTenant, (i64, i64)>);
+struct Counts(BTreeMap<TenantId, (i64, i64)>);
 
 /// The writer's own connection. Opened anew after an error.
 pub struct CallConnection {
@@ -150,8 +150,8 @@ async fn insert(
         .map(|call| {
             (
                 call.id.to_string(),
-                call.tenant.id.as_str(),
-                call.tenant.generation,
+                call.tenant.name().as_str(),
+                call.tenant.generation().number(),
                 &call.scope,
                 &call.fingerprint,
                 call.server.as_str(),
@@ -179,7 +179,7 @@ async fn insert(
     let inserted: HashSet<_> = inserted.iter().map(|id| call_id(id)).collect::<Result<_>>()?;
     let mut labels = vec![];
     for call in new.iter().filter(|call| inserted.contains(&call.id)) {
-        let of = (call.tenant.id.as_str(), call.id.to_string());
+        let of = (call.tenant.name().as_str(), call.id.to_string());
         labels.extend(call.labels.iter().map(|label| (of.0, label, of.1.clone())));
     }
     if !labels.is_empty() {
@@ -266,7 +266,7 @@ async fn ids(
 }
 
 impl Counts {
-    fn add(&mut self, tenant: &CallTenant, records: i64, bytes: i64) {
+    fn add(&mut self, tenant: &TenantId, records: i64, bytes: i64) {
         let counts = self.0.entry(tenant.clone()).or_default();
         *counts = (counts.0 + records, counts.1 + bytes);
     }
@@ -274,8 +274,8 @@ impl Counts {
     /// Counts rows as deleted: id, tenant, generation and bytes of each.
     fn remove(&mut self, rows: &[(String, String, i64, i64)]) -> Result<()> {
         for (_, tenant, generation, bytes) in rows {
-            let id = TenantId::parse(tenant).map_err(StoreError::from)?;
-            self.add(&CallTenant { id, generation: *generation }, -1, -bytes);
+            let name = TenantName::parse(tenant).map_err(StoreError::from)?;
+            self.add(&name.of(TenantGeneration::from_number(*generation)), -1, -bytes);
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Counts {
         let changed = self.0.iter().filter(|(_, counts)| **counts != (0, 0));
         let rows: Vec<_> = changed
             .map(|(tenant, (records, bytes))| {
-                (tenant.id.as_str(), tenant.generation, shard, records, bytes)
+                (tenant.name().as_str(), tenant.generation().number(), shard, records, bytes)
             })
             .collect();
         if rows.is_empty() {
@@ -326,7 +326,7 @@ pub(super) async fn count_evicted(
     kind: DatabaseKind,
     connection: &mut AnyConnection,
     owner: &str,
-    tenant: &CallTenant,
+    tenant: &TenantId,
     bytes: i64,
 ) -> Result<()> {
     let mut counts = Counts::default();

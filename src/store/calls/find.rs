@@ -4,8 +4,8 @@ use sqlx::AssertSqlSafe;
 
 use super::super::tenants::skip_corrupt;
 use super::super::{Result, Store, StoreError, can_be_stored, with_timeout};
-use super::{CallState, CallTenant, StoredCall, call_id};
-use crate::common::ids::{CallId, ServerId};
+use super::{CallState, StoredCall, call_id};
+use crate::common::ids::{CallId, ServerId, TenantId};
 
 /// The columns of a [`Row`].
 const COLUMNS: &str = "id, fingerprint, server, tool, state, owner, request, created, \
@@ -34,7 +34,7 @@ type Row = (
 /// Calls of one tenant, the latest first.
 #[derive(Clone, Debug)]
 pub struct CallQuery {
-    pub tenant: CallTenant,
+    pub tenant: TenantId,
     pub label: Option<String>,
     /// All, if empty.
     pub states: Vec<CallState>,
@@ -53,14 +53,14 @@ impl Store {
     }
 
     /// Returns a tenant's record.
-    pub async fn call(&self, tenant: &CallTenant, id: CallId) -> Result<Option<StoredCall>> {
+    pub async fn call(&self, tenant: &TenantId, id: CallId) -> Result<Option<StoredCall>> {
         let text = format!(
             "SELECT {COLUMNS} FROM calls WHERE id = $1 AND tenant = $2 AND generation = $3"
         );
         let row = sqlx::query_as(AssertSqlSafe(text))
             .bind(id.to_string())
-            .bind(tenant.id.to_string())
-            .bind(tenant.generation);
+            .bind(tenant.name().as_str())
+            .bind(tenant.generation().number());
         let row = with_timeout(row.fetch_optional(&self.pool()?)).await?;
         row.map(stored).transpose()
     }
@@ -89,8 +89,8 @@ impl Store {
         // No id is greater.
         let before = query.before.map_or_else(|| "g".to_owned(), |id| id.to_string());
         let rows = sqlx::query_as(AssertSqlSafe(text))
-            .bind(query.tenant.id.to_string())
-            .bind(query.tenant.generation)
+            .bind(query.tenant.name().as_str())
+            .bind(query.tenant.generation().number())
             .bind(query.label.clone())
             .bind(before)
             .bind(i64::from(query.limit));

@@ -46,18 +46,11 @@ impl CallState {
     }
 }
 
-/// The owner of records: a tenant, and which of several that had this name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CallTenant {
-    pub id: TenantId,
-    pub generation: i64,
-}
-
 /// A record that is not in the store yet.
 #[derive(Clone, Debug)]
 pub struct NewCall {
     pub id: CallId,
-    pub tenant: CallTenant,
+    pub tenant: TenantId,
     /// At most one record has it.
     pub scope: Option<String>,
     pub fingerprint: String,
@@ -79,7 +72,7 @@ pub struct NewCall {
 #[derive(Clone, Debug)]
 pub struct EndedCall {
     pub id: CallId,
-    pub tenant: CallTenant,
+    pub tenant: TenantId,
     pub owner: Arc<str>,
     pub at: i64,
     /// JSON.
@@ -116,7 +109,7 @@ pub struct StoredCall {
 #[derive(Clone, Debug)]
 pub struct ClaimedCall {
     pub id: CallId,
-    pub tenant: CallTenant,
+    pub tenant: TenantId,
     pub fingerprint: String,
     pub server: String,
     pub tool: String,

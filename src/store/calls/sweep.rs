@@ -6,8 +6,8 @@ use sqlx::{Any, AssertSqlSafe};
 
 use super::super::{Result, Store, StoreError, with_timeout};
 use super::batch::{count_deleted, count_evicted, delete_labels};
-use super::{CallTenant, call_id, json};
-use crate::common::ids::{CallId, TenantId};
+use super::{call_id, json};
+use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
 /// Few enough that others wait for milliseconds only.
 const ROWS_PER_STEP: i64 = 500;
@@ -15,7 +15,7 @@ const ROWS_PER_STEP: i64 = 500;
 /// The records and result bytes of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallTotal {
-    pub tenant: CallTenant,
+    pub tenant: TenantId,
     pub records: i64,
     pub bytes: i64,
 }
@@ -41,8 +41,9 @@ impl Store {
         );
         let rows = with_timeout(rows.fetch_all(&self.pool()?)).await?;
         let total = |(tenant, generation, records, bytes): (String, i64, i64, i64)| {
-            let id = TenantId::parse(&tenant).map_err(StoreError::from)?;
-            Ok(CallTotal { tenant: CallTenant { id, generation }, records, bytes })
+            let name = TenantName::parse(&tenant).map_err(StoreError::from)?;
+            let tenant = name.of(TenantGeneration::from_number(generation));
+            Ok(CallTotal { tenant, records, bytes })
         };
         rows.into_iter().map(total).collect()
     }
@@ -58,13 +59,16 @@ impl Store {
     }
 
     /// Deletes some records of a tenant that is gone. Returns whether there may be more.
-    pub async fn delete_tenants_calls(&self, owner: &str, tenant: &CallTenant) -> Result<bool> {
+    pub async fn delete_tenants_calls(&self, owner: &str, tenant: &TenantId) -> Result<bool> {
         let gone = sqlx::query_as(
             "DELETE FROM calls WHERE id IN \
              (SELECT id FROM calls WHERE tenant = $1 AND generation = $2 LIMIT $3) \
              RETURNING id, tenant, generation, result_len",
         );
-        let gone = gone.bind(tenant.id.to_string()).bind(tenant.generation).bind(ROWS_PER_STEP);
+        let gone = gone
+            .bind(tenant.name().to_string())
+            .bind(tenant.generation().number())
+            .bind(ROWS_PER_STEP);
         self.delete_calls(owner, gone).await
     }
 
@@ -110,7 +114,7 @@ impl Store {
     pub async fn evict_results(
         &self,
         owner: &str,
-        tenant: &CallTenant,
+        tenant: &TenantId,
         after: Option<CallId>,
         enough: i64,
     ) -> Result<Evicted> {
@@ -120,8 +124,8 @@ impl Store {
                 "SELECT id, result_len FROM calls WHERE tenant = $1 AND generation = $2 \
                  AND id > $3 ORDER BY id LIMIT $4",
             )
-            .bind(tenant.id.to_string())
-            .bind(tenant.generation)
+            .bind(tenant.name().as_str())
+            .bind(tenant.generation().number())
             .bind(after.map(|id| id.to_string()).unwrap_or_default())
             .bind(ROWS_PER_STEP)
             .fetch_all(&mut *write)

@@ -2,8 +2,8 @@
 
 use super::super::tenants::skip_corrupt;
 use super::super::{Result, Store, StoreError, with_timeout};
-use super::{CallState, CallTenant, ClaimedCall, call_id};
-use crate::common::ids::{CallId, TenantId};
+use super::{CallState, ClaimedCall, call_id};
+use crate::common::ids::{CallId, TenantGeneration, TenantName};
 
 type ClaimedRow = (String, String, i64, String, String, String, String, Option<String>, i64);
 
@@ -102,10 +102,10 @@ impl Store {
 
 fn claimed(row: ClaimedRow) -> Result<ClaimedCall> {
     let (id, tenant, generation, fingerprint, server, tool, request, arguments, expires) = row;
-    let tenant = TenantId::parse(&tenant).map_err(StoreError::from)?;
+    let tenant = TenantName::parse(&tenant).map_err(StoreError::from)?;
     Ok(ClaimedCall {
         id: call_id(&id)?,
-        tenant: CallTenant { id: tenant, generation },
+        tenant: tenant.of(TenantGeneration::from_number(generation)),
         fingerprint,
         server,
         tool,

@@ -75,7 +75,7 @@ async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError>
     }
     let capabilities = RawValue::from_string(supported_capabilities(capabilities.get()))
         .expect("JSON without some members is JSON");
-    let tenant = &http.caller.tenant.id;
+    let tenant = &http.caller.tenant;
     let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
     let (session, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
     let session = &session.session;
@@ -285,7 +285,7 @@ pub(super) async fn accept_notification(
         // A session that is unknown here runs no request here, so the store need not be asked.
         method::CANCELLED if http.is_forwarded => {
             let token = session_token(http)?;
-            http.app.sessions.acquire(&http.caller.tenant.id, &http.scope, token)?
+            http.app.sessions.acquire(&http.caller.tenant, &http.scope, token)?
         }
         _ => session_of(http).await?,
     };
