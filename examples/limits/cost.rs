@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Limits, SharedLimits};
+use trunkline::tenants::limits::{Cost, Limits, SharedLimits};
 
 use crate::load::policy;
 
@@ -17,7 +17,7 @@ const LOOKS: u32 = 1_000_000;
 const CALLERS: u32 = 64;
 const SHARED_TIME: Duration = Duration::from_secs(2);
 
-/// Prints the nanoseconds of `admit_tenant` and `admit` together. With shared limits, prints the
+/// Prints the nanoseconds of `admit` and `admit_to` together. With shared limits, prints the
 /// checks per second, too.
 pub async fn print(shared: Option<&Arc<SharedLimits>>) {
     let scoped = ["std/echo", "std/*", "std"].map(|text| {
@@ -62,9 +62,9 @@ async fn look(policy: &Policy, shared: Option<&Arc<SharedLimits>>) -> f64 {
 
 async fn headers(policy: &Policy) -> f64 {
     let limits = limits(policy, None);
-    let mut admission = limits.admit_tenant().await.expect("there is a place");
-    let rate_status =
-        limits.admit(&mut admission, "std", Some("echo")).await.expect("there is one");
+    let mut admission = limits.admit(Cost::Call).await.expect("there is a place");
+    limits.admit_to(&mut admission, "std", Some("echo")).await.expect("there is one");
+    let rate_status = admission.take_rate_status();
     let started = Instant::now();
     for _ in 0..LOOKS {
         std::hint::black_box((rate_status.policy(), rate_status.remaining()));
@@ -73,9 +73,9 @@ async fn headers(policy: &Policy) -> f64 {
 }
 
 async fn look_once(limits: &Limits) {
-    let mut admission = limits.admit_tenant().await.expect("there is a place");
+    let Ok(mut admission) = limits.admit(Cost::Call).await else { return };
     // A refusal costs about the same.
-    let _ = std::hint::black_box(limits.admit(&mut admission, "std", Some("echo")).await);
+    let _ = std::hint::black_box(limits.admit_to(&mut admission, "std", Some("echo")).await);
 }
 
 fn nanos_each(started: Instant) -> f64 {

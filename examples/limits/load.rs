@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use trunkline::common::ids::TenantId;
 use trunkline::common::policy::{Limit, Policy};
-use trunkline::tenants::limits::{LimitRefusal, Limits, SharedLimits};
+use trunkline::tenants::limits::{Cost, LimitRefusal, Limits, SharedLimits};
 
 /// As many calls as are earned in a second or more, so that waking up late loses nothing.
 const BURST: u32 = 30;
@@ -72,8 +72,7 @@ async fn tenant(limits: Vec<Limits>, rate: f64, time: Duration) -> Load {
     let empty_at = loop {
         let limits = turn.next().expect("there is a replica");
         let called = Instant::now();
-        let mut admission = limits.admit_tenant().await.expect("calls in flight are not limited");
-        let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
+        let outcome = limits.admit(Cost::Call).await;
         load.slowest = load.slowest.max(called.elapsed());
         match outcome {
             Ok(_) => load.admitted += 1,

@@ -29,7 +29,7 @@ use crate::config;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::telemetry::metrics::Metrics;
-use crate::tenants::limits::Limits;
+use crate::tenants::limits::{Cost, Limits};
 
 /// Longer than most tests write before they read.
 pub const PIPE_LEN: usize = 1 << 20;
@@ -126,7 +126,7 @@ impl CallPermits {
         backend.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(1, false)));
         Self {
             instance: backend.instance_permit(None, Instant::now()).await.unwrap(),
-            tenant: Arc::new(limits.admit_tenant().await.unwrap()),
+            tenant: Arc::new(limits.admit(Cost::Call).await.unwrap()),
             slot,
         }
     }

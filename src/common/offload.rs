@@ -6,8 +6,9 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::{JoinError, block_in_place, spawn_blocking};
 
 /// Longer messages are offloaded. Reading 16 MiB takes milliseconds, in which a worker would serve
 /// nobody else; handing over a short message costs more than reading it.
@@ -43,6 +44,22 @@ impl Offload {
             Err(Ok(panic)) => resume_unwind(panic),
             // The runtime ends, and this task with it.
             Err(Err(_)) => pending().await,
+        }
+    }
+
+    /// Runs `work` for a message of `len` bytes on this thread: the work may borrow the message.
+    /// If the message is long, other tasks of this worker move to another thread first. `turn` has
+    /// one permit for each tenant: a tenant with many long messages does not hold up others' work.
+    pub async fn in_place<T>(&self, turn: &Semaphore, len: usize, work: impl FnOnce() -> T) -> T {
+        if len <= LONG {
+            return work();
+        }
+        let _turn = turn.acquire().await.expect("it is never closed");
+        let _permit = self.permits.acquire().await.expect("it is never closed");
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::MultiThread => block_in_place(work),
+            // A runtime of one thread has no other.
+            _ => work(),
         }
     }
 
@@ -119,6 +136,31 @@ mod tests {
             work.await;
             assert!(is_done.load(Ordering::Relaxed));
         });
+    }
+
+    #[test]
+    fn long_work_in_place_leaves_the_worker_to_others_and_takes_turns_by_tenant() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (release, until) = channel::<()>();
+        let (offload, turn) = (Offload::with_permits(2), Arc::new(Semaphore::new(1)));
+        let in_place = |work: Box<dyn FnOnce() + Send>| {
+            let (offload, turn) = (offload.clone(), turn.clone());
+            runtime.spawn(async move { offload.in_place(&turn, LONG + 1, work).await })
+        };
+        let (begin, begun) = channel();
+        let first = in_place(Box::new(move || {
+            begin.send(()).unwrap();
+            until.recv().unwrap();
+        }));
+        begun.recv().unwrap();
+        // The only worker is free for others, and the tenant has no second turn.
+        let second = in_place(Box::new(|| ()));
+        runtime.block_on(runtime.spawn(async {})).unwrap();
+        let others = Semaphore::new(1);
+        runtime.block_on(offload.in_place(&others, LONG + 1, || ()));
+        assert!(!second.is_finished());
+        release.send(()).unwrap();
+        runtime.block_on(async { (first.await.unwrap(), second.await.unwrap()) });
     }
 
     #[tokio::test]

@@ -122,7 +122,7 @@ impl AttemptAnswer {
         self,
         offload: &Offload,
         call: &Call,
-        rate_status: &mut Option<RateStatus>,
+        rate_status: &mut RateStatus,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
@@ -130,7 +130,7 @@ impl AttemptAnswer {
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
-        let rate_status = rate_status.take().unwrap_or_default();
+        let rate_status = std::mem::take(rate_status);
         Ok(Reply { result, kind, is_typed, era, queue, backend, rate_status, attempts })
     }
 }
@@ -163,11 +163,10 @@ pub(super) struct AttemptHistory {
 
 impl AttemptHistory {
     /// Adds the earlier attempts and the tenant's rates to the last error.
-    pub(super) fn into_error(self, last: CallError, rate_status: Option<RateStatus>) -> CallError {
-        let rate_status = rate_status.unwrap_or_default();
+    pub(super) fn into_error(self, last: CallError, rate_status: RateStatus) -> CallError {
         let attempts = self.count;
-        if attempts == 0 && rate_status.is_empty() {
-            return last;
+        if attempts == 0 {
+            return last.with_rate_status(rate_status);
         }
         let executed = if self.may_have_run { Executed::Unknown } else { last.executed() };
         CallError::Attempted { attempts, executed, rate_status, last: Box::new(last) }

@@ -210,6 +210,16 @@ impl CallError {
         }
     }
 
+    /// Adds the rates that were charged for the request, unless the error has rates of its own.
+    pub fn with_rate_status(self, rate_status: RateStatus) -> Self {
+        let has_own = self.rate_status().is_some_and(|own| !own.is_empty());
+        if has_own || rate_status.is_empty() {
+            return self;
+        }
+        let (attempts, executed) = (self.attempts(), self.executed());
+        Self::Attempted { attempts, executed, rate_status, last: Box::new(self.into_last()) }
+    }
+
     /// Returns true if the tenant's own limits refused the call.
     pub fn is_own_limit(&self) -> bool {
         matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })

@@ -2,10 +2,11 @@
 //! of this one path; no other call reaches a backend.
 //!
 //! ```text
-//! Gateway::call ── admit ── dispatch ── call_backend ──┬── Attempt::run ──▶ reply
-//!                 (tenant's (which      (tool, rates)  │   (slot, instance,
-//!                  permit)   backend)                  │    frame, answer)
-//!                                                      └── Attempts::next: again, or the error
+//! Tenant::admit ── Gateway::call ── dispatch ── call_backend ──┬── Attempt::run ──▶ reply
+//! (permit, rate;   (deadline)       (which      (tool, narrow  │   (slot, instance,
+//!  in the front                      backend)    limits)       │    frame, answer)
+//!  end)                                                        └── Attempts::next: again, or the
+//!                                                                  error
 //! ```
 
 mod accounting;
@@ -136,27 +137,34 @@ impl Gateway {
         if Arc::ptr_eq(&backend, stopped) { Err(CallError::ShuttingDown) } else { Ok(backend) }
     }
 
-    /// Makes one call, from admission to its outcome. Dropping the future cancels that call alone.
-    pub async fn call(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
+    /// Makes one admitted call, to its outcome. Dropping the future cancels that call alone.
+    pub async fn call(
+        &self,
+        caller: &Caller,
+        admission: Admission,
+        call: Call,
+    ) -> Result<Reply, CallError> {
         let mut accounting = Accounting::new(&self.metrics, &caller.tenant, &call);
-        let outcome = self.admit(caller, call, &mut accounting).await;
+        let outcome = self.start(caller, admission, call, &mut accounting).await;
         accounting.finish(&outcome);
         outcome
     }
 
-    /// Counts the call among its tenant's calls in flight, and has it answered.
-    async fn admit(
+    /// Has the call answered if there is time.
+    async fn start(
         &self,
         caller: &Caller,
+        mut admission: Admission,
         call: Call,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
+        let rate_status = admission.take_rate_status();
         if call.deadline <= Instant::now() {
-            return Err(CallError::DeadlineExceeded { executed: Executed::No });
+            let error = CallError::DeadlineExceeded { executed: Executed::No };
+            return Err(error.with_rate_status(rate_status));
         }
-        let admission = Arc::new(caller.tenant.limits.admit_tenant().await?);
-        let history = AttemptHistory::default();
-        let mut context = CallContext { admission, rate_status: None, history };
+        let (admission, history) = (Arc::new(admission), AttemptHistory::default());
+        let mut context = CallContext { admission, is_admitted: false, rate_status, history };
         let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
@@ -187,8 +195,10 @@ impl Gateway {
 struct CallContext {
     /// Shared with the `CallPermits` of each attempt.
     admission: Arc<Admission>,
+    /// Whether the narrower limits have admitted the call.
+    is_admitted: bool,
     /// The tenant's rates after this call was taken from them.
-    rate_status: Option<RateStatus>,
+    rate_status: RateStatus,
     history: AttemptHistory,
 }
 
@@ -214,10 +224,12 @@ async fn call_backend(
     }
 
     let tool_name = tool.as_deref().map(Tool::name);
-    if context.rate_status.is_none() {
+    if !context.is_admitted {
         let admission = Arc::get_mut(&mut context.admission).expect("no attempt holds it yet");
         let server = call.server.id().as_str();
-        context.rate_status = Some(limits.admit(admission, server, tool_name).await?);
+        limits.admit_to(admission, server, tool_name).await?;
+        context.rate_status.insert_narrower(admission.take_rate_status());
+        context.is_admitted = true;
     }
     let (tool, admission) = (tool.as_deref(), context.admission.clone());
     let attempt = Attempt { backend, tenant, call, tool, admission };

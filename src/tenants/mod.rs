@@ -32,7 +32,7 @@ pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;
-use crate::tenants::limits::{Limits, SharedLimits};
+use crate::tenants::limits::{Admission, Cost, LimitRefusal, Limits, SharedLimits};
 
 /// Requests that a tenant may send at once, beyond its calls in flight.
 const READING_EXTRA: u32 = 64;
@@ -48,6 +48,8 @@ pub struct Tenant {
     reading: Arc<AtomicU32>,
     /// One at a time, so that other tenants' queries do not wait behind many of this one's.
     pub store_permits: Arc<Semaphore>,
+    /// One at a time, so that long messages of this tenant do not hold up others' ones.
+    pub long_work: Arc<Semaphore>,
     /// Cancelled when the tenant is replaced or removed.
     pub gone: CancellationToken,
 }
@@ -64,9 +66,17 @@ impl Drop for ReadPermit {
 impl Tenant {
     pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<SharedLimits>>) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
-        let (meter, reading, store_permits) =
-            (Arc::default(), Arc::default(), Arc::new(Semaphore::new(1)));
-        Self { id, policy, limits, meter, reading, store_permits, gone: CancellationToken::new() }
+        let one_at_a_time = || Arc::new(Semaphore::new(1));
+        Self {
+            id,
+            policy,
+            limits,
+            meter: Arc::default(),
+            reading: Arc::default(),
+            store_permits: one_at_a_time(),
+            long_work: one_at_a_time(),
+            gone: CancellationToken::new(),
+        }
     }
 
     /// Returns the tenant under a new policy, with its usage.
@@ -78,6 +88,7 @@ impl Tenant {
             meter: self.meter.clone(),
             reading: self.reading.clone(),
             store_permits: self.store_permits.clone(),
+            long_work: self.long_work.clone(),
             gone: CancellationToken::new(),
         }
     }
@@ -88,6 +99,12 @@ impl Tenant {
         let max = self.policy.limit.max_in_flight.map_or(u32::MAX, |max| max + READING_EXTRA);
         let reading = ReadPermit(self.reading.clone());
         (self.reading.fetch_add(1, Ordering::Relaxed) < max).then_some(reading)
+    }
+
+    /// Charges a request to the tenant, before anything of it is taken apart. Every request that
+    /// costs the gateway or a server something passes here.
+    pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
+        self.limits.admit(cost).await
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use trunkline::common::policy::{Limit, Policy};
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
-use trunkline::tenants::limits::{LimitRefusal, Limits};
+use trunkline::tenants::limits::{Cost, LimitRefusal, Limits};
 
 use crate::replicas;
 use crate::support::{Database, LIMIT, Redis, Replica, eventually};
@@ -91,8 +91,7 @@ async fn caller(
 ) {
     while !stop.is_cancelled() {
         let called = Instant::now();
-        let mut admission = limits.admit_tenant().await.unwrap();
-        let outcome = limits.admit(&mut admission, "std", Some("echo")).await;
+        let outcome = limits.admit(Cost::Call).await;
         let took = called.elapsed();
         longest.fetch_max(took.as_micros().try_into().unwrap(), Ordering::Relaxed);
         slow.fetch_add(u64::from(took >= ANSWER_TIMEOUT), Ordering::Relaxed);
@@ -187,16 +186,13 @@ async fn valkey_need_not_be_there_at_the_start() {
     let replica = Replica::start(&redis);
     let limits = replica.limits("acme", &policy("1/h", 2));
     for expected in [true, true, false] {
-        let mut admission = limits.admit_tenant().await.unwrap();
-        assert_eq!(limits.admit(&mut admission, "std", None).await.is_ok(), expected);
+        assert_eq!(limits.admit(Cost::Call).await.is_ok(), expected);
     }
     assert_eq!(replica.metric("trunkline_shared_limits_fallbacks_total"), 3.0);
     if redis.begin().await {
         replica.up().await;
         // It is told of the calls that came before it, and does not count them again.
-        assert!(
-            limits.admit(&mut limits.admit_tenant().await.unwrap(), "std", None).await.is_err()
-        );
+        assert!(limits.admit(Cost::Call).await.is_err());
         assert_eq!(replica.metric("trunkline_shared_limits_fallbacks_total"), 3.0);
         let key: String = redis.ask(&["GET", "trunkline:{acme}:3600000000000ns:2"]).await;
         let owed: u64 = key.split(' ').nth(1).unwrap().parse().unwrap();
@@ -211,12 +207,11 @@ async fn each_replica_has_its_part_while_valkey_is_away() {
     redis.kill();
     for replica in &replicas {
         let limits = replica.limits("acme", &policy("1/h", 5));
-        let mut admission = limits.admit_tenant().await.unwrap();
-        let first = limits.admit(&mut admission, "std", None).await.unwrap();
+        let first = limits.admit(Cost::Call).await.unwrap().take_rate_status();
         assert_eq!(first.policy(), r#""tenant";q=5;w=18000"#);
         assert_eq!(first.remaining(), r#""tenant";r=1;t=7200"#);
-        limits.admit(&mut admission, "std", None).await.unwrap();
-        let refused = limits.admit(&mut admission, "std", None).await;
+        limits.admit(Cost::Call).await.unwrap();
+        let refused = limits.admit(Cost::Call).await;
         let Err(LimitRefusal::RateLimited { retry_after, .. }) = refused else {
             panic!("{refused:?}")
         };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use trunkline::common::policy::{Limit, Policy};
-use trunkline::tenants::limits::Limits;
 use trunkline::tenants::limits::shared::ANSWER_TIMEOUT;
+use trunkline::tenants::limits::{Cost, Limits};
 
 use crate::limits_away::{BURST, Load, RATE, policy};
 use crate::support::{Redis, Replica, eventually};
@@ -59,8 +59,7 @@ async fn stall_each_second(stall: Duration) {
 
 /// Returns whether a call is admitted.
 async fn call(limits: &Limits) -> bool {
-    let mut admission = limits.admit_tenant().await.unwrap();
-    limits.admit(&mut admission, "std", None).await.is_ok()
+    limits.admit(Cost::Call).await.is_ok()
 }
 
 #[tokio::test]
@@ -129,7 +128,7 @@ async fn a_clock_that_is_set_back_frees_no_permit_and_keeps_no_dead_replica() {
     let limit = Limit { max_in_flight: Some(1), ..Limit::default() };
     let policy = Policy { limit, ..Policy::unlimited() };
     let (here, there) = (one.limits("acme", &policy), other.limits("acme", &policy));
-    let held = here.admit_tenant().await.unwrap();
+    let held = here.admit(Cost::Call).await.unwrap();
     one.vanish().await;
 
     // An hour ahead, as all times are when the clock is set back by an hour.
@@ -146,10 +145,10 @@ async fn a_clock_that_is_set_back_frees_no_permit_and_keeps_no_dead_replica() {
         let _: u32 = redis.ask(&["ZADD", "trunkline:replicas", &ahead, &replica]).await;
     }
 
-    assert!(there.admit_tenant().await.is_err(), "a held permit was given again");
+    assert!(there.admit(Cost::Call).await.is_err(), "a held permit was given again");
     // Nothing renews the lease and the heartbeat of the first replica, so both end soon.
     other.sees(1).await;
-    let freed = async || there.admit_tenant().await.ok().map(drop);
+    let freed = async || there.admit(Cost::Call).await.ok().map(drop);
     eventually("the permit is free", freed).await;
     drop(held);
 }

@@ -9,7 +9,7 @@ use rand::RngExt;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{Admission, LimitRefusal, Limits};
+use trunkline::tenants::limits::{Admission, Cost, LimitRefusal, Limits};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -29,7 +29,7 @@ pub fn of_both(replicas: &[Replica; 2], policy: &Policy) -> [Limits; 2] {
 /// Calls until one is refused.
 pub async fn fill(limits: &Limits) -> Vec<Admission> {
     let mut calls = vec![];
-    while let Ok(call) = limits.admit_tenant().await {
+    while let Ok(call) = limits.admit(Cost::Call).await {
         calls.push(call);
     }
     calls
@@ -41,7 +41,7 @@ pub async fn fill_both(limits: &[Limits; 2]) -> Vec<Admission> {
     loop {
         let before = calls.len();
         for limits in limits {
-            calls.extend(limits.admit_tenant().await.ok());
+            calls.extend(limits.admit(Cost::Call).await.ok());
         }
         if calls.len() == before {
             return calls;
@@ -65,7 +65,7 @@ async fn a_tenant_has_its_limit_once_wherever_it_calls() {
     assert!(replicas[1].metric(GRANTED) >= 10.0 && replicas[1].metric(REFUSED) >= 1.0);
     let Err(LimitRefusal::Busy { scope, limit, .. }) = async {
         let _calls = fill(&limits[0]).await;
-        limits[1].admit_tenant().await
+        limits[1].admit(Cost::Call).await
     }
     .await
     else {
@@ -124,7 +124,8 @@ impl Load {
             let (limits, refused) = (limits.clone(), load.refused.clone());
             load.callers.spawn(async move {
                 for call in 0..calls {
-                    let Ok(admission) = limits[((caller + call) % 2) as usize].admit_tenant().await
+                    let Ok(admission) =
+                        limits[((caller + call) % 2) as usize].admit(Cost::Call).await
                     else {
                         refused.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -156,17 +157,18 @@ async fn far_from_the_limit_nothing_is_asked() {
     let limits = of_both(&replicas, &at_most(256));
     let asked = || replicas[0].metric(GRANTED) + replicas[0].metric(REFUSED);
     eventually("nothing is asked", async || {
-        drop(limits[0].admit_tenant().await.unwrap());
+        drop(limits[0].admit(Cost::Call).await.unwrap());
         let before = asked();
         for _ in 0..100 {
-            let call = limits[0].admit_tenant().now_or_never()?;
+            let call = limits[0].admit(Cost::Call).now_or_never()?;
             drop(call.unwrap());
         }
         (asked() == before).then_some(())
     })
     .await;
     // A few more at once fit as well.
-    let calls: Vec<_> = (0..16).map(|_| limits[0].admit_tenant().now_or_never().unwrap()).collect();
+    let calls: Vec<_> =
+        (0..16).map(|_| limits[0].admit(Cost::Call).now_or_never().unwrap()).collect();
     assert!(calls.iter().all(Result::is_ok));
 }
 
@@ -176,13 +178,13 @@ async fn what_is_held_and_not_needed_is_there_for_others() {
     let replicas = Replica::two(&redis, LIMIT).await;
     let limits = of_both(&replicas, &at_most(64));
     let call = eventually("more is held than needed", async || {
-        let call = limits[0].admit_tenant().await.unwrap();
+        let call = limits[0].admit(Cost::Call).await.unwrap();
         (held(&redis).await > 1).then_some(call)
     })
     .await;
     let calls = fill(&limits[1]).await;
     assert_eq!(calls.len(), 63);
-    assert!(limits[0].admit_tenant().await.is_err());
+    assert!(limits[0].admit(Cost::Call).await.is_err());
     drop(call);
     assert_eq!(fill(&limits[1]).await.len(), 1);
 }
@@ -200,7 +202,7 @@ async fn who_calls_nothing_holds_nothing() {
     let limits = of_both(&replicas, &at_most(256));
     eventually("more is held than needed", async || {
         for limits in &limits {
-            drop(limits.admit_tenant().await.unwrap());
+            drop(limits.admit(Cost::Call).await.unwrap());
         }
         (redis.ask::<u32>(&["HLEN", KEY]).await == 2).then_some(())
     })
@@ -223,8 +225,8 @@ async fn limits_for_patterns_are_shared_each_for_itself() {
         of_both(&replicas, &Policy { limits: scoped.into_iter().collect(), ..at_most(20) });
     let mut calls = vec![];
     let mut call = async |replica: usize, tool| {
-        let mut call = limits[replica].admit_tenant().await.unwrap();
-        match limits[replica].admit(&mut call, "search", Some(tool)).await {
+        let mut call = limits[replica].admit(Cost::Call).await.unwrap();
+        match limits[replica].admit_to(&mut call, "search", Some(tool)).await {
             Ok(_) => calls.push(call),
             Err(LimitRefusal::Busy { scope, .. }) => return scope,
             Err(other) => panic!("{other}"),
@@ -263,7 +265,7 @@ async fn a_limit_that_changes_keeps_what_is_in_flight() {
     assert_eq!(fill_both(&higher).await.len(), 8);
     // What comes while there is no limit counts when there is one.
     let unlimited = higher.each_ref().map(|limits| limits.with_policy(&Policy::unlimited()));
-    calls.push(unlimited[0].admit_tenant().now_or_never().unwrap().unwrap());
+    calls.push(unlimited[0].admit(Cost::Call).now_or_never().unwrap().unwrap());
     let limited = unlimited.each_ref().map(|limits| limits.with_policy(&at_most(6)));
     eventually("it is told", async || (held(&redis).await == 5).then_some(())).await;
     assert_eq!(fill(&limited[1]).await.len(), 1);
@@ -278,7 +280,7 @@ async fn a_caller_that_leaves_while_it_waits_keeps_no_place() {
         // It has asked, and leaves before the answer, with it, or just after.
         tokio::select! {
             biased;
-            _ = limits[0].admit_tenant() => {}
+            _ = limits[0].admit(Cost::Call) => {}
             () = yield_times(polls) => {}
         }
     }

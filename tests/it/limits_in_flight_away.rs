@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
-use trunkline::tenants::limits::Limits;
+use trunkline::tenants::limits::{Cost, Limits};
 
 use crate::limits_in_flight::{at_most, fill, fill_both, held, of_both};
 use crate::support::{LIMIT, Redis, Replica, eventually, within};
@@ -18,15 +18,15 @@ async fn the_places_of_a_replica_that_died_are_there_again_soon() {
     assert_eq!(calls.len(), 10);
     // As long as it lives its calls count, however long they take.
     sleep(Duration::from_secs(6)).await;
-    assert!(staying.admit_tenant().await.is_err());
+    assert!(staying.admit(Cost::Call).await.is_err());
     one.vanish().await;
     let mut taken = vec![];
     within(Duration::from_secs(6), "all are there", async || {
-        taken.extend(staying.admit_tenant().await.ok());
+        taken.extend(staying.admit(Cost::Call).await.ok());
         (taken.len() == 10).then_some(())
     })
     .await;
-    assert!(staying.admit_tenant().await.is_err());
+    assert!(staying.admit(Cost::Call).await.is_err());
 }
 
 #[tokio::test]
@@ -37,9 +37,9 @@ async fn while_valkey_is_away_each_replica_has_its_part() {
     let [one, other] = &limits;
     let mut of_one = vec![];
     for _ in 0..6 {
-        of_one.push(one.admit_tenant().await.unwrap());
+        of_one.push(one.admit(Cost::Call).await.unwrap());
     }
-    let mut of_other = vec![other.admit_tenant().await.unwrap()];
+    let mut of_other = vec![other.admit(Cost::Call).await.unwrap()];
     redis.kill();
     for replica in &replicas {
         let noticed = async || (!replica.shared.is_up()).then_some(());
@@ -47,7 +47,7 @@ async fn while_valkey_is_away_each_replica_has_its_part() {
     }
     // Nobody waits, and what is in flight stays counted.
     let now =
-        |limits: &Limits| limits.admit_tenant().now_or_never().expect("nothing is waited for");
+        |limits: &Limits| limits.admit(Cost::Call).now_or_never().expect("nothing is waited for");
     assert!(now(one).is_err());
     of_other.extend((0..4).map(|_| now(other).unwrap()));
     assert!(now(other).is_err());
@@ -79,7 +79,7 @@ async fn a_valkey_that_hangs_holds_nobody_up_for_long() {
     let calls = fill(&limits[0]).await;
     redis.pause();
     let begun = Instant::now();
-    assert!(limits[1].admit_tenant().await.is_ok(), "its part is free");
+    assert!(limits[1].admit(Cost::Call).await.is_ok(), "its part is free");
     let took = begun.elapsed();
     assert!(took < 5 * timeout, "a call was held up for {took:?}");
     assert!(!replicas[1].shared.is_up());
@@ -99,5 +99,5 @@ async fn a_valkey_that_forgets_is_told_again() {
     let _calls = fill(&limits[0]).await;
     redis.ask::<()>(&["DEL", "trunkline:{acme}:in-flight"]).await;
     eventually("it is told", async || (held(&redis).await == 10).then_some(())).await;
-    assert!(limits[1].admit_tenant().await.is_err());
+    assert!(limits[1].admit(Cost::Call).await.is_err());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use trunkline::common::policy::{Limit, Pattern, Policy};
-use trunkline::tenants::limits::{LimitRefusal, Limits, RateStatus};
+use trunkline::tenants::limits::{Cost, LimitRefusal, Limits, RateStatus};
 
 use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
@@ -20,7 +20,9 @@ fn policy(all: Limit, scoped: &[(&str, Limit)]) -> Policy {
 }
 
 async fn call(limits: &Limits) -> Result<RateStatus, LimitRefusal> {
-    limits.admit(&mut limits.admit_tenant().await.unwrap(), "search", Some("query")).await
+    let mut admission = limits.admit(Cost::Call).await?;
+    limits.admit_to(&mut admission, "search", Some("query")).await?;
+    Ok(admission.take_rate_status())
 }
 
 /// The scope and the wait of a call that is refused.
@@ -79,28 +81,30 @@ async fn together(replicas: &[Replica; 2], tenant: String, text: &str) {
 }
 
 #[tokio::test]
-async fn a_call_that_one_rate_refuses_uses_nothing_of_the_others() {
+async fn a_call_that_one_rate_refuses_uses_nothing_of_other_narrow_ones() {
     let Some(redis) = Redis::start().await else { return };
     let replica = Replica::start(&redis);
     replica.up().await;
-    let scoped = [("search/query", rate("1/h", Some(5))), ("search", rate("2/h", Some(3)))];
-    let limits = replica.limits("acme", &policy(rate("3/h", Some(2)), &scoped));
+    let scoped = [("search/query", rate("1/h", Some(5))), ("search", rate("2/h", Some(2)))];
+    let limits = replica.limits("acme", &policy(rate("3/h", Some(9)), &scoped));
     call(&limits).await.unwrap();
     let rate_status = call(&limits).await.unwrap();
-    let policy = r#""search/query";q=5;w=18000, "search";q=3;w=5400, "tenant";q=2;w=2400"#;
+    let policy = r#""search/query";q=5;w=18000, "search";q=2;w=3600, "tenant";q=9;w=10800"#;
     assert_eq!(rate_status.policy(), policy);
-    for _ in 0..3 {
+    for refusals in 1..=3 {
         let Err(LimitRefusal::RateLimited { scope, retry_after, rate_status }) =
             call(&limits).await
         else {
             panic!("it was admitted");
         };
-        assert_eq!(scope, "tenant");
-        assert!(retry_after > Duration::from_secs(1180) && retry_after < Duration::from_secs(1200));
+        assert_eq!(scope, "search");
+        assert!(retry_after > Duration::from_secs(1780) && retry_after < Duration::from_secs(1800));
         let left = rate_status.remaining();
         assert!(left.starts_with(r#""search/query";r=3;t=7"#), "{left}");
-        assert!(left.contains(r#""search";r=1;t=3"#), "{left}");
-        assert!(left.contains(r#""tenant";r=0;t=1"#), "{left}");
+        assert!(left.contains(r#""search";r=0;t=1"#), "{left}");
+        // The tenant's own rate was charged before.
+        let tenant = format!(r#""tenant";r={};t="#, 7 - refusals);
+        assert!(left.contains(&tenant), "{left}");
     }
     assert_eq!(replica.metric(FALLBACKS), 0.0);
 }
@@ -111,7 +115,7 @@ async fn the_longest_wait_is_the_one_that_is_told() {
     let replica = Replica::start(&redis);
     replica.up().await;
     let scoped = [("search/query", rate("60/h", Some(1))), ("search", rate("1/h", Some(1)))];
-    let limits = replica.limits("acme", &policy(rate("30/h", Some(1)), &scoped));
+    let limits = replica.limits("acme", &policy(rate("30/h", Some(2)), &scoped));
     call(&limits).await.unwrap();
     let (scope, wait) = refused(&limits).await;
     assert_eq!(scope, "search");

@@ -40,6 +40,7 @@ mod limits_in_flight_away;
 mod limits_lease;
 mod limits_replicas;
 mod limits_shared;
+mod list_limits;
 mod logging;
 mod mcp_cancel;
 mod mcp_during;

@@ -58,6 +58,31 @@ async fn what_two_readers_could_read_differently_does_not_reach_the_server() {
 }
 
 #[tokio::test]
+async fn an_object_that_the_gateway_takes_apart_has_few_members_and_others_any_number() {
+    let (gateway, mcp, fake) = talker("modern").await;
+    let members = |count: usize| {
+        let members: Vec<String> = (0..count).map(|n| format!("\"項{n}\":1")).collect();
+        members.join(",")
+    };
+    let (few, many) = (members(200), members(60_000));
+    for params in [
+        format!(r#"{{"name":"echo",{many},"_meta":{{$meta}}}}"#),
+        format!(r#"{{"name":"echo","_meta":{{$meta,{many}}}}}"#),
+    ] {
+        let said = mcp.call("echo", json!({})).id("7").raw_params(&params).send().await;
+        assert_eq!(said.refusal(), (400, -32602));
+        assert!(said.error()["message"].as_str().unwrap().contains("more than 256 members"));
+        assert!(said.echoes("7"), "{said:?}");
+    }
+    assert_eq!(fake.calls_of("echo").len(), 0);
+    let params =
+        format!(r#"{{"name":"echo","arguments":{{{many}}},{few},"_meta":{{$meta,{few}}}}}"#);
+    mcp.call("echo", json!({})).raw_params(&params).send().await.tool_text();
+    assert_eq!(fake.calls_of("echo").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn what_the_gateway_does_not_know_goes_on_as_it_was_written() {
     for era in ["legacy", "modern"] {
         let (gateway, mcp, fake) = talker(era).await;

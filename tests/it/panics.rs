@@ -19,6 +19,7 @@ use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Tenant;
+use trunkline::tenants::limits::Cost;
 
 use crate::support::{Fake, Setup, TRUNKLINE, eventually, exists, in_time};
 
@@ -91,7 +92,10 @@ impl Planted {
             deadline_max: None,
         };
         let gateway = self.gateway.clone();
-        tokio::spawn(async move { gateway.call(&caller, call).await })
+        tokio::spawn(async move {
+            let admission = caller.tenant.admit(Cost::Call).await?;
+            gateway.call(&caller, admission, call).await
+        })
     }
 
     /// Waits until the server is called again, after one panic of this task.

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use trunkline::backend::RunState;
 use trunkline::gateway::{CallError, Gateway};
+use trunkline::tenants::limits::Cost;
 
 use crate::child::complaints_of;
 use crate::plan::Plan;
@@ -71,7 +72,9 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     let mut plan = Plan::draw(0, 0, 0, 1);
     plan.timeout = MOMENT;
     let caller = worker::caller(0);
-    match gateway.call(&caller, direct::call(gateway, &caller, &plan, plan.server)).await {
+    let call = direct::call(gateway, &caller, &plan, plan.server);
+    let admission = caller.tenant.admit(Cost::Call).await.expect("nothing is limited");
+    match gateway.call(&caller, admission, call).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),
     }

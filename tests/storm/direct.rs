@@ -9,6 +9,7 @@ use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, Too
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::protocol::mcp::results::ResultKind;
+use trunkline::tenants::limits::Cost;
 
 use crate::outcome::Outcome;
 use crate::plan::Plan;
@@ -27,7 +28,10 @@ impl Direct {
 
     pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {
         let call = call(&self.gateway, &self.caller, plan, server);
-        let mut answer = pin!(self.gateway.call(&self.caller, call));
+        let mut answer = pin!(async {
+            let admission = self.caller.tenant.admit(Cost::Call).await?;
+            self.gateway.call(&self.caller, admission, call).await
+        });
         tokio::select! {
             biased;
             outcome = &mut answer => read(outcome),

@@ -22,6 +22,7 @@ use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
+use trunkline::tenants::limits::Cost;
 
 use crate::checks::Idle;
 use crate::direct::Direct;
@@ -214,7 +215,8 @@ fn measure_one(
         std::thread::park_timeout(Duration::from_micros(rand::rng().random_range(1000..3000)));
         let (gateway, caller, began) = (gateway.clone(), caller.clone(), Instant::now());
         let call = runtime.spawn(async move {
-            let called = gateway.call(&caller, to_neighbour(&gateway, &caller)).await;
+            let admission = caller.tenant.admit(Cost::Call).await.expect("nothing is limited");
+            let called = gateway.call(&caller, admission, to_neighbour(&gateway, &caller)).await;
             called.map(|_| began.elapsed()).map_err(|error| error.to_string())
         });
         match runtime.block_on(call).expect("calls do not panic") {

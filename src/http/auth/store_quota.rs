@@ -6,7 +6,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::gateway::{CallError, Caller};
-use crate::tenants::limits::Admission;
+use crate::tenants::limits::{Admission, Cost};
 
 /// The longest wait for a permit.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);
@@ -27,12 +27,12 @@ impl<'a> StorePermit<'a> {
         caller: &'a Caller,
         server: &str,
     ) -> Result<Self, CallError> {
-        let limits = &caller.tenant.limits;
-        let mut admission = limits.admit_tenant().await?;
-        let rate_status = limits.admit(&mut admission, server, None).await?;
-        let own = wait(&caller.tenant.store_permits).await.map_err(|_| CallError::TenantBusy {
+        let tenant = &caller.tenant;
+        let mut admission = tenant.admit(Cost::Call).await?;
+        tenant.limits.admit_to(&mut admission, server, None).await?;
+        let own = wait(&tenant.store_permits).await.map_err(|_| CallError::TenantBusy {
             detail: "another request of yours uses the store; wait until it is done".into(),
-            rate_status,
+            rate_status: admission.take_rate_status(),
         })?;
         Ok(Self { _admission: admission, _own: own, _shared: wait(permits).await? })
     }

@@ -181,7 +181,7 @@ fn completion_reference<'a>(params: &Params<'a>) -> Result<(&'static str, Cow<'a
 fn reference_members<'a>(params: &Params<'a>) -> Result<Members<'a>, ParamsError> {
     let reference = params.get("ref").ok_or(ParamsError::Missing("ref"))?;
     let error = |error| ParamsError::Members { at: "params.ref", error };
-    Members::parse(reference.get()).map_err(error)
+    Members::of_caller(reference.get()).map_err(error)
 }
 
 /// Writes the parameters that are sent on, with the target as its server names it.

@@ -9,6 +9,8 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Response;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -16,14 +18,14 @@ use serde_json::value::RawValue;
 use siphasher::sip::SipHasher;
 use tokio::time::Instant;
 
-use super::rpc::RpcError;
+use super::rpc::{self, RpcError};
 use super::{McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Caller};
 use crate::http::auth::credential;
-use crate::http::headers::asked_timeout;
+use crate::http::headers::{add_rate_status, asked_timeout};
 use crate::http::rest::servers::granted;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
@@ -32,6 +34,7 @@ use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
 use crate::protocol::mcp::{Era, method, names};
 use crate::registry::Server;
+use crate::tenants::limits::{Admission, Cost};
 
 /// How long a server that is starting may delay the list of all servers. Clients that listen for
 /// changes are notified when it is ready.
@@ -83,8 +86,26 @@ fn list_timeout(backend: &Backend, asked: Option<Duration>) -> Duration {
     asked.unwrap_or(backend.timeout()).min(backend.config().max_deadline())
 }
 
+/// Responds to an admitted list request.
+pub(super) async fn respond(
+    request: &McpRequest<'_>,
+    kind: ListKind,
+    mut admission: Admission,
+) -> Result<Response<Body>, RpcError> {
+    let rate_status = admission.take_rate_status();
+    match list(request, kind).await {
+        Ok(list) => {
+            let mut response = rpc::respond_result(request.id, &list);
+            add_rate_status(response.headers_mut(), &rate_status);
+            Ok(response)
+        }
+        Err(error) if error.code == TOO_MANY_REQUESTS => Err(error),
+        Err(error) => Err(error.with_rate_status(rate_status)),
+    }
+}
+
 /// Answers a list request with a JSON object.
-pub(super) async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
+async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
     let http = request.http;
     let timeout = asked_timeout(&http.headers)?;
     let mut list = match &http.scope {
@@ -168,12 +189,15 @@ async fn list_one(
     let mut params = String::new();
     loop {
         let call = Call::plain(server.clone(), kind.method, params, deadline);
-        let page = gateway.call(caller, call).await?.result;
+        let admission = caller.tenant.admit(Cost::PaidCall).await.map_err(CallError::from)?;
+        let page = gateway.call(caller, admission, call).await?.result;
         pages.count(page.len()).map_err(endless)?;
         let cursor;
         (list, cursor) = list.with_page(gateway.offload(), page, kind).await?;
         let Some(cursor) = cursor else { return Ok(list) };
         pages.follow(&cursor).map_err(endless)?;
+        // The list itself has paid for the first page of each server.
+        caller.tenant.admit(Cost::List).await.map_err(CallError::from)?;
         params = format!(",\"cursor\":{}", Value::from(cursor));
     }
 }

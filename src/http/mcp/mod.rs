@@ -4,7 +4,7 @@
 //! ```text
 //! HTTP request ─▶ HttpRequest: authenticated; which servers it sees      this file
 //!      │
-//!      ▼  POST: decode the JSON-RPC message, find its era                this file
+//!      ▼  POST: decode the envelope, charge the tenant, find the era     this file
 //!      ├─ modern (2026-07-28): each request stands alone                 modern/
 //!      └─ legacy (up to 2025-11-25): requests name a session             legacy/, session/
 //!      │     what only the session's owner has is forwarded to           session/forward_to_owner
@@ -45,7 +45,9 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use self::forward::forwarded_method;
 pub(super) use self::legacy::{delete_session as delete, open_session_stream as get};
+use self::lists::ListKind;
 use self::rpc::RpcError;
 pub(super) use self::session::QUERIES_MAX as SESSION_QUERIES_MAX;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
@@ -56,12 +58,14 @@ use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 use super::replicas::Forwarded;
 use super::{AppState, body};
 use crate::common::ids::ServerId;
-use crate::gateway::Caller;
+use crate::gateway::{CallError, Caller};
 use crate::protocol::jsonrpc::ID_LEN_MAX;
-use crate::protocol::jsonrpc::framing::{DEPTH_MAX, deeper_than};
+use crate::protocol::jsonrpc::framing::{DEPTH_MAX, ShapeExcess, check_shape};
+use crate::protocol::jsonrpc::members::MEMBERS_MAX;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
 use crate::protocol::mcp::{Era, ProtocolVersion, meta, method, names};
+use crate::tenants::limits::{Admission, Cost};
 
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
@@ -167,28 +171,48 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
-    if deeper_than(&http.body, MESSAGE_DEPTH_MAX) {
-        return bad_request("the message is nested too deep");
-    }
-    match decode(&http.body) {
-        Ok(Message::Request { id, .. }) if id.get().len() > ID_LEN_MAX => {
-            bad_request("the `id` is too long")
-        }
-        Ok(Message::Request { id, method, params }) => answer(&http, id, &method, params).await,
+    let long_work = &http.caller.tenant.long_work;
+    let (offload, len) = (http.app.gateway.offload(), http.body.len());
+    let message = match offload.in_place(long_work, len, || read_message(&http.body)).await {
+        Ok(message) => message,
+        Err(refusal) => return *refusal,
+    };
+    match message {
+        Message::Request { id, method, params } => answer(&http, id, &method, params).await,
         // Over HTTP, modern clients send servers neither notifications nor responses.
-        Ok(_) if is_modern(&http.headers) => {
+        _ if is_modern(&http.headers) => {
             match text_header(&http.headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse) {
                 Some(_) => StatusCode::ACCEPTED.into_response(),
                 None => bad_request("`MCP-Protocol-Version` is unknown"),
             }
         }
-        Ok(Message::Notification { method, params }) => {
+        Message::Notification { method, params } => {
             legacy::accept_notification(&http, &method, params).await.into_response()
         }
-        Ok(Message::Response { id, outcome }) => {
+        Message::Response { id, outcome } => {
             legacy::accept_response(&http, id, outcome).await.into_response()
         }
-        Err(malformed) => RpcError::from(&malformed).respond(Era::Modern, malformed.id()),
+    }
+}
+
+/// Reads the envelope alone: the tenant is charged before its parameters are taken apart.
+fn read_message(body: &[u8]) -> Result<Message<'_>, Box<Response<Body>>> {
+    match check_shape(body, MESSAGE_DEPTH_MAX, MEMBERS_MAX) {
+        Ok(()) => {}
+        Err(ShapeExcess::Depth) => return Err(bad_request("the message is nested too deep").into()),
+        Err(ShapeExcess::Members) => {
+            let message = format!("the message has more than {MEMBERS_MAX} members");
+            return Err(bad_request(&message).into());
+        }
+    }
+    match decode(body) {
+        Ok(Message::Request { id, .. }) if id.get().len() > ID_LEN_MAX => {
+            Err(bad_request("the `id` is too long").into())
+        }
+        Ok(message) => Ok(message),
+        Err(malformed) => {
+            Err(RpcError::from(&malformed).respond(Era::Modern, malformed.id()).into())
+        }
     }
 }
 
@@ -198,22 +222,47 @@ async fn answer(
     method: &str,
     params: Option<&RawValue>,
 ) -> Response<Body> {
-    let params = match Params::parse(params) {
+    let refuse = |error: RpcError| {
+        let is_legacy = http.headers.contains_key(&SESSION_ID) || method == method::INITIALIZE;
+        let is_legacy = is_legacy && !is_modern(&http.headers);
+        error.respond(if is_legacy { Era::Legacy } else { Era::Modern }, Some(id))
+    };
+    let mut admission = match admit(http, method).await {
+        Ok(admission) => admission,
+        Err(error) => return refuse(error.into()),
+    };
+    let long_work = &http.caller.tenant.long_work;
+    let len = params.map_or(0, |params| params.get().len());
+    let offload = http.app.gateway.offload();
+    let params = match offload.in_place(long_work, len, || Params::parse(params)).await {
         Ok(params) => params,
-        Err(error) => {
-            let names_session = http.headers.contains_key(&SESSION_ID);
-            let is_legacy = names_session || method == method::INITIALIZE;
-            let is_legacy = is_legacy && !is_modern(&http.headers);
-            let era = if is_legacy { Era::Legacy } else { Era::Modern };
-            return RpcError::from(error).respond(era, Some(id));
-        }
+        Err(error) => return refuse(RpcError::from(error).charged(admission.as_mut())),
     };
     let era = era_of(&http.headers, method, &params);
     let request = McpRequest { http, caller: &http.caller, era, id, method, params };
     match era {
-        Era::Modern => modern::answer(&request).await,
-        Era::Legacy => legacy::answer(request).await,
+        Era::Modern => modern::answer(&request, admission).await,
+        Era::Legacy => legacy::answer(request, admission).await,
     }
+}
+
+/// Charges a request to its tenant. Requests that are no work for a server, and no list, are free.
+async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, CallError> {
+    let is_call = forwarded_method(method).is_some()
+        || [method::RESOURCES_SUBSCRIBE, method::LISTEN].contains(&method);
+    let cost = match ListKind::of(method) {
+        // The replica that forwarded the request has charged it.
+        None if is_call && http.is_forwarded => Cost::PaidCall,
+        Some(_) if http.is_forwarded => Cost::PaidList,
+        None if is_call => Cost::Call,
+        Some(_) => Cost::List,
+        None => return Ok(None),
+    };
+    let admitted = http.caller.tenant.admit(cost).await.map_err(CallError::from);
+    if let Err(error) = &admitted {
+        http.app.gateway.metrics().count_unresolved("", error.code());
+    }
+    admitted.map(Some)
 }
 
 /// Finds the era: `_meta` or the header names a modern version, or only modern clients know the

@@ -18,7 +18,7 @@ use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::{
     Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
 };
-use crate::tenants::limits::RateStatus;
+use crate::tenants::limits::{Admission, RateStatus};
 
 /// A JSON-RPC error for a client of either era.
 #[derive(Debug, Default)]
@@ -63,6 +63,16 @@ impl RpcError {
 
     pub(super) fn with_rate_status(self, rate_status: RateStatus) -> Self {
         Self { rate_status, ..self }
+    }
+
+    /// Adds the rates that were charged for the request, unless the error has rates of its own.
+    pub(super) fn charged(self, admission: Option<&mut Admission>) -> Self {
+        match admission {
+            Some(admission) if self.rate_status.is_empty() => {
+                self.with_rate_status(admission.take_rate_status())
+            }
+            _ => self,
+        }
     }
 
     /// Returns the message as JSON. Without a readable id, JSON-RPC requires `null`.

@@ -20,6 +20,7 @@ use crate::http::headers::{
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::tenants::limits::{Admission, Cost};
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
@@ -29,14 +30,14 @@ pub(crate) async fn call_tool(
     request: Request<Body>,
 ) -> Response<Body> {
     let id = CallId::generate();
-    let (caller, call) = match read_request(&app, id, caller, path, request).await {
+    let (caller, admission, call) = match read_request(&app, id, caller, path, request).await {
         Ok(read) => read,
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
             return call_failed(error, id);
         }
     };
-    match app.gateway.call(&caller, call).await {
+    match app.gateway.call(&caller, admission, call).await {
         Ok(reply) => succeeded(reply, id),
         Err(error) => call_failed(error.into(), id),
     }
@@ -48,7 +49,7 @@ async fn read_request(
     caller: Result<Authenticated, HttpError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
-) -> Result<(Caller, Call), HttpError> {
+) -> Result<(Caller, Admission, Call), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
     let arrived = Instant::now();
@@ -59,12 +60,15 @@ async fn read_request(
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
     let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
-    // A tool without arguments can be called without a body.
-    let arguments = if body.is_empty() {
-        RawObject::empty()
-    } else {
-        RawObject::parse(body).map_err(CallError::from)?
-    };
+    let mut admission = caller.tenant.admit(Cost::Call).await.map_err(CallError::from)?;
+    let tenant = &caller.tenant;
+    let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), || {
+        // A tool without arguments can be called without a body.
+        if body.is_empty() { Ok(RawObject::empty()) } else { RawObject::parse(body.clone()) }
+    });
+    let arguments = parsed
+        .await
+        .map_err(|error| CallError::from(error).with_rate_status(admission.take_rate_status()))?;
     let call = Call {
         id,
         server,
@@ -79,7 +83,7 @@ async fn read_request(
         // A REST caller does not ask for progress, so nothing moves the deadline.
         deadline_max: None,
     };
-    Ok((caller, call))
+    Ok((caller, admission, call))
 }
 
 fn succeeded(reply: Reply, id: CallId) -> Response<Body> {

@@ -14,21 +14,23 @@ use tokio::time::Instant;
 use super::server_view::{ServerView, Viewer};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::gateway::Caller;
+use crate::gateway::{CallError, Caller};
 use crate::http::auth::Authenticated;
 use crate::http::error::HttpResult;
-use crate::http::headers::SESSION_ID;
+use crate::http::headers::{SESSION_ID, add_rate_status};
 use crate::http::state::AppState;
+use crate::tenants::limits::{Cost, RateStatus};
 
 pub(crate) async fn list_servers(
     State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
 ) -> HttpResult {
+    let rate_status = admit(&caller).await?;
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     let servers = app.gateway.servers(&caller);
     let views = servers.map(|server| ServerView::new(registry, server, &viewer));
-    Ok(json(&BTreeMap::from([("servers", views.collect::<Vec<_>>())])))
+    Ok(json(&BTreeMap::from([("servers", views.collect::<Vec<_>>())]), &rate_status))
 }
 
 pub(crate) async fn show_server(
@@ -38,9 +40,15 @@ pub(crate) async fn show_server(
     headers: HeaderMap,
 ) -> HttpResult {
     let Path(server) = path?;
+    let rate_status = admit(&caller).await?;
     let server = app.gateway.server(&caller, &server)?;
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
-    Ok(json(&ServerView::new(registry, server, &viewer)))
+    Ok(json(&ServerView::new(registry, server, &viewer), &rate_status))
+}
+
+/// Charges a list to its tenant.
+async fn admit(caller: &Caller) -> Result<RateStatus, CallError> {
+    Ok(caller.tenant.admit(Cost::List).await?.take_rate_status())
 }
 
 /// Returns the viewer: a request that names its session sees the session's own processes.
@@ -57,11 +65,13 @@ pub(crate) async fn list_tools(
     path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
     let Path(server) = path?;
+    let rate_status = admit(&caller).await?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
     let (backend, ready) = app.gateway.ready(&caller, server, until).await?;
     let tools = granted(&caller, backend.id().as_str(), &ready);
-    Ok(json(&BTreeMap::from([("tools", tools.map(Tool::definition).collect::<Vec<_>>())])))
+    let tools = BTreeMap::from([("tools", tools.map(Tool::definition).collect::<Vec<_>>())]);
+    Ok(json(&tools, &rate_status))
 }
 
 /// Returns the tools that a caller may call.
@@ -73,7 +83,9 @@ pub(crate) fn granted<'a>(
     ready.tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
 }
 
-fn json(body: &impl Serialize) -> Response<Body> {
+fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let mut response = ([(header::CONTENT_TYPE, "application/json")], body).into_response();
+    add_rate_status(response.headers_mut(), rate_status);
+    response
 }

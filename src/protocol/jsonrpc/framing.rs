@@ -181,23 +181,42 @@ pub fn blank_line_breaks(json: &mut [u8]) {
 /// Returns whether arrays and objects nest deeper than `limit`. Works on any bytes, valid JSON or
 /// not.
 pub fn deeper_than(json: &[u8], limit: usize) -> bool {
-    let mut depth = 0_usize;
+    check_shape(json, limit, usize::MAX).is_err()
+}
+
+/// The bound of its shape that JSON from outside exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShapeExcess {
+    Depth,
+    Members,
+}
+
+/// Checks how deep arrays and objects nest, and how many members the outermost one has. Works on
+/// any bytes, valid JSON or not, in one pass.
+pub fn check_shape(json: &[u8], depth_max: usize, members_max: usize) -> Result<(), ShapeExcess> {
+    let (mut depth, mut members) = (0_usize, 1_usize);
     let mut at = 0;
     while at < json.len() {
         match json[at] {
             b'{' | b'[' => {
                 depth += 1;
-                if depth > limit {
-                    return true;
+                if depth > depth_max {
+                    return Err(ShapeExcess::Depth);
                 }
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => at = end_of_string(json, at),
+            b',' if depth == 1 => {
+                members += 1;
+                if members > members_max {
+                    return Err(ShapeExcess::Members);
+                }
+            }
             _ => {}
         }
         at += 1;
     }
-    false
+    Ok(())
 }
 
 /// Returns the index of the quote that ends the string opened at `open`, or the end of the text.

@@ -6,6 +6,7 @@
 //! the other.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -15,6 +16,9 @@ use serde_json::value::RawValue;
 
 /// Up to this many members, comparing all names is faster than hashing them.
 const COMPARED_MAX: usize = 16;
+/// The most members of a caller's object that the gateway takes apart. No method defines 20, and a
+/// body of `max_body` can have a million, each of which would be compared with all known names.
+pub const MEMBERS_MAX: usize = 256;
 /// Longer names are cut in error messages, so that no error echoes a large request.
 const SHOWN_CHARS_MAX: usize = 64;
 
@@ -34,10 +38,23 @@ pub enum MembersError {
     /// A name appears twice, perhaps escaped in different ways.
     #[error("the member {0:?} appears twice")]
     Duplicate(String),
+    #[error("has more than {0} members: put them into an object inside")]
+    TooMany(usize),
 }
 
 impl<'a> Members<'a> {
+    /// Parses an object of a server's, which may have any number of members.
     pub fn parse(json: &'a str) -> Result<Self, MembersError> {
+        Self::parse_up_to(json, usize::MAX)
+    }
+
+    /// Parses an object of a caller's, which may have at most [`MEMBERS_MAX`] members. Reads no
+    /// further than that.
+    pub fn of_caller(json: &'a str) -> Result<Self, MembersError> {
+        Self::parse_up_to(json, MEMBERS_MAX)
+    }
+
+    fn parse_up_to(json: &'a str, max: usize) -> Result<Self, MembersError> {
         let not_json = |error: serde_json::Error| MembersError::NotJson(error.to_string());
         let text = json.trim_ascii_start();
         if !text.is_empty() && !text.starts_with('{') {
@@ -45,7 +62,12 @@ impl<'a> Members<'a> {
             return Err(MembersError::NotAnObject(super::framing::type_name(text)));
         }
         let mut parser = serde_json::Deserializer::from_str(json);
-        let list = parser.deserialize_map(ListVisitor).map_err(not_json)?;
+        let is_over = Cell::new(false);
+        let list = parser.deserialize_map(ListVisitor { max, is_over: &is_over });
+        if is_over.get() {
+            return Err(MembersError::TooMany(max));
+        }
+        let list = list.map_err(not_json)?;
         parser.end().map_err(not_json)?;
         match first_duplicate(&list) {
             Some(name) => {
@@ -72,9 +94,13 @@ impl<'a> Members<'a> {
     }
 }
 
-struct ListVisitor;
+struct ListVisitor<'v> {
+    max: usize,
+    /// Set if the object has more members.
+    is_over: &'v Cell<bool>,
+}
 
-impl<'de> Visitor<'de> for ListVisitor {
+impl<'de> Visitor<'de> for ListVisitor<'_> {
     type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +110,10 @@ impl<'de> Visitor<'de> for ListVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut list = Vec::with_capacity(8);
         while let Some((Text(name), value)) = map.next_entry()? {
+            if list.len() == self.max {
+                self.is_over.set(true);
+                break;
+            }
             list.push((name, value));
         }
         Ok(list)
@@ -230,6 +260,21 @@ mod tests {
         assert_eq!(Members::parse(&many).unwrap_err(), twice("n0"));
         let long = format!("{{\"{0}\":1,\"{0}\":2}}", "é".repeat(500));
         assert!(Members::parse(&long).unwrap_err().to_string().chars().count() < 100);
+    }
+
+    #[test]
+    fn a_caller_s_object_is_read_no_further_than_its_bound() {
+        let object = |members: usize| {
+            let members: Vec<String> = (0..members).map(|n| format!("\"n{n}\":[{n}]")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert!(Members::of_caller(&object(MEMBERS_MAX)).is_ok());
+        let over = object(MEMBERS_MAX + 1);
+        assert_eq!(Members::of_caller(&over).unwrap_err(), MembersError::TooMany(MEMBERS_MAX));
+        assert!(Members::parse(&over).is_ok());
+        // Not even valid JSON beyond it.
+        let broken = format!("{},?", over.trim_end_matches('}'));
+        assert_eq!(Members::of_caller(&broken).unwrap_err(), MembersError::TooMany(MEMBERS_MAX));
     }
 
     #[test]

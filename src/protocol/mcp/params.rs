@@ -151,7 +151,7 @@ fn read<'a>(
     known: &[&str],
 ) -> Result<Members<'a>, ParamsError> {
     let members =
-        Members::parse(object.get()).map_err(|error| ParamsError::Members { at, error })?;
+        Members::of_caller(object.get()).map_err(|error| ParamsError::Members { at, error })?;
     match members.case_variant(known) {
         Some(name) => Err(ParamsError::CaseVariant { at, name: name.chars().take(64).collect() }),
         None => Ok(members),

@@ -20,6 +20,8 @@ use crate::common::policy::{Limit, Pattern};
 
 /// The scope of limits for all calls of a tenant.
 pub(super) const TENANT: &str = "tenant";
+/// The scope of a tenant's lists. No pattern has a space.
+const LISTS: &str = "tenant lists";
 
 /// Replicas that an outage cut off are back within this time of each other. Meanwhile some use the
 /// whole rate and others their share.
@@ -64,8 +66,24 @@ impl Bucket {
     ) -> Option<Self> {
         let quota = Quota::new(limit.rate?, limit.burst);
         let scope = pattern.map_or_else(|| TENANT.to_owned(), Pattern::to_string);
+        Some(Self::full(tenant, pattern, scope, quota, clock))
+    }
+
+    /// Returns a full bucket for the lists of a tenant that has a rate.
+    pub fn of_lists(tenant: &TenantId, limit: &Limit, clock: &Clock) -> Option<Self> {
+        let quota = Quota::new(limit.rate?, limit.burst).of_lists();
+        Some(Self::full(tenant, None, LISTS.to_owned(), quota, clock))
+    }
+
+    fn full(
+        tenant: &TenantId,
+        pattern: Option<&Pattern>,
+        scope: String,
+        quota: Quota,
+        clock: &Clock,
+    ) -> Self {
         let (policy, name_len) = policy_text(&scope, quota);
-        Some(Self {
+        Self {
             policy,
             name_len,
             key: key(tenant, pattern, quota),
@@ -74,7 +92,7 @@ impl Bucket {
             clock: clock.clone(),
             scope,
             quota,
-        })
+        }
     }
 
     /// Takes one call from this replica's share. Returns what remains of it.

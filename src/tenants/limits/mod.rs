@@ -1,14 +1,16 @@
 //! A tenant's limits: the rate of its calls, and the number of its calls in flight.
 //!
 //! - `quota`, `bucket`: a rate as numbers, and its usage
+//! - `in_flight`: a limit of calls in flight
 //! - `rate_headers`: the `RateLimit` headers
 //! - [`shared`]: limits that all replicas share, in Valkey or Redis
 //!
-//! A call is checked twice. [`Limits::admit_tenant`] comes before any costly work and concerns the
-//! tenant as a whole. It takes nanoseconds, unless little is left of a shared limit.
-//! [`Limits::admit`] comes when the tool is known.
+//! A call is charged twice. [`Limits::admit`] comes before its parameters are taken apart, and
+//! concerns the tenant as a whole. It takes nanoseconds, unless limits are shared.
+//! [`Limits::admit_to`] comes when the tool is known, and concerns the narrower limits.
 
 mod bucket;
+mod in_flight;
 mod quota;
 mod rate_headers;
 pub mod shared;
@@ -16,12 +18,11 @@ pub mod shared;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use self::bucket::{Bucket, Clock, TENANT};
+use self::in_flight::{InFlightLimit, TenantPermit};
 use self::quota::Remaining;
-use self::shared::LimitLease;
 pub use self::shared::SharedLimits;
 use crate::common::ids::TenantId;
 use crate::common::policy::{Limit, Pattern, Policy};
@@ -33,8 +34,24 @@ pub struct Limits {
     clock: Clock,
     in_flight: InFlightLimit,
     rate: Option<Arc<Bucket>>,
+    /// The rate of lists. Each replica has its own.
+    lists: Option<Arc<Bucket>>,
     /// The narrowest pattern first.
     scoped: Vec<PatternLimit>,
+}
+
+/// The cost of a request, to its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// One of the calls in flight, and one of the rate.
+    Call,
+    /// One of the calls in flight. The rate was charged before: by the replica that received the
+    /// request, or for the list that needs this call.
+    PaidCall,
+    /// One of the rate of lists.
+    List,
+    /// Nothing: a list that another replica has charged.
+    PaidList,
 }
 
 /// The limit of calls that a pattern covers.
@@ -47,31 +64,22 @@ struct PatternLimit {
     rate: Option<Arc<Bucket>>,
 }
 
-/// A limit of calls in flight. Clones share the count, each with its own limit.
-#[derive(Clone, Debug)]
-struct InFlightLimit {
-    calls: Count,
-    max: Option<u32>,
-}
-
-/// Counts calls on this replica, or over all replicas.
-#[derive(Clone, Debug)]
-enum Count {
-    Here(Arc<AtomicU32>),
-    Shared(Arc<LimitLease>),
-}
-
-/// One counted call.
-#[derive(Debug)]
-struct TenantPermit(Count);
-
-/// The permits of one call within the limits of its tenant. Held as long as the call runs, even if
-/// nobody waits for it: the server still works on it.
+/// The permits of one request within the limits of its tenant. Held as long as the call runs, even
+/// if nobody waits for it: the server still works on it.
 #[derive(Debug)]
 pub struct Admission {
-    _tenant: TenantPermit,
+    /// `None` for a list.
+    _tenant: Option<TenantPermit>,
     /// For limits of single servers and tools.
     scoped: Vec<TenantPermit>,
+    charged: RateStatus,
+}
+
+impl Admission {
+    /// Returns the rates that were charged for the request, and leaves none.
+    pub fn take_rate_status(&mut self) -> RateStatus {
+        std::mem::take(&mut self.charged)
+    }
 }
 
 /// The remaining calls of each rate that covers a call, the narrowest first.
@@ -81,6 +89,15 @@ pub struct RateStatus(Vec<(Arc<Bucket>, Remaining)>);
 impl RateStatus {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Puts the rates that are narrower in front.
+    pub fn insert_narrower(&mut self, mut narrower: Self) {
+        if narrower.is_empty() {
+            return;
+        }
+        narrower.0.append(&mut self.0);
+        *self = narrower;
     }
 }
 
@@ -123,6 +140,7 @@ impl Limits {
             shared,
             clock,
             rate: None,
+            lists: None,
             scoped: vec![],
         };
         nothing.with_policy(policy)
@@ -140,6 +158,8 @@ impl Limits {
             clock: self.clock.clone(),
             in_flight: self.in_flight.with_max(policy.limit.max_in_flight),
             rate: self.bucket(None, &policy.limit, self.rate.as_ref()),
+            lists: Bucket::of_lists(&self.tenant, &policy.limit, &self.clock)
+                .map(|bucket| unchanged_or(bucket, self.lists.as_ref())),
             scoped,
         }
     }
@@ -166,17 +186,35 @@ impl Limits {
         before: Option<&Arc<Bucket>>,
     ) -> Option<Arc<Bucket>> {
         let bucket = Bucket::new(&self.tenant, pattern, limit, &self.clock)?;
-        let unchanged = before.filter(|before| before.quota == bucket.quota);
-        Some(unchanged.cloned().unwrap_or_else(|| Arc::new(bucket)))
+        Some(unchanged_or(bucket, before))
     }
 
-    /// Counts one more call of the tenant, until the admission is dropped. Waits only for a shared
-    /// limit of which this replica has no leased permit left.
-    pub async fn admit_tenant(&self) -> Result<Admission, LimitRefusal> {
-        match self.in_flight.take().await {
-            Some(tenant) => Ok(Admission { _tenant: tenant, scoped: vec![] }),
-            None => Err(busy(TENANT, &self.in_flight, self.rate_status())),
+    /// Charges a request to the tenant, before anything costly is done for it. The permit comes
+    /// first, because it can be given back and a charged rate cannot. Waits only for shared limits.
+    pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
+        let tenant = match cost {
+            Cost::List | Cost::PaidList => None,
+            Cost::Call | Cost::PaidCall => match self.in_flight.take().await {
+                Some(permit) => Some(permit),
+                None => return Err(busy(TENANT, &self.in_flight, self.rate_status())),
+            },
+        };
+        let mut admission =
+            Admission { _tenant: tenant, scoped: vec![], charged: RateStatus::default() };
+        match cost {
+            Cost::Call => self.charge_again(&mut admission).await?,
+            // Shared lists would cost a round trip, and lists do no harm that replicas share.
+            Cost::List => admission.charged = take_all(&Vec::from_iter(&self.lists), 1)?,
+            Cost::PaidCall => admission.charged = self.rate_status(),
+            Cost::PaidList => {}
         }
+        Ok(admission)
+    }
+
+    /// Charges one more call to the tenant's rate: a request may stand for several calls.
+    pub async fn charge_again(&self, admission: &mut Admission) -> Result<(), LimitRefusal> {
+        admission.charged = self.spend(&Vec::from_iter(&self.rate)).await?;
+        Ok(())
     }
 
     /// Returns the status of the tenant's overall rate, as far as this replica knows. Takes
@@ -185,47 +223,45 @@ impl Limits {
         self.look(&self.rate)
     }
 
-    /// Admits a call if all limits that cover it allow it: first those of calls in flight, then the
-    /// rates, the narrowest first. `tool` is `None` for other requests. A refused call keeps the
-    /// permit it came with. What it took from a narrow rate before a wider one refused is lost,
-    /// unless rates are shared.
-    pub async fn admit(
+    /// Admits an admitted call to a server if the narrower limits that cover it allow it: first
+    /// those of calls in flight, then the rates, the narrowest first. `tool` is `None` for other
+    /// requests. A refused call keeps the permit it came with, and stays charged to the tenant.
+    /// What it took from a narrow rate before a wider one refused is lost, unless rates are shared.
+    pub async fn admit_to(
         &self,
         admission: &mut Admission,
         server: &str,
         tool: Option<&str>,
-    ) -> Result<RateStatus, LimitRefusal> {
+    ) -> Result<(), LimitRefusal> {
         // The common case.
-        if self.scoped.is_empty() && self.rate.is_none() {
-            return Ok(RateStatus::default());
+        if self.scoped.is_empty() {
+            return Ok(());
         }
         let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, tool));
         let scoped: Vec<_> = scoped.collect();
-        let rates = self.rates(&scoped);
+        let rates: Vec<_> = scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).collect();
         let mut permits = vec![];
         for limited in scoped.iter().filter(|scoped| scoped.in_flight.max.is_some()) {
             match limited.in_flight.take().await {
                 Some(permit) => permits.push(permit),
                 None => {
-                    let rate_status = self.look(rates.iter().copied());
-                    return Err(busy(&limited.scope, &limited.in_flight, rate_status));
+                    let rates = rates.into_iter().chain(&self.rate);
+                    return Err(busy(&limited.scope, &limited.in_flight, self.look(rates)));
                 }
             }
         }
-        let rate_status = self.spend(rates).await?;
+        let narrower = self.spend(&rates).await.map_err(|refusal| self.with_tenant(refusal))?;
         admission.scoped.extend(permits);
-        Ok(rate_status)
+        admission.charged.insert_narrower(narrower);
+        Ok(())
     }
 
-    /// Takes one more call from the rates, for a request at a server that is worth several.
-    pub async fn charge(&self, server: &str) -> Result<RateStatus, LimitRefusal> {
-        let scoped = self.scoped.iter().filter(|scoped| scoped.pattern.covers(server, None));
-        self.spend(self.rates(&scoped.collect::<Vec<_>>())).await
-    }
-
-    /// Returns the rates of some patterns and of the tenant.
-    fn rates<'a>(&'a self, scoped: &[&'a PatternLimit]) -> Vec<&'a Arc<Bucket>> {
-        scoped.iter().filter_map(|scoped| scoped.rate.as_ref()).chain(&self.rate).collect()
+    /// Adds the tenant's rate, which was charged, to the refusal by a narrower one.
+    fn with_tenant(&self, mut refusal: LimitRefusal) -> LimitRefusal {
+        let (LimitRefusal::Busy { rate_status, .. }
+        | LimitRefusal::RateLimited { rate_status, .. }) = &mut refusal;
+        rate_status.0.extend(self.rate_status().0);
+        refusal
     }
 
     /// Returns what remains on this replica.
@@ -235,22 +271,22 @@ impl Limits {
         RateStatus(buckets.into_iter().map(remaining).collect())
     }
 
-    async fn spend(&self, buckets: Vec<&Arc<Bucket>>) -> Result<RateStatus, LimitRefusal> {
+    async fn spend(&self, buckets: &[&Arc<Bucket>]) -> Result<RateStatus, LimitRefusal> {
         if buckets.is_empty() {
             return Ok(RateStatus::default());
         }
-        let Some(shared) = &self.shared else { return take_all(&buckets, 1) };
+        let Some(shared) = &self.shared else { return take_all(buckets, 1) };
         let replicas = shared.replicas();
-        if let Some(answer) = shared.take_all(&buckets).await {
+        if let Some(answer) = shared.take_all(buckets).await {
             if answer.is_ok() {
                 // Also counted here, so that no bucket is full if Valkey goes away now.
-                for bucket in &buckets {
+                for bucket in buckets {
                     let _ = bucket.take(replicas);
                 }
             }
             return answer;
         }
-        let answer = take_all(&buckets, replicas);
+        let answer = take_all(buckets, replicas);
         if answer.is_ok() {
             buckets.iter().for_each(|bucket| bucket.unreported.add(1, bucket.now()));
         }
@@ -258,64 +294,15 @@ impl Limits {
     }
 }
 
-impl InFlightLimit {
-    /// Makes a limit; without a pattern, for all calls of the tenant.
-    fn new(
-        tenant: &TenantId,
-        pattern: Option<&Pattern>,
-        shared: Option<&Arc<SharedLimits>>,
-    ) -> Self {
-        let calls = match shared {
-            None => Count::Here(Arc::default()),
-            Some(shared) => Count::Shared(LimitLease::new(shared, in_flight_key(tenant, pattern))),
-        };
-        Self { calls, max: None }
-    }
-
-    /// Returns the same count under another limit. Calls in flight stay, even beyond it.
-    fn with_max(&self, max: Option<u32>) -> Self {
-        if let Count::Shared(lease) = &self.calls {
-            lease.set_limit(max);
-        }
-        Self { calls: self.calls.clone(), max }
-    }
-
-    /// Counts one more call, if the limit allows it. Waits only if replicas share the limit and
-    /// this one has no leased permit left.
-    async fn take(&self) -> Option<TenantPermit> {
-        let is_taken = match &self.calls {
-            Count::Here(count) => take_here(count, self.max),
-            Count::Shared(lease) => lease.take(self.max).await,
-        };
-        is_taken.then(|| TenantPermit(self.calls.clone()))
-    }
-}
-
-/// Compares before it adds: a refused call must not displace another.
-fn take_here(count: &AtomicU32, max: Option<u32>) -> bool {
-    let limit = max.unwrap_or(u32::MAX);
-    let one_more = |count| (count < limit).then(|| count + 1);
-    count.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-}
-
-impl Drop for TenantPermit {
-    fn drop(&mut self) {
-        match &self.0 {
-            Count::Here(count) => drop(count.fetch_sub(1, Ordering::Relaxed)),
-            Count::Shared(lease) => lease.release(),
-        }
-    }
-}
-
-/// Returns the key in Valkey, on the node of the tenant's rates. A changed limit keeps its key.
-fn in_flight_key(tenant: &TenantId, pattern: Option<&Pattern>) -> String {
-    let pattern = pattern.map(|pattern| format!(":{pattern}")).unwrap_or_default();
-    format!("trunkline:{{{tenant}}}:in-flight{pattern}")
-}
-
 fn busy(scope: &str, in_flight: &InFlightLimit, rate_status: RateStatus) -> LimitRefusal {
     let limit = in_flight.max.unwrap_or(u32::MAX);
     LimitRefusal::Busy { scope: scope.to_owned(), limit, rate_status }
+}
+
+/// Keeps the usage of a rate that stays.
+fn unchanged_or(bucket: Bucket, before: Option<&Arc<Bucket>>) -> Arc<Bucket> {
+    let unchanged = before.filter(|before| before.quota == bucket.quota);
+    unchanged.cloned().unwrap_or_else(|| Arc::new(bucket))
 }
 
 /// Takes one call from each bucket, each divided among `replicas`.

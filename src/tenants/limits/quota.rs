@@ -9,6 +9,13 @@ use std::time::Duration;
 
 use crate::common::policy::Rate;
 
+/// Lists may come this many times as often as calls.
+const LISTS_PER_CALL: u32 = 10;
+/// A tenant may have ten lists a second, however low its rate: many clients list at every connect.
+const LIST_INTERVAL_MAX: Duration = Duration::from_millis(100);
+/// Ten clients connect at once, each with five lists.
+const LIST_BURST_MIN: u32 = 50;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
     /// One call is earned in each interval.
@@ -36,6 +43,15 @@ impl Quota {
     pub fn divided(self, replicas: u32) -> Self {
         let burst = NonZeroU32::new(self.burst.get() / replicas).unwrap_or(NonZeroU32::MIN);
         Self { interval: self.interval * replicas, burst }
+    }
+
+    /// Returns the quota of lists for a tenant with this quota of calls.
+    pub fn of_lists(self) -> Self {
+        let burst = self.burst.get().saturating_mul(LISTS_PER_CALL).max(LIST_BURST_MIN);
+        Self {
+            interval: (self.interval / LISTS_PER_CALL).min(LIST_INTERVAL_MAX),
+            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
+        }
     }
 
     /// The time in which a whole burst is earned.
@@ -91,6 +107,18 @@ mod tests {
         assert_eq!(quota.remaining(ms(301)), Remaining { calls: 0, reset: ms(1) });
         assert_eq!(quota.remaining(ms(400)), Remaining { calls: 0, reset: ms(100) });
         assert_eq!((quota.wait(ms(300)), quota.wait(ms(400))), (ms(0), ms(100)));
+    }
+
+    #[test]
+    fn lists_may_come_ten_times_as_often_as_calls_and_ten_times_a_second_at_least() {
+        let lists = |rate, burst| quota(rate, burst).of_lists();
+        let of = |ms, burst| Quota {
+            interval: Duration::from_millis(ms),
+            burst: NonZeroU32::new(burst).unwrap(),
+        };
+        assert_eq!(lists("1/h", None), of(100, 50));
+        assert_eq!(lists("1/s", Some(4)), of(100, 50));
+        assert_eq!(lists("100/s", Some(200)), of(1, 2000));
     }
 
     #[test]

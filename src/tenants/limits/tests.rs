@@ -31,8 +31,12 @@ fn limits(policy: &Policy) -> (Limits, FakeRelativeClock) {
     (limits, clock)
 }
 
+fn admit(limits: &Limits, cost: Cost) -> Result<Admission, LimitRefusal> {
+    limits.admit(cost).now_or_never().expect("nothing in memory is waited for")
+}
+
 fn admit_tenant(limits: &Limits) -> Result<Admission, LimitRefusal> {
-    limits.admit_tenant().now_or_never().expect("nothing in memory is waited for")
+    admit(limits, Cost::Call)
 }
 
 /// Calls `search/query`; the call ends when the admission is dropped.
@@ -46,8 +50,9 @@ fn call_of(
     tool: Option<&str>,
 ) -> Result<(Admission, RateStatus), LimitRefusal> {
     let mut admission = admit_tenant(limits)?;
-    let admitted = limits.admit(&mut admission, server, tool);
-    let rate_status = admitted.now_or_never().expect("nothing in memory is waited for")?;
+    let admitted = limits.admit_to(&mut admission, server, tool);
+    admitted.now_or_never().expect("nothing in memory is waited for")?;
+    let rate_status = admission.take_rate_status();
     Ok((admission, rate_status))
 }
 
@@ -123,7 +128,8 @@ fn headers_show_the_rate_status() {
     assert_eq!(rate_status.remaining(), r#""search/query";r=9;t=1, "tenant";r=199;t=1"#);
     assert_eq!(drain(&limits), 9);
     let Err(LimitRefusal::RateLimited { rate_status, .. }) = call(&limits) else { panic!() };
-    assert_eq!(rate_status.remaining(), r#""search/query";r=0;t=1"#);
+    // The refused call was charged to the tenant, whose gateway has looked for the tool.
+    assert_eq!(rate_status.remaining(), r#""search/query";r=0;t=1, "tenant";r=188;t=1"#);
     clock.advance(Duration::from_secs(10));
     let (_, rate_status) = call_of(&limits, "std", None).unwrap();
     assert_eq!(rate_status.remaining(), r#""tenant";r=199;t=1"#);
@@ -144,7 +150,7 @@ fn the_moment_of_the_next_call_is_exact_however_slow_the_rate() {
 }
 
 #[test]
-fn a_call_refused_for_calls_in_flight_learns_the_rate_status_and_takes_nothing() {
+fn a_call_refused_for_calls_in_flight_learns_the_rate_status() {
     let scoped = [("search", in_flight(1)), ("search/query", rate("5/s", Some(10)))];
     let all = Limit { max_in_flight: Some(2), ..rate("100/s", Some(200)) };
     let (limits, clock) = limits(&policy(all, &scoped));
@@ -153,23 +159,68 @@ fn a_call_refused_for_calls_in_flight_learns_the_rate_status_and_takes_nothing()
         LimitRefusal::Busy { rate_status, .. } => rate_status,
         other => panic!("{other:?}"),
     };
-    for _ in 0..20 {
+    // The narrower limit is asked after the tenant's rate was charged, and takes nothing itself.
+    for refusals in 1..=3 {
         let told = rate_status(call(&limits));
-        assert_eq!((told.policy(), told.remaining()), (taken.policy(), taken.remaining()));
+        let left = format!(r#""search/query";r=9;t=1, "tenant";r={};t=1"#, 199 - refusals);
+        assert_eq!((told.policy(), told.remaining()), (taken.policy(), left));
     }
     let _second = call_of(&limits, "std", None).unwrap();
+    // The tenant's own limit refuses before the rate is charged.
     for _ in 0..20 {
-        assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=198;t=1"#);
+        assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=195;t=1"#);
     }
-    // It includes what was earned back meanwhile.
+    // The status includes what was earned back meanwhile.
     clock.advance(Duration::from_millis(10));
-    assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=199;t=1"#);
+    assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=196;t=1"#);
     clock.advance(Duration::from_secs(10));
     assert_eq!(rate_status(call(&limits)).remaining(), r#""tenant";r=200;t=0"#);
     assert_eq!(
         limits.with_policy(&policy(rate("1/h", None), &[])).rate_status().remaining(),
         r#""tenant";r=1;t=0"#
     );
+}
+
+#[test]
+fn the_tenant_is_charged_before_the_tool_is_known_and_stays_charged() {
+    let (limits, _) = limits(&policy(rate("1/h", Some(3)), &[("search", rate("1/h", Some(1)))]));
+    // No tool of that name: nothing but the first half of the admission.
+    drop(admit_tenant(&limits).unwrap());
+    assert!(call(&limits).is_ok());
+    assert_eq!(refused(call(&limits)), "search in 3600s");
+    assert_eq!(refused(admit_tenant(&limits)), "tenant in 3600s");
+    // A call whose rate was charged elsewhere takes a permit alone.
+    assert!(admit(&limits, Cost::PaidCall).is_ok());
+}
+
+#[test]
+fn a_request_that_the_rate_refuses_gives_its_permit_back() {
+    let all = Limit { max_in_flight: Some(1), ..rate("1/h", Some(1)) };
+    let (limits, _) = limits(&policy(all, &[]));
+    drop(admit_tenant(&limits).unwrap());
+    assert_eq!(refused(admit_tenant(&limits)), "tenant in 3600s");
+    assert_eq!(refused(admit_tenant(&limits)), "tenant in 3600s");
+}
+
+#[test]
+fn lists_have_a_rate_of_their_own_and_are_no_calls_in_flight() {
+    let all = Limit { max_in_flight: Some(1), ..rate("1/s", None) };
+    let (before, clock) = limits(&policy(all, &[]));
+    let _call = admit_tenant(&before).unwrap();
+    let list = |limits: &Limits| admit(limits, Cost::List);
+    assert_eq!(list(&before).unwrap().charged.remaining(), r#""tenant lists";r=49;t=1"#);
+    assert_eq!((0..49).filter(|_| list(&before).is_ok()).count(), 49);
+    assert_eq!(refused(list(&before)), "tenant lists in 100ms");
+    assert!(admit(&before, Cost::PaidList).is_ok());
+    clock.advance(Duration::from_millis(100));
+    assert!(list(&before).is_ok());
+    // A new policy keeps what is used of it.
+    let after = before.with_policy(&policy(rate("1/s", None), &[("std", in_flight(1))]));
+    clock.advance(Duration::from_millis(100));
+    assert!(list(&after).is_ok() && list(&after).is_err());
+    // Without a rate there is none of lists.
+    let unlimited = before.with_policy(&Policy::unlimited());
+    assert!((0..1000).all(|_| list(&unlimited).is_ok_and(|it| it.charged.is_empty())));
 }
 
 #[test]
@@ -219,16 +270,16 @@ fn a_call_that_is_refused_holds_nothing() {
     let blocking = call_of(&limits, "search", None).unwrap();
     clock.advance(Duration::from_secs(1));
     let mut admission = admit_tenant(&limits).unwrap();
-    let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
+    let outcome = limits.admit_to(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "search is busy with 1");
     drop(blocking);
     // All permits are free again, and the rate is unused.
-    let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
+    let outcome = limits.admit_to(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert!(outcome.is_ok());
     drop(admission);
     // Likewise if a rate refuses.
     let mut admission = admit_tenant(&limits).unwrap();
-    let outcome = limits.admit(&mut admission, "search", Some("query")).now_or_never().unwrap();
+    let outcome = limits.admit_to(&mut admission, "search", Some("query")).now_or_never().unwrap();
     assert_eq!(refused(outcome), "* in 1s");
     clock.advance(Duration::from_secs(1));
     assert!(call(&limits).is_ok());
@@ -241,14 +292,15 @@ fn the_narrowest_rate_refuses_first() {
         [("*", once()), ("search", once()), ("search/*", once()), ("search/query", once())];
     let (limits, _) = limits(&policy(rate("1/s", Some(8)), &scoped));
     let (_, rate_status) = call(&limits).unwrap();
+    // The tenant's rate was charged first, and is told last, as the widest.
     let names: Vec<_> = rate_status.0.iter().map(|(bucket, _)| bucket.scope.as_str()).collect();
     assert_eq!(names, ["search/query", "search/*", "search", "*", "tenant"]);
-    // A call that a narrow rate refuses has used nothing of wider ones.
+    // A call that a narrow rate refuses has used nothing of wider ones, but of the tenant's.
     assert_eq!(refused(call(&limits)), "search/query in 1s");
     let Err(LimitRefusal::RateLimited { rate_status, .. }) = call_of(&limits, "std", None) else {
         panic!()
     };
-    assert_eq!(rate_status.remaining(), r#""*";r=0;t=1"#);
+    assert_eq!(rate_status.remaining(), r#""*";r=0;t=1, "tenant";r=5;t=3"#);
 }
 
 #[test]
@@ -281,5 +333,6 @@ fn a_new_policy_keeps_what_is_used_of_rates_that_stay() {
         same.with_policy(&policy(rate("1/s", Some(20)), &[("search", rate("11/s", Some(3)))]));
     assert_eq!(drain(&other), 3);
     let (_, rate_status) = call_of(&other, "std", None).unwrap();
-    assert_eq!(rate_status.remaining(), r#""tenant";r=6;t=14"#);
+    // 13 were admitted, and four that a narrower rate refused were charged.
+    assert_eq!(rate_status.remaining(), r#""tenant";r=2;t=18"#);
 }

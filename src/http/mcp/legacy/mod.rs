@@ -2,6 +2,7 @@
 //! it. A call goes on when its client disconnects. The call ends early by
 //! `notifications/cancelled`, with its session, or after a minute without the client.
 
+mod log_level;
 mod resources;
 pub(crate) mod session_stream;
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use self::log_level::set_log_level;
 use self::resources::{subscribe, unsubscribe};
 use self::session_stream::SessionStream;
 use super::endpoint_info::EndpointInfo;
@@ -31,13 +33,14 @@ use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
 use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, RunState};
 use crate::config;
-use crate::gateway::{Call, CallError, Caller, Executed};
+use crate::gateway::{CallError, Caller, Executed};
 use crate::http::AppState;
 use crate::http::headers::{asked_timeout, text_value};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
-use crate::protocol::mcp::{Era, LogLevel, ProtocolVersion, method};
+use crate::protocol::mcp::{Era, ProtocolVersion, method};
 use crate::registry::{Server, SessionOwner};
+use crate::tenants::limits::Admission;
 
 /// How long a call goes on after its client has disconnected.
 const ABANDONED_MAX: Duration = Duration::from_secs(60);
@@ -46,11 +49,14 @@ const TOO_MANY_OPENED: &str =
 /// The result of a request that has nothing to say.
 const EMPTY: &str = "{}";
 
-pub(super) async fn answer(request: McpRequest<'_>) -> Response<Body> {
+pub(super) async fn answer(
+    request: McpRequest<'_>,
+    admission: Option<Admission>,
+) -> Response<Body> {
     let id = request.id;
     let answered = match request.method {
         method::INITIALIZE => initialize(request).await,
-        _ => answer_in_session(request).await,
+        _ => answer_in_session(request, admission).await,
     };
     answered.unwrap_or_else(|error| error.respond(Era::Legacy, Some(id)))
 }
@@ -104,32 +110,42 @@ impl Drop for OpeningSession<'_> {
     }
 }
 
-async fn answer_in_session(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
+async fn answer_in_session(
+    request: McpRequest<'_>,
+    mut admission: Option<Admission>,
+) -> Result<Response<Body>, RpcError> {
     let http = request.http;
-    let in_use = session_of(http).await?;
+    let in_use = session_of(http).await.map_err(|error| error.charged(admission.as_mut()))?;
     let session = &in_use.session;
     let caller = in_session(request.caller, session);
     let request = &McpRequest { caller: &caller, ..request };
-    if let Some(method) = forwarded_method(request.method) {
-        return forward(request, session, method).await;
+    if let Some(method) = forwarded_method(request.method)
+        && let Some(admission) = admission.take()
+    {
+        return forward(request, session, method, admission).await;
     }
     if let Some(owner) = http.remote_owner(session) {
         if needs_owner(request) {
+            // The owner counts the request among the calls in flight.
+            drop(admission);
             return http.forward_to(owner, latest_deadline(request)?, Some(request.id)).await;
         }
         http.keep_alives(owner, session).send_if_due();
     }
-    let result = match request.method {
-        method::PING => EMPTY.to_owned(),
-        method::SET_LOG_LEVEL => set_log_level(request, session).await?,
-        method::RESOURCES_SUBSCRIBE => subscribe(request, session).await?,
-        method::RESOURCES_UNSUBSCRIBE => unsubscribe(request, session)?,
-        other => {
-            let kind = ListKind::of(other).ok_or_else(|| RpcError::method_not_found(other))?;
+    let result = match (request.method, admission) {
+        (method::PING, _) => EMPTY.to_owned(),
+        (method::SET_LOG_LEVEL, _) => set_log_level(request, session).await?,
+        (method::RESOURCES_SUBSCRIBE, Some(admission)) => {
+            subscribe(request, session, admission).await?
+        }
+        (method::RESOURCES_UNSUBSCRIBE, _) => unsubscribe(request, session)?,
+        (other, admission) => {
+            let kind = ListKind::of(other).zip(admission);
+            let (kind, admission) = kind.ok_or_else(|| RpcError::method_not_found(other))?;
             if let Some(server) = http.scope.server() {
                 check_process(session, &*http.app.gateway.server(request.caller, server)?)?;
             }
-            lists::list(request, kind).await?
+            return lists::respond(request, kind, admission).await;
         }
     };
     Ok(rpc::respond_result(request.id, &result))
@@ -195,13 +211,17 @@ async fn forward(
     request: &McpRequest<'_>,
     session: &Arc<Session>,
     method: &'static str,
+    mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
     let http = request.http;
-    let forwarded = ForwardedCall::read(request, method, session.log_level())?;
+    let forwarded = ForwardedCall::read(request, method, session.log_level())
+        .map_err(|error| error.charged(Some(&mut admission)))?;
     let ForwardedCall { call, translation, notifications } = forwarded;
     let mut keep_alives = None;
     if let Some(owner) = http.remote_owner(session) {
         if is_per_session(&call.server) {
+            // The owner counts the call among those in flight.
+            drop(admission);
             let deadline = call.deadline_max.unwrap_or(call.deadline);
             return http.forward_to(owner, deadline, Some(request.id)).await;
         }
@@ -222,7 +242,7 @@ async fn forward(
         };
         let outcome = tokio::select! {
             biased;
-            outcome = app.gateway.call(&caller, call) => Some(outcome),
+            outcome = app.gateway.call(&caller, admission, call) => Some(outcome),
             () = cancelled.cancelled() => None,
             () = abandoned => None,
             never = KeepAlives::run(keep_alives) => match never {},
@@ -252,31 +272,6 @@ fn check_process(session: &Session, server: &Server) -> Result<(), RpcError> {
 /// Returns whether each session has its own process of a server.
 fn is_per_session(server: &Server) -> bool {
     matches!(server, Server::PerSession(_))
-}
-
-/// Keeps the level in all replicas, since calls run in any of them. Only servers of the session's
-/// own are told: shared ones have one level for everybody.
-async fn set_log_level(
-    request: &McpRequest<'_>,
-    session: &Arc<Session>,
-) -> Result<String, RpcError> {
-    let (http, caller) = (request.http, request.caller);
-    let Some(level) = LogLevel::parse(&request.params.text("level")?) else {
-        let expected = "a log level, such as \"info\"";
-        return Err(ParamsError::WrongType { at: "params.level".into(), expected }.into());
-    };
-    let kept = session.set_log_level(level, &http.app.stream_quota);
-    kept.map_err(|error| with_rate_status(error, caller))?;
-    http.notify_log_level(session, level).await;
-    for backend in own_backends(http, session) {
-        let params = format!(",\"level\":\"{}\"", level.as_str());
-        let Ok(server) = http.app.gateway.server(caller, backend.id().as_str()) else { continue };
-        let deadline = http.arrived + backend.timeout();
-        let call = Call::plain(server, method::SET_LOG_LEVEL, params, deadline);
-        // A server without log levels may refuse.
-        let _ = http.app.gateway.call(caller, call).await;
-    }
-    Ok(EMPTY.to_owned())
 }
 
 /// Accepts a client's notification.

@@ -15,23 +15,32 @@ use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::Session;
 use crate::registry::{BackendRef, Server};
+use crate::tenants::limits::Admission;
 
 /// Watches a resource. Counts as a call: it makes the server work as much as one.
 pub(super) async fn subscribe(
     request: &McpRequest<'_>,
     session: &Arc<Session>,
+    mut admission: Admission,
+) -> Result<String, RpcError> {
+    let watched = watch_admitted(request, session, &mut admission).await;
+    watched.map_err(|error| error.charged(Some(&mut admission)))
+}
+
+async fn watch_admitted(
+    request: &McpRequest<'_>,
+    session: &Arc<Session>,
+    admission: &mut Admission,
 ) -> Result<String, RpcError> {
     let (http, caller) = (request.http, request.caller);
-    let limits = &caller.tenant.limits;
-    let mut admission = limits.admit_tenant().await.map_err(CallError::from)?;
     let (server, uri) = resource(request, session)?;
     let timeout = asked_timeout_of(&server, &http.headers)?.unwrap_or(server.config().timeout);
     let deadline = http.arrived + timeout;
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;
-    let admitted = limits.admit(&mut admission, backend.id().as_str(), None).await;
-    let rate_status = admitted.map_err(CallError::from)?;
-    let watched = watch(request, session, &backend, &uri, deadline).await;
-    watched.map_err(|error| error.with_rate_status(rate_status))
+    let limits = &caller.tenant.limits;
+    let admitted = limits.admit_to(admission, backend.id().as_str(), None).await;
+    admitted.map_err(CallError::from)?;
+    watch(request, session, &backend, &uri, deadline).await
 }
 
 async fn watch(

@@ -31,7 +31,7 @@ use crate::protocol::mcp::method;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
 use crate::registry::ChangeSource;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::Admission;
 
 /// How long servers may take to accept subscriptions before the client is told that it listens.
 const ACCEPT_WAIT: Duration = Duration::from_secs(3);
@@ -51,7 +51,10 @@ struct Filter {
 /// URIs of the resources to watch, as their servers name them, by server.
 type Resources = HashMap<String, Vec<String>>;
 
-pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, RpcError> {
+pub(crate) async fn listen(
+    request: &McpRequest<'_>,
+    mut admission: Admission,
+) -> Result<Response<Body>, RpcError> {
     let filter = request.params.get("notifications");
     let filter = filter.ok_or(ParamsError::Missing("notifications"))?;
     // serde would also take an array as the members in order.
@@ -72,9 +75,9 @@ pub(crate) async fn listen(request: &McpRequest<'_>) -> Result<Response<Body>, R
         resources: filter.resources_list_changed,
     };
     let resources = by_server(request, &filter.resource_subscriptions);
-    let (_admission, rate_status) = admit(request, &resources).await?;
+    charge(request, &mut admission, &resources).await?;
     let opened = open_stream(request, wanted, resources).await;
-    opened.map_err(|error| error.with_rate_status(rate_status))
+    opened.map_err(|error| error.with_rate_status(admission.take_rate_status()))
 }
 
 /// Sorts the resources by server, without those of servers that the caller may not use.
@@ -91,27 +94,27 @@ fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
     resources
 }
 
-/// Counts the request against the tenant's limits, as one call for every ten resources that are
-/// watched at a server.
-async fn admit(
+/// Charges an admitted request to the tenant, as one call for every ten resources that are watched
+/// at a server. Limits of that server count it once.
+async fn charge(
     request: &McpRequest<'_>,
+    admission: &mut Admission,
     resources: &Resources,
-) -> Result<(Admission, RateStatus), CallError> {
+) -> Result<(), CallError> {
     let limits = &request.caller.tenant.limits;
-    let mut admission = limits.admit_tenant().await?;
-    let mut servers: Vec<_> =
-        resources.iter().map(|(server, uris)| (server.as_str(), uris.len())).collect();
+    let calls = |uris: &Vec<String>| uris.len().div_ceil(RESOURCES_PER_CALL);
+    // The first was charged when the request was admitted.
+    for _ in 1..resources.values().map(calls).sum::<usize>() {
+        limits.charge_again(admission).await?;
+    }
+    let mut servers: Vec<_> = resources.keys().map(String::as_str).collect();
     if servers.is_empty() {
-        servers.push((request.http.scope.server().unwrap_or_default(), 0));
+        servers.push(request.http.scope.server().unwrap_or_default());
     }
-    let mut rate_status = RateStatus::default();
-    for (server, watched) in servers {
-        rate_status = limits.admit(&mut admission, server, None).await?;
-        for _ in 1..watched.div_ceil(RESOURCES_PER_CALL) {
-            rate_status = limits.charge(server).await?;
-        }
+    for server in servers {
+        limits.admit_to(admission, server, None).await?;
     }
-    Ok((admission, rate_status))
+    Ok(())
 }
 
 async fn open_stream(

@@ -19,29 +19,37 @@ use super::{McpRequest, PARAM_PREFIX, PROTOCOL_VERSION};
 use crate::protocol::mcp::headers::{HeaderMismatch, repeated, same, same_decoded};
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
+use crate::tenants::limits::Admission;
 
 const METHOD: &str = "mcp-method";
 const NAME: &str = "mcp-name";
 
 /// Answers a request. Dropping the future, or the response, cancels its call.
-pub(super) async fn answer(request: &McpRequest<'_>) -> Response<Body> {
-    let answered = dispatch(request).await;
+pub(super) async fn answer(
+    request: &McpRequest<'_>,
+    admission: Option<Admission>,
+) -> Response<Body> {
+    let answered = dispatch(request, admission).await;
     answered.unwrap_or_else(|error| error.respond(Era::Modern, Some(request.id)))
 }
 
-async fn dispatch(request: &McpRequest<'_>) -> Result<Response<Body>, RpcError> {
-    check_envelope(request)?;
-    if let Some(method) = forwarded_method(request.method) {
-        check_name(request)?;
-        return forward(request, method).await;
-    }
-    let result = match request.method {
-        method::DISCOVER => EndpointInfo::of(request).await?.discover_result(),
-        method::LISTEN => return listen::listen(request).await,
-        other => match ListKind::of(other) {
-            Some(kind) => lists::list(request, kind).await?,
-            None => return Err(RpcError::method_not_found(other)),
+async fn dispatch(
+    request: &McpRequest<'_>,
+    mut admission: Option<Admission>,
+) -> Result<Response<Body>, RpcError> {
+    check_envelope(request).map_err(|error| error.charged(admission.as_mut()))?;
+    let result = match (request.method, admission) {
+        (method::DISCOVER, _) => EndpointInfo::of(request).await?.discover_result(),
+        (method::LISTEN, Some(admission)) => return listen::listen(request, admission).await,
+        (other, Some(mut admission)) => match (forwarded_method(other), ListKind::of(other)) {
+            (Some(method), _) => {
+                check_name(request).map_err(|error| error.charged(Some(&mut admission)))?;
+                return forward(request, method, admission).await;
+            }
+            (None, Some(kind)) => return lists::respond(request, kind, admission).await,
+            (None, None) => return Err(RpcError::method_not_found(other)),
         },
+        (other, None) => return Err(RpcError::method_not_found(other)),
     };
     Ok(rpc::respond_result(request.id, &result))
 }
@@ -94,18 +102,20 @@ fn check_name(request: &McpRequest<'_>) -> Result<(), RpcError> {
 async fn forward(
     request: &McpRequest<'_>,
     method: &'static str,
+    mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
     let ForwardedCall { call, translation, notifications } =
-        ForwardedCall::read(request, method, None)?;
+        ForwardedCall::read(request, method, None)
+            .map_err(|error| error.charged(Some(&mut admission)))?;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
     let Some(notifications) = notifications else {
-        let outcome = app.gateway.call(caller, call).await;
+        let outcome = app.gateway.call(caller, admission, call).await;
         return Ok(respond_with_json(outcome, translation, id).await);
     };
     let (app, caller) = (app.clone(), caller.clone());
     // A stream is not polled while its client does not read, but the call's deadline must hold. So
     // the call has a task of its own.
-    let call = tokio::spawn(async move { app.gateway.call(&caller, call).await });
+    let call = tokio::spawn(async move { app.gateway.call(&caller, admission, call).await });
     let call = AbortOnDropHandle::new(call);
     let outcome = async { call.await.ok() };
     let response = CallResponse::new(outcome, notifications, translation).respond(id).await;

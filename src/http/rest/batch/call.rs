@@ -10,13 +10,14 @@ use super::outcome::Outcome;
 use crate::calls::batch::request::{BatchCall, WhenLimited};
 use crate::calls::batch::run::{Callee, Ended, NotMade};
 use crate::common::ids::CallId;
-use crate::gateway::{Call, CallError, Operation, Reply, ToolName};
+use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::error::HttpError;
 use crate::http::headers::check_timeout;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::Server;
+use crate::tenants::limits::Cost;
 
 /// The pause before a call tries again that was refused because too many of its tenant's calls are
 /// in flight: nobody knows when one of them ends.
@@ -91,9 +92,20 @@ impl RunningBatch {
                 deadline,
                 deadline_max: None,
             };
-            match self.app.gateway.call(&caller, call).await {
+            match self.call_admitted(&caller, call).await {
                 Err(error) if self.waits_for_limit(&error, deadline) => {}
                 outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    async fn call_admitted(&self, caller: &Caller, call: Call) -> Result<Reply, CallError> {
+        let gateway = &self.app.gateway;
+        match caller.tenant.admit(Cost::Call).await.map_err(CallError::from) {
+            Ok(admission) => gateway.call(caller, admission, call).await,
+            Err(error) => {
+                gateway.metrics().count_unresolved("", error.code());
+                Err(error)
             }
         }
     }

@@ -194,3 +194,17 @@ proptest! {
         prop_assert_eq!(whole_lines, cut_lines);
     }
 }
+
+#[test]
+fn members_are_counted_in_the_outermost_object_alone() {
+    let object = |members: usize, inside: &str| {
+        let members: Vec<String> = (0..members).map(|n| format!("\"n{n}\":{inside}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    let inner = object(20, "[1,2,\"}{,\\\",\"]");
+    assert_eq!(check_shape(object(10, &inner).as_bytes(), 3, 10), Ok(()));
+    let over = object(11, &inner);
+    assert_eq!(check_shape(over.as_bytes(), 3, 10), Err(ShapeExcess::Members));
+    assert_eq!(check_shape(over.as_bytes(), 2, 10), Err(ShapeExcess::Depth));
+    assert_eq!(check_shape(b"{}", 1, 1), Ok(()));
+}

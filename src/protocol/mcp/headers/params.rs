@@ -48,7 +48,7 @@ impl HeaderParams {
         if params.is_empty() {
             return Ok(());
         }
-        let arguments = Members::parse(arguments).map_err(unreadable)?;
+        let arguments = Members::of_caller(arguments).map_err(unreadable)?;
         for param in params {
             let value = param.find(&arguments).map_err(unreadable)?;
             match (value, header(&param.key)) {
@@ -67,7 +67,7 @@ impl HeaderParams {
         if params.is_empty() {
             return Ok(vec![]);
         }
-        let arguments = Members::parse(arguments).map_err(unreadable)?;
+        let arguments = Members::of_caller(arguments).map_err(unreadable)?;
         let mut headers = vec![];
         for param in params {
             let value = param.find(&arguments).map_err(unreadable)?.map(RawValue::get);
@@ -100,7 +100,7 @@ impl HeaderParam {
             let Some(inside) = value.filter(|value| value.get().starts_with('{')) else {
                 return Ok(None);
             };
-            value = Members::parse(inside.get())?.get(name);
+            value = Members::of_caller(inside.get())?.get(name);
         }
         Ok(value.filter(|value| value.get() != "null"))
     }
