@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trunkline::store::{Actor, KeyOwner};
 
 use crate::support::mcp_legacy::Session;
-use crate::support::{Api, Fake, Gateway, HttpServer, Setup, eventually, refused};
+use crate::support::{Api, Fake, Gateway, HttpServer, Setup, eventually, refused, within};
 
 pub const QUERY: &str = concat!(
     r#"{"name":"query","description":"Looks things up.","inputSchema":{"type":"object"}"#,
