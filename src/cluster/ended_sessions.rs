@@ -18,7 +18,7 @@ use crate::store::{
 
 /// Ended sessions that may wait for the store.
 pub(super) const UNWRITTEN_MAX: usize = 4096;
-/// Those of one tenant: a quarter is kept for others, however many sessions a tenant ends.
+/// The most of one tenant: a quarter is kept for others, however many sessions a tenant ends.
 pub(super) const UNWRITTEN_OF_TENANT_MAX: usize = UNWRITTEN_MAX - UNWRITTEN_MAX / 4;
 const BATCH: usize = 1000;
 

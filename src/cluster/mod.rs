@@ -80,7 +80,7 @@ pub struct Cluster {
     count: Arc<AtomicU32>,
     /// Sessions that ended here, on their way to the store.
     ended_here: mpsc::Sender<UnwrittenEnd>,
-    /// The places on that way.
+    /// Counts the places of the queue, by tenant.
     unwritten: Arc<TenantQuota>,
     /// Ended sessions that did not fit into the queue.
     unwritten_lost: AtomicU64,
