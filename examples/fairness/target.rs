@@ -16,7 +16,7 @@ use crate::process;
 /// The slots of each server.
 pub const SLOTS: usize = 16;
 /// The server that never answers a call that was cancelled.
-const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+pub const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
 
 /// A gateway that is ready.
 pub struct Target {

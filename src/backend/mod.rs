@@ -40,6 +40,8 @@ pub use self::environment::Environment;
 use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
 use self::queue::{Queue, QueueOptions, SlotPermit};
 pub use self::state::{About, NotReady, Ready, RunState};
+use self::supervise::cells::Isolation;
+pub use self::supervise::cells::{Suspect, TenantQuarantined};
 use self::supervise::rollover::Stage;
 use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
@@ -79,6 +81,7 @@ pub struct Backend {
     metrics: ServerMetrics,
     /// Set for shared servers only: a tenant's backend does not stand for the whole server.
     up: Option<UpMetrics>,
+    isolation: Isolation,
 }
 
 impl Backend {
@@ -92,6 +95,44 @@ impl Backend {
         recipients: Recipients,
         stage: Stage,
     ) -> Arc<Self> {
+        let isolation = Isolation::of(&config, environment.budget.probe_every);
+        let up = (config.sharing == config::Sharing::Shared)
+            .then(|| environment.metrics.up(id.as_str()));
+        let mut new = Self::new_alone(id, config, environment, secrets, recipients, stage);
+        (new.isolation, new.up) = (isolation, up);
+        Arc::new(new)
+    }
+
+    /// Creates a cell of this shared backend.
+    fn new_cell(self: &Arc<Self>, number: u64) -> Arc<Self> {
+        let config = config::ServerConfig {
+            instances: 1,
+            start: config::Start::Lazy,
+            // It does not live long, and its only run is the cell.
+            recycle: config::Recycle::default(),
+            ..self.config.clone()
+        };
+        let mut cell = Self::new_alone(
+            self.id.clone(),
+            config,
+            self.environment.clone().with_own_starts(),
+            self.secrets.clone(),
+            self.recipients.clone(),
+            Stage::Active,
+        );
+        cell.isolation = Isolation::Cell { shared: Arc::downgrade(self), number };
+        Arc::new(cell)
+    }
+
+    /// Creates a backend that does not stand for a server, and keeps no tenants apart.
+    fn new_alone(
+        id: ServerId,
+        config: config::ServerConfig,
+        environment: Environment,
+        secrets: Arc<Secrets>,
+        recipients: Recipients,
+        stage: Stage,
+    ) -> Self {
         let initial = match config.start {
             config::Start::Eager => RunState::Starting,
             config::Start::Lazy => RunState::Idle,
@@ -102,7 +143,7 @@ impl Backend {
             lend_max: config.timeout,
         };
         let size = if recipients.client.is_some() { 1 } else { config.instances as usize };
-        Arc::new(Self {
+        Self {
             recipients,
             stage: watch::Sender::new(stage),
             queue: Queue::new(size * config.max_in_flight as usize, options),
@@ -114,13 +155,13 @@ impl Backend {
             settled: AtomicBool::new(config.start == config::Start::Lazy),
             retries: RetryBudget::default(),
             metrics: environment.metrics.server(id.as_str()),
-            up: (config.sharing == config::Sharing::Shared)
-                .then(|| environment.metrics.up(id.as_str())),
+            up: None,
+            isolation: Isolation::None,
             id,
             config,
             environment,
             secrets,
-        })
+        }
     }
 
     /// Keeps the server running until `stop`, or until it is drained; done when its processes are
@@ -291,12 +332,23 @@ impl Backend {
 }
 
 /// A backend in use, until dropped.
-pub struct BackendRef(Arc<Backend>);
+pub struct BackendRef {
+    backend: Arc<Backend>,
+    /// The shared backend of a cell: it is in use, too.
+    _shared: Option<Box<Self>>,
+}
+
+impl BackendRef {
+    fn of_cell(cell: Arc<Backend>, shared: Self) -> Self {
+        cell.uses.try_begin(u32::MAX);
+        Self { backend: cell, _shared: Some(Box::new(shared)) }
+    }
+}
 
 impl From<Arc<Backend>> for BackendRef {
     fn from(backend: Arc<Backend>) -> Self {
         backend.uses.try_begin(u32::MAX);
-        Self(backend)
+        Self { backend, _shared: None }
     }
 }
 
@@ -304,13 +356,13 @@ impl Deref for BackendRef {
     type Target = Arc<Backend>;
 
     fn deref(&self) -> &Arc<Backend> {
-        &self.0
+        &self.backend
     }
 }
 
 impl Drop for BackendRef {
     fn drop(&mut self) {
-        self.0.uses.end();
+        self.backend.uses.end();
     }
 }
 

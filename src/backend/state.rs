@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Backend;
@@ -191,9 +192,35 @@ impl Backend {
         metrics.up.set(shown(usize::from(is_up)));
         metrics.slots.set(shown(self.pool.slots()));
         metrics.instances.set(shown(self.pool.ready_len()));
+        metrics.stalled.set(shown(self.pool.stalled_len()));
+        let (suspects, quarantined) = self.suspects_len();
+        metrics.suspects.set(shown(suspects));
+        metrics.quarantined_tenants.set(shown(quarantined));
         metrics.serial.set(shown(self.pool.serial_len()));
         let down = if is_up || !is_active { None } else { self.pool.down() };
         metrics.down_since.set(down.map_or(0, |down| down.since.as_second()));
+    }
+
+    /// Shows whether nothing ends at an instance although calls wait for a slot.
+    pub(super) fn set_stalled(&self, number: usize, is_stalled: bool) {
+        let mut was_stalled = false;
+        self.pool.update(number, |instance| {
+            was_stalled = instance.stalled_since.is_some();
+            instance.stalled_since = is_stalled.then(Timestamp::now);
+        });
+        if is_stalled != was_stalled {
+            let (server, usual) = (&self.id, self.config.usual_call().as_secs());
+            if is_stalled {
+                tracing::warn!(
+                    %server, instance = number,
+                    "server `{server}` is stalled: no call has ended for {usual} s, and calls wait \
+                     for a slot"
+                );
+            } else {
+                tracing::info!(%server, instance = number, "server `{server}` goes on");
+            }
+            self.update_up_metrics();
+        }
     }
 
     /// Removes the metrics of tools that a ready server no longer has.

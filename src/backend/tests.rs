@@ -44,7 +44,9 @@ async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before(
     let (ready, _peer) = ready();
     server.set_instance_state(0, RunState::Ready(ready), Some(&Load::new(8, false)));
     let came = Instant::now();
-    server.queue.pause_until(came + 10 * SECOND);
+    let refused = server.queue.enqueue(&tenant, 1, 0).acquire(SECOND, came + SECOND).await.unwrap();
+    refused.tenant_pause().pause_until(came + 10 * SECOND);
+    drop(refused);
     let in_line = server.queue.enqueue(&tenant, 1, 0).acquire(SECOND, came + 60 * SECOND);
     let after_a_while = async {
         for state in [

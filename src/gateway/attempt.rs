@@ -63,6 +63,10 @@ impl Attempt<'_> {
             // The backlog may be long: do not wait for a slot if all instances are down.
             refusal = backend.unavailable() => return Err(refusal.into()),
         };
+        // Since it began to wait, the tenant may have become a suspect.
+        if !backend.takes_calls_of(self.tenant) {
+            return Err(CallError::BackendStopped);
+        }
         let instance = backend.instance_permit(attempts.avoid, call.deadline).await?;
         // Taken after the queue: waiting for a slot does not count as the attempt's time.
         let deadline = attempts.deadline();
@@ -159,6 +163,10 @@ pub(super) struct AttemptHistory {
     count: u32,
     /// True if a failed attempt may have run the tool.
     may_have_run: bool,
+    /// True if a server has refused an attempt and said when to come back.
+    was_refused: bool,
+    /// True if an instance has ended during an attempt.
+    has_ended_one: bool,
 }
 
 impl AttemptHistory {
@@ -208,6 +216,11 @@ impl<'a> Attempts<'a> {
         self.history.count
     }
 
+    /// Takes back an attempt that is not made here.
+    pub(super) fn withdraw(&mut self) {
+        self.history.count -= 1;
+    }
+
     /// Returns the deadline of the current attempt: a part of the call's, if it may be repeated.
     pub(super) fn deadline(&self) -> Instant {
         if !self.is_repeatable || self.history.count >= ATTEMPTS_MAX {
@@ -222,6 +235,16 @@ impl<'a> Attempts<'a> {
     /// Returns the time of the next attempt after this error, or `None` if there is none.
     pub(super) fn next(&mut self, error: &CallError) -> Option<Instant> {
         if self.history.count >= ATTEMPTS_MAX || !self.may_repeat(error) {
+            return None;
+        }
+        // The call's own arguments may be what the server refuses.
+        let is_refused = matches!(error, CallError::BackendHttp { retry_after: Some(_), .. });
+        // The call itself may be what ends an instance.
+        let has_ended_one =
+            matches!(error, CallError::BackendExited { executed: Executed::Unknown, .. });
+        let is_again =
+            is_refused && self.history.was_refused || has_ended_one && self.history.has_ended_one;
+        if is_again {
             return None;
         }
         let pause = PAUSE * (1 << (self.history.count - 1));
@@ -242,6 +265,8 @@ impl<'a> Attempts<'a> {
             return None;
         }
         self.history.count += 1;
+        self.history.was_refused |= is_refused;
+        self.history.has_ended_one |= has_ended_one;
         self.history.may_have_run |= error.executed() == Executed::Unknown;
         self.backend.metrics().retries.inc();
         Some(at)

@@ -59,6 +59,12 @@ pub enum CallError {
         retry_after: Duration,
         rate_status: RateStatus,
     },
+    /// The tenant's calls kept ending a shared server.
+    #[error(
+        "your calls to this server are refused for now: they have ended its process again and \
+         again; try again in {} s", .retry_after.as_secs() + 1
+    )]
+    TenantQuarantined { retry_after: Duration },
     /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
     Overloaded,
@@ -126,6 +132,7 @@ impl CallError {
             Self::ToolHeld { .. } => "tool_held",
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
+            Self::TenantQuarantined { .. } => "tenant_quarantined",
             Self::Overloaded | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
@@ -163,6 +170,7 @@ impl CallError {
         match self {
             Self::TenantBusy { .. }
             | Self::RateLimited { .. }
+            | Self::TenantQuarantined { .. }
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
@@ -182,9 +190,9 @@ impl CallError {
 
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::ServerUnavailable { retry_after, .. } | Self::RateLimited { retry_after, .. } => {
-                Some(*retry_after)
-            }
+            Self::ServerUnavailable { retry_after, .. }
+            | Self::RateLimited { retry_after, .. }
+            | Self::TenantQuarantined { retry_after } => Some(*retry_after),
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::TenantBusy { .. }
             | Self::Overloaded
@@ -222,7 +230,10 @@ impl CallError {
 
     /// Returns true if the tenant's own limits refused the call.
     pub fn is_own_limit(&self) -> bool {
-        matches!(self.last(), Self::TenantBusy { .. } | Self::RateLimited { .. })
+        matches!(
+            self.last(),
+            Self::TenantBusy { .. } | Self::RateLimited { .. } | Self::TenantQuarantined { .. }
+        )
     }
 
     /// Returns the number of attempts; 0 if the call was refused before the first.
@@ -384,13 +395,5 @@ impl From<RequestError> for CallError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {
-        let error = CallError::from(RequestError::Busy);
-        assert_eq!((error.code(), error.executed()), ("server_unavailable", Executed::No));
-        assert!(error.is_retryable());
-    }
-}
+#[path = "tests/error.rs"]
+mod tests;

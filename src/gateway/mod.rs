@@ -25,7 +25,7 @@ use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, NotReady, Ready};
+use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
 use crate::common::offload::Offload;
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
@@ -164,13 +164,30 @@ impl Gateway {
             return Err(error.with_rate_status(rate_status));
         }
         let (admission, history) = (Arc::new(admission), AttemptHistory::default());
-        let mut context = CallContext { admission, is_admitted: false, rate_status, history };
+        let mut context =
+            CallContext { admission, is_admitted: false, rate_status, history, is_moved: false };
         let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
-    /// Finds the backend. If a rollover stops the backend before it has seen the call, the call
-    /// goes to the next one.
+    /// Returns the backend for the caller's calls, unless they are refused because they kept ending
+    /// the server.
+    fn backend_for_calls(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        accounting: &mut Accounting<'_>,
+    ) -> Result<BackendRef, CallError> {
+        let (tenant, backend) = (&caller.tenant.id, self.backend(caller, server)?);
+        if let Some(TenantQuarantined { retry_after }) = backend.quarantine_of(tenant) {
+            accounting.at_backend(&backend);
+            return Err(CallError::TenantQuarantined { retry_after });
+        }
+        Ok(backend.for_calls_of(tenant))
+    }
+
+    /// Finds the backend. If a rollover stops the backend before it has seen the call, or the
+    /// tenant's calls go elsewhere by now, the call goes to the next one.
     async fn dispatch(
         &self,
         caller: &Caller,
@@ -178,11 +195,16 @@ impl Gateway {
         context: &mut CallContext,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
-        let mut backend = self.backend(caller, call.server.clone())?;
+        let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
             match call_backend(caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
-                    backend = self.next_backend(caller, &call.server, &backend)?;
+                    let server = self.server(caller, call.server.id().as_str())?;
+                    let next = self.backend_for_calls(caller, server, accounting)?;
+                    if Arc::ptr_eq(&next, &backend) && !std::mem::take(&mut context.is_moved) {
+                        return Err(CallError::ShuttingDown);
+                    }
+                    backend = next;
                 }
                 outcome => return outcome,
             }
@@ -200,6 +222,8 @@ struct CallContext {
     /// The tenant's rates after this call was taken from them.
     rate_status: RateStatus,
     history: AttemptHistory,
+    /// Whether the backend has stopped only for this tenant, whose calls go elsewhere.
+    is_moved: bool,
 }
 
 /// Makes the call at one backend, with as many attempts as `Attempts` allows.
@@ -241,10 +265,16 @@ async fn call_backend(
                 let offload = backend.offload();
                 return answer.into_reply(offload, call, &mut context.rate_status, count).await;
             }
+            Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => match attempts.next(&error) {
                 Some(at) => sleep_until(at).await,
                 None => return Err(error),
             },
+        }
+        if !backend.takes_calls_of(tenant) {
+            attempts.withdraw();
+            context.is_moved = true;
+            return Err(CallError::BackendStopped);
         }
         entry = enqueue();
     }

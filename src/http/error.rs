@@ -93,9 +93,9 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::BackendProtocol { .. }
         | CallError::BackendHttp { .. }
         | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
-        CallError::TenantBusy { .. } | CallError::RateLimited { .. } => {
-            StatusCode::TOO_MANY_REQUESTS
-        }
+        CallError::TenantBusy { .. }
+        | CallError::RateLimited { .. }
+        | CallError::TenantQuarantined { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Overloaded
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }

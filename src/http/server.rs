@@ -121,6 +121,8 @@ async fn serve_connection(
     let stream = TokioIo::new(watched(stream, activity.clone()));
     let mut served = std::pin::pin!(builder.serve_connection(stream, service));
     tokio::select! {
+        // First, so that a request that has arrived is served, however late this task runs.
+        biased;
         ended = served.as_mut() => return note(ended),
         () = connection.evicted.cancelled() => return,
         () = activity.expired() => {}

@@ -15,6 +15,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use super::config_metrics::ConfigMetrics;
 use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
@@ -115,6 +116,15 @@ metrics! {
     /// Calls that the ready instances take at once, as `adaptive` has set it.
     /// Servers with `sharing = "shared"` only.
     slots: IntGaugeVec = "trunkline_server_slots" ["server"];
+    /// Instances at which no call has ended for the server's `timeout` (or `max_timeout`), although
+    /// calls wait for a slot. Servers with `sharing = "shared"` only.
+    stalled: IntGaugeVec = "trunkline_server_stalled_instances" ["server"];
+    /// Tenants whose calls run in a process of their own, because the server has ended during them.
+    /// Servers with `sharing = "shared"` only.
+    suspects: IntGaugeVec = "trunkline_server_suspects" ["server"];
+    /// Tenants whose calls to the server are refused, because they kept ending it.
+    /// Servers with `sharing = "shared"` only.
+    quarantined_tenants: IntGaugeVec = "trunkline_server_quarantined_tenants" ["server"];
     /// Ready instances that look serial: while calls run, they answer no ping within 100 ms. Each
     /// call there delays all tenants. Servers with `sharing = "shared"` only.
     serial: IntGaugeVec = "trunkline_server_serial_instances" ["server"];
@@ -203,6 +213,9 @@ pub struct UpMetrics {
     pub down_since: IntGauge,
     pub instances: IntGauge,
     pub slots: IntGauge,
+    pub stalled: IntGauge,
+    pub suspects: IntGauge,
+    pub quarantined_tenants: IntGauge,
     pub serial: IntGauge,
 }
 
@@ -228,20 +241,6 @@ pub struct ConnectionMetrics {
 pub struct UsageMetrics {
     pub unwritten_rows: IntGauge,
     pub lost_calls: IntCounter,
-}
-
-#[derive(Clone, Debug)]
-pub struct ConfigMetrics {
-    pub ok: IntCounter,
-    pub failed: IntCounter,
-    pub loaded: IntGauge,
-}
-
-impl ConfigMetrics {
-    pub fn note_loaded(&self) {
-        self.ok.inc();
-        self.loaded.set(Timestamp::now().as_second());
-    }
 }
 
 impl Metrics {
@@ -270,13 +269,18 @@ impl Metrics {
             down_since: self.down_since.with_label_values(&[server]),
             instances: self.instances.with_label_values(&[server]),
             slots: self.slots.with_label_values(&[server]),
+            stalled: self.stalled.with_label_values(&[server]),
+            suspects: self.suspects.with_label_values(&[server]),
+            quarantined_tenants: self.quarantined_tenants.with_label_values(&[server]),
             serial: self.serial.with_label_values(&[server]),
         }
     }
 
     /// Hides a server that is no longer shared, or is gone: it is not down.
     pub fn forget_up(&self, server: &str) {
-        for gauge in [&self.up, &self.down_since, &self.instances, &self.slots, &self.serial] {
+        let Self { up, down_since, instances, slots, stalled, serial, .. } = self;
+        let (suspects, quarantined) = (&self.suspects, &self.quarantined_tenants);
+        for gauge in [up, down_since, instances, slots, stalled, serial, suspects, quarantined] {
             // Missing unless it was shared once.
             let _ = gauge.remove_label_values(&[server]);
         }

@@ -52,6 +52,35 @@ async fn a_server_that_asks_to_be_left_alone_is_and_its_callers_wait() {
 }
 
 #[tokio::test]
+async fn a_tenant_whose_call_is_refused_keeps_nobody_else_waiting() {
+    let server = HttpServer::modern().await;
+    let setup = Setup::new().http("web", &server.url("/mcp"), "");
+    let gateway = setup.with_tenant("globex", "servers = [\"*\"]").start().await;
+    let neighbour = gateway.as_tenant("globex").await;
+    assert_eq!(neighbour.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+    let asks = status(429, json!({"retry-after": "2"}), "");
+    let began = Instant::now();
+    let quota = gateway.spawn_call("web", "status", asks.to_string());
+    while !quota.is_finished() {
+        let now = Instant::now();
+        assert_eq!(neighbour.call("web", "echo", json!({"text": "a"})).await.tool_text(), "a");
+        assert!(now.elapsed() < Duration::from_secs(1), "{:?}", now.elapsed());
+    }
+    // Tried twice, with one pause between the two.
+    let said = quota.await.unwrap();
+    assert_eq!(said.problem(), refused(502, "backend_http").for_now());
+    assert_eq!((said.header("trunkline-attempts"), said.retry_after()), ("2", Some(2)));
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    // Refused twice now, so that the server has its pause from all.
+    let said = neighbour.call_within_ms(500, "web", "status", asks).await;
+    assert_eq!(said.problem(), refused(502, "backend_http").for_now());
+    let third = gateway.call_within_ms(300, "web", "echo", json!({"text": "a"})).await;
+    assert_eq!(third.problem(), refused(504, "deadline_exceeded").for_now());
+    gateway.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_asked_too_much_has_a_moment_even_if_it_does_not_ask_for_it() {
     let server = HttpServer::modern().await;
     let gateway = gateway(&server).await;

@@ -74,6 +74,7 @@ mod pins;
 mod pins_approved;
 mod pins_reload;
 mod pins_replicas;
+mod poison;
 mod pool;
 mod private_directory;
 mod process;

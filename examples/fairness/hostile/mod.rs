@@ -10,8 +10,10 @@ mod adaptive;
 mod gateway;
 mod lone;
 mod neighbour;
+mod poison;
 mod serial;
 mod slots;
+mod upstream;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -26,7 +28,7 @@ use self::neighbour::{Neighbour, Outcome};
 use crate::rows::verdict;
 
 /// The rows, in the order of the table.
-const ROWS: &[&[Row]] = &[slots::ROWS, serial::ROWS];
+const ROWS: &[&[Row]] = &[slots::ROWS, serial::ROWS, poison::ROWS, upstream::ROWS];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.
 const HEAD_START: Duration = Duration::from_secs(1);

@@ -161,7 +161,8 @@ impl CallHandle {
         frame: Frame,
         headers: Vec<(String, String)>,
     ) -> Result<(), RequestError> {
-        self.connection.send(Outgoing::Request { id: self.id, frame, headers })?;
+        let (id, tenant) = (self.id, self.identity.tenant.clone());
+        self.connection.send(Outgoing::Request { id, tenant, frame, headers })?;
         self.is_queued = true;
         Ok(())
     }

@@ -34,6 +34,8 @@ use super::call::{
 };
 use super::call_notifications::{CallNotification, NotificationSender};
 use super::liveness::{Claim, OverdueCalls, StuckEvidence};
+use super::tenants_seen::{TenantsSeen, UnansweredCalls, latest_tenants};
+use crate::backend::queue::TenantPause;
 use crate::common::ids::TenantId;
 use crate::protocol::mcp::LogLevel;
 
@@ -49,22 +51,15 @@ struct InFlightTable {
     abandoned: VecDeque<(Instant, u64)>,
     tenants: TenantsSeen,
     /// Calls whose grace period ended without an answer. The server may still work on them.
-    unanswered: usize,
+    unanswered: UnansweredCalls,
     overdue: OverdueCalls,
     /// The number of calls that the writer has claimed.
     claimed_count: u64,
     /// Under the same lock as the calls: a call is either inserted in time for `close` to fail it,
     /// or refused.
     closed: Option<CloseReason>,
-}
-
-/// The tenants that have made the server do anything since the connection was opened.
-#[derive(Default)]
-enum TenantsSeen {
-    #[default]
-    None,
-    One(TenantId),
-    Several,
+    /// Set with `closed`: see [`InFlightCalls::tenants_at_close`].
+    tenants_at_close: Vec<TenantId>,
 }
 
 /// One entry of the table. `claim` and `waiter` together are its state in the diagram.
@@ -112,6 +107,12 @@ impl InFlightCalls {
         self.table.lock().calls.get(&id).map(|call| call.deadline)
     }
 
+    /// Returns the way to pause the tenant of call `id`; `None` for requests of the gateway itself.
+    pub fn tenant_pause(&self, id: u64) -> Option<TenantPause> {
+        let table = self.table.lock();
+        Some(table.calls.get(&id)?.permits.as_ref()?.slot.tenant_pause())
+    }
+
     /// Passes a notification about call `id` to its listener.
     pub fn notify(&self, id: u64, notification: CallNotification) {
         let mut table = self.table.lock();
@@ -138,7 +139,7 @@ impl InFlightCalls {
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());
         match (&table.tenants, calls.next(), calls.next()) {
             (TenantsSeen::One(_), Some(call), None) => {
-                call.claim.is_some() && table.unanswered == 0 && call.log(level, params)
+                call.claim.is_some() && table.unanswered.is_empty() && call.log(level, params)
             }
             _ => false,
         }
@@ -202,7 +203,7 @@ impl InFlightCalls {
     /// Notes an answer to a call whose grace period had ended.
     pub fn note_late_answer(&self) {
         let mut table = self.table.lock();
-        table.unanswered = table.unanswered.saturating_sub(1);
+        table.unanswered.remove_one();
         table.overdue.note_sign();
     }
 
@@ -241,7 +242,7 @@ impl InFlightCalls {
             table.abandoned.pop_front();
             let Some(call) = table.calls.remove(&id) else { continue };
             if call.permits.is_some() {
-                table.unanswered += 1;
+                table.unanswered.add(&call.identity.tenant);
                 // A call that was abandoned before its deadline says nothing about the server.
                 if let Some(claim) = call.claim
                     && call.deadline <= now
@@ -268,6 +269,15 @@ impl InFlightCalls {
         self.table.lock().live(usual).any(|(claim, _)| claim.number < number)
     }
 
+    /// Returns for how long no call has been written or has ended, and none has shown progress.
+    /// `None` if the server has no calls.
+    pub fn stalled_for(&self) -> Option<Duration> {
+        let table = self.table.lock();
+        let calls = table.calls.values().filter(|call| call.permits.is_some());
+        let written = calls.filter_map(|call| call.claim).map(|claim| claim.at).max()?;
+        Some(table.overdue.last_sign.map_or(written, |sign| sign.max(written)).elapsed())
+    }
+
     /// Returns when the server last showed that it works on calls.
     pub fn last_sign(&self) -> Option<Instant> {
         self.table.lock().overdue.last_sign
@@ -281,6 +291,7 @@ impl InFlightCalls {
         }
         table.closed = Some(reason.clone());
         table.abandoned.clear();
+        table.tenants_at_close = table.working_for();
         let calls = std::mem::take(&mut table.calls);
         drop(table);
         for call in calls.into_values() {
@@ -290,6 +301,12 @@ impl InFlightCalls {
                 let _ = waiter.send(Delivery { identity: call.identity, outcome });
             }
         }
+    }
+
+    /// Returns the tenants whose calls the server may have worked on when the connection closed,
+    /// those whose calls were written last first.
+    pub fn tenants_at_close(&self) -> Vec<TenantId> {
+        self.table.lock().tenants_at_close.clone()
     }
 
     pub fn close_reason(&self) -> Option<CloseReason> {
@@ -338,6 +355,13 @@ impl InFlightTable {
         })
     }
 
+    /// Returns the tenants whose calls the server may be working on, the latest first.
+    fn working_for(&self) -> Vec<TenantId> {
+        let calls = self.calls.values().filter(|call| call.permits.is_some());
+        let written = calls.filter_map(|call| Some((call.claim?.number, &call.identity.tenant)));
+        latest_tenants(written, &self.unanswered)
+    }
+
     /// Drops the entries of completed calls from `abandoned` once they outnumber the others, so
     /// that the list stays within a constant factor of the table.
     fn prune_abandoned(&mut self) {
@@ -351,16 +375,6 @@ impl InFlightCall {
     fn log(&self, level: LogLevel, params: Bytes) -> bool {
         let listener = self.listener.as_ref().filter(|listener| listener.wants(level));
         listener.is_some_and(|listener| listener.send(CallNotification::Log(params)))
-    }
-}
-
-impl TenantsSeen {
-    fn add(&mut self, tenant: &TenantId) {
-        match self {
-            Self::None => *self = Self::One(tenant.clone()),
-            Self::One(known) if known != tenant => *self = Self::Several,
-            Self::One(_) | Self::Several => {}
-        }
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod incoming;
 pub(crate) mod liveness;
 pub(crate) mod reader;
 pub mod request_ids;
+mod tenants_seen;
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,7 @@ use super::changes::mailbox::Lists;
 use super::changes::recipients::{Recipients, SessionClient};
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
+use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
@@ -89,7 +91,6 @@ pub struct Connection {
     /// The error of new calls, once the connection is retired.
     retired: OnceLock<RequestError>,
     wants_replacement: CancellationToken,
-    paused_until: watch::Sender<Option<Instant>>,
     pub(super) metrics: ServerMetrics,
     pub(super) offload: Offload,
 }
@@ -98,6 +99,8 @@ pub struct Connection {
 pub(crate) enum Outgoing {
     Request {
         id: u64,
+        /// The tenant whose call it is. Tenants take turns when frames have to wait.
+        tenant: TenantId,
         frame: Frame,
         /// The arguments that headers repeat.
         headers: Vec<(String, String)>,
@@ -150,7 +153,6 @@ impl Connection {
             liveness: Liveness::default(),
             retired: OnceLock::new(),
             wants_replacement: CancellationToken::new(),
-            paused_until: watch::Sender::default(),
             metrics: options.metrics,
             offload: options.offload,
         });
@@ -206,21 +208,6 @@ impl Connection {
     /// Returns the error of new calls, once the connection is retired.
     pub fn retired(&self) -> Option<&RequestError> {
         self.retired.get()
-    }
-
-    /// Notes that the server wants no calls until then. A pause is never shortened.
-    pub fn pause(&self, until: Instant) {
-        self.paused_until.send_if_modified(|known| {
-            let is_later = *known < Some(until);
-            if is_later {
-                *known = Some(until);
-            }
-            is_later
-        });
-    }
-
-    pub fn paused_until(&self) -> watch::Receiver<Option<Instant>> {
-        self.paused_until.subscribe()
     }
 
     /// Returns whether headers repeat arguments ([`CallHandle::send_with`]).

@@ -128,7 +128,7 @@ impl Driver {
 
     async fn dispatch(&mut self, outgoing: Outgoing) {
         match outgoing {
-            Outgoing::Request { id, frame, headers } => {
+            Outgoing::Request { id, frame, headers, .. } => {
                 // The last check before the request is sent drops cancelled and expired calls.
                 if self.endpoint.connection.in_flight.claim_one(id, tokio::time::Instant::now()) {
                     let cancel = CancellationToken::new();

@@ -24,14 +24,15 @@ const BAD_REQUEST: i64 = -32000;
 const NO_SUCH_SESSION: i64 = -32001;
 /// The longest `Retry-After` that callers get.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-/// The longest pause that one refusal causes, whatever `Retry-After` says: one tenant's call must
-/// not keep all tenants waiting. If the server still refuses, the next call finds out.
+/// The longest pause that one refusal causes, whatever `Retry-After` says. If the server still
+/// refuses, the next call finds out.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The pause after a 429 without `Retry-After`.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles a status that is no success. A JSON-RPC error in the body is an answer like any other,
-/// unless the server asks for a pause. The pause then starts at once, before the body is read.
+/// unless the server asks for a pause. The pause of the call's tenant then starts at once, before
+/// the body is read and the call's slot is free.
 pub(super) async fn handle_refusal(
     endpoint: &HttpEndpoint,
     id: u64,
@@ -48,7 +49,9 @@ pub(super) async fn handle_refusal(
         (_, said) => said,
     };
     if let (429 | 503, Some(retry_after)) = (status, retry_after) {
-        endpoint.connection.pause(Instant::now() + retry_after.min(PAUSE_MAX));
+        if let Some(pause) = endpoint.connection.in_flight.tenant_pause(id) {
+            pause.pause_until(Instant::now() + retry_after.min(PAUSE_MAX));
+        }
         return Err(RequestError::Http { status, retry_after: Some(retry_after) });
     }
     let body = timeout(BODY_TIMEOUT, read_whole(&mut response, BODY_LEN_MAX)).await;
@@ -152,6 +155,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::connection::{CallPermits, NewCall};
+    use crate::backend::queue::{Queue, QueueOptions};
+    use crate::common::ids::TenantId;
 
     fn wait(value: &str) -> Option<Duration> {
         let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
@@ -170,25 +176,41 @@ mod tests {
         assert_eq!((wait("soon"), wait("-1")), (None, None));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn one_refusal_pauses_all_tenants_only_briefly() {
+    /// Has a call refused so. Returns the failure, and how long its tenant then waits for a slot.
+    async fn refused(status: u16, asked: Option<&str>, body: &str) -> (RequestError, Duration) {
         let endpoint = HttpEndpoint::unreachable();
+        let (queue, tenant) = (Queue::new(8, QueueOptions::default()), TenantId::gateway());
+        let deadline = Instant::now() + RETRY_AFTER_MAX;
+        let slot = || queue.enqueue(&tenant, 1, 0).acquire(Duration::ZERO, deadline);
+        let permits = Some(CallPermits::for_test(slot().await.unwrap()).await);
+        let call = NewCall { permits, ..NewCall::gateway(deadline) };
+        let call = endpoint.connection.register(call).unwrap();
+        let mut response = axum::http::Response::builder().status(status);
+        if let Some(asked) = asked {
+            response = response.header(RETRY_AFTER, asked);
+        }
+        let body = body.replace("$id", &call.id().to_string());
+        let response = Response::from(response.body(body).unwrap());
+        let failure =
+            handle_refusal(&endpoint, call.id(), response, method::TOOLS_CALL, false).await;
+        let began = Instant::now();
+        assert!(slot().await.is_ok());
+        (failure.unwrap_err(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_pauses_its_tenant_only_briefly() {
         for (asked, paused) in [("3", 3), ("300", 10)] {
-            let response = axum::http::Response::builder().status(429).header(RETRY_AFTER, asked);
-            let response = Response::from(response.body("").unwrap());
-            let failure = handle_refusal(&endpoint, 1, response, method::TOOLS_CALL, false)
-                .await
-                .unwrap_err();
             let retry_after = Some(Duration::from_secs(asked.parse().unwrap()));
-            assert_eq!(failure, RequestError::Http { status: 429, retry_after });
-            let until = Instant::now() + Duration::from_secs(paused);
-            assert_eq!(*endpoint.connection.paused_until().borrow(), Some(until));
+            let failure = RequestError::Http { status: 429, retry_after };
+            let expected = (failure, Duration::from_secs(paused));
+            assert_eq!(refused(429, Some(asked), "").await, expected);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_asks_for_a_pause_gets_it_whatever_else_it_says() {
-        let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"too many"}}"#;
+        let error = r#"{"jsonrpc":"2.0","id":$id,"error":{"code":-32000,"message":"too many"}}"#;
         let second = Duration::from_secs(1);
         for (status, asked, body, wait) in [
             (429, None, "", Some(second)),
@@ -198,18 +220,9 @@ mod tests {
             // May come from a proxy.
             (503, None, "", None),
         ] {
-            let endpoint = HttpEndpoint::unreachable();
-            let mut response = axum::http::Response::builder().status(status);
-            if let Some(asked) = asked {
-                response = response.header(RETRY_AFTER, asked);
-            }
-            let response = Response::from(response.body(body).unwrap());
-            let failure = handle_refusal(&endpoint, 1, response, method::TOOLS_CALL, false)
-                .await
-                .unwrap_err();
-            assert_eq!(failure, RequestError::Http { status, retry_after: wait });
-            let until = wait.map(|wait| Instant::now() + wait);
-            assert_eq!(*endpoint.connection.paused_until().borrow(), until);
+            let failure = RequestError::Http { status, retry_after: wait };
+            let expected = (failure, wait.unwrap_or_default());
+            assert_eq!(refused(status, asked, body).await, expected);
         }
     }
 

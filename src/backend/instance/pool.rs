@@ -125,6 +125,10 @@ impl Pool {
         self.ready.load().len()
     }
 
+    pub fn stalled_len(&self) -> usize {
+        self.instances.lock().iter().filter(|it| it.stalled_since.is_some()).count()
+    }
+
     /// Returns the calls that all ready instances may have at once.
     pub fn slots(&self) -> usize {
         self.ready.load().iter().map(|it| it.load.limit() as usize).sum()

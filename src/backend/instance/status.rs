@@ -18,6 +18,8 @@ pub struct InstanceStatus {
     pub starts: u64,
     pub(super) ready: Option<Arc<ReadyInstance>>,
     pub last_failure: Option<LastFailure>,
+    /// Since when nothing has ended although calls wait for a slot, if it is so.
+    pub stalled_since: Option<Timestamp>,
     /// Standard error of its process, or of the last one.
     pub stderr: StderrTail,
 }
@@ -49,6 +51,7 @@ impl InstanceStatus {
             starts: 0,
             ready: None,
             last_failure: None,
+            stalled_since: None,
             stderr: StderrTail::default(),
         }
     }
@@ -57,6 +60,7 @@ impl InstanceStatus {
         let now = Timestamp::now();
         if discriminant(&self.state) != discriminant(&state) {
             self.since = now;
+            self.stalled_since = None;
         }
         match (&self.state, &state) {
             (_, RunState::Ready(_)) => self.down = None,

@@ -25,9 +25,52 @@ pub(super) struct Backlog {
     pub(super) round_robin: RoundRobin,
     /// Since when a call has waited for a slot.
     pub(super) contended_since: Option<Instant>,
+    /// Until when nobody gets a slot.
     paused_until: Option<Instant>,
-    /// The task that dispatches when the gate opens or the pause ends, while a call waits for that.
+    /// The one tenant that gets no slot for now. A second one makes it a pause for all.
+    refused: Option<Refused>,
+    /// The task that dispatches when the gate opens or a pause ends, while a call waits for that.
     retry_timer: Option<AbortOnDropHandle<()>>,
+    /// When that task runs next.
+    retry_at: Option<Instant>,
+}
+
+/// A tenant of which the server has refused a call.
+#[derive(Clone, Copy)]
+struct Refused {
+    /// The number of its share.
+    number: u32,
+    until: Instant,
+}
+
+/// Pauses the calls of one tenant, on behalf of a call that the server has refused.
+pub struct TenantPause {
+    pub(super) queue: Arc<Queue>,
+    pub(super) share: Arc<Share>,
+}
+
+impl TenantPause {
+    /// Gives the tenant no slots until then. If another tenant's pause has not ended, nobody gets
+    /// any: one tenant's arguments may be to blame for a refusal, two tenants' are not. A pause is
+    /// never shortened.
+    pub fn pause_until(&self, until: Instant) {
+        let (queue, number) = (&self.queue, self.share.number);
+        let mut backlog = queue.backlog.lock();
+        let backlog = &mut *backlog;
+        queue.end_pauses(backlog);
+        match &mut backlog.refused {
+            Some(refused) if refused.number != number => {
+                backlog.paused_until = backlog.paused_until.max(Some(until));
+            }
+            Some(refused) => refused.until = refused.until.max(until),
+            none => {
+                *none = Some(Refused { number, until });
+                backlog.round_robin.hold_back(Some(number));
+            }
+        }
+        queue.slots.pause();
+        queue.dispatch(backlog);
+    }
 }
 
 impl Queue {
@@ -37,14 +80,6 @@ impl Queue {
         let result = change(&mut backlog.round_robin);
         self.dispatch(&mut backlog);
         result
-    }
-
-    /// Gives out no slots until then. A pause is never shortened.
-    pub fn pause_until(self: &Arc<Self>, until: Instant) {
-        let mut backlog = self.backlog.lock();
-        backlog.paused_until = backlog.paused_until.max(Some(until));
-        self.slots.pause();
-        self.dispatch(&mut backlog);
     }
 
     /// Charges a tenant for the time during which its call held a slot and somebody waited.
@@ -68,10 +103,19 @@ impl Queue {
     /// Gives free slots to waiting calls. Returns when to try again, if calls wait only for the
     /// gate or for the end of a pause.
     fn give_slots(&self, backlog: &mut Backlog) -> Option<Instant> {
+        self.end_pauses(backlog);
+        let is_held_back = backlog.round_robin.holds_back_calls();
+        let refused_until = backlog.refused.filter(|_| is_held_back).map(|it| it.until);
+        let retry_at = self.give_slots_now(backlog);
+        retry_at.into_iter().chain(refused_until).min()
+    }
+
+    /// Gives free slots to the waiting calls of tenants that are not held back.
+    fn give_slots_now(&self, backlog: &mut Backlog) -> Option<Instant> {
         if backlog.round_robin.is_empty() {
             return None;
         }
-        if let Some(until) = self.end_of_pause(backlog) {
+        if let Some(until) = backlog.paused_until {
             return Some(until);
         }
         let contended = self.contended_until_now(backlog);
@@ -129,35 +173,39 @@ impl Queue {
         gate.interval().saturating_mul(self.slots.size()).min(GATE_CHARGE_MAX)
     }
 
-    /// Returns when the pause ends, or ends it.
-    fn end_of_pause(&self, backlog: &mut Backlog) -> Option<Instant> {
-        let until = backlog.paused_until?;
-        if until > Instant::now() {
-            return Some(until);
+    /// Ends the pauses whose time is over.
+    fn end_pauses(&self, backlog: &mut Backlog) {
+        if backlog.paused_until.is_none() && backlog.refused.is_none() {
+            return;
         }
-        backlog.paused_until = None;
-        self.slots.resume();
-        None
+        let now = Instant::now();
+        backlog.paused_until.take_if(|until| *until <= now);
+        if backlog.refused.take_if(|it| it.until <= now).is_some() {
+            backlog.round_robin.hold_back(None);
+        }
+        if backlog.paused_until.is_none() && backlog.refused.is_none() {
+            self.slots.resume();
+        }
     }
 
-    /// Dispatches again at that time. A timer that is set already will do, since the gate
-    /// never opens earlier than it said.
+    /// Dispatches again at that time, unless a timer is set already that is no later.
     fn set_retry_timer(self: &Arc<Self>, backlog: &mut Backlog, at: Instant) {
-        if backlog.retry_timer.is_some() {
+        if backlog.retry_at.is_some_and(|set| set <= at) {
             return;
         }
         let Some(runtime) = self.runtime.get() else { return };
-        let (this, mut at) = (Arc::downgrade(self), at);
+        let (this, mut next) = (Arc::downgrade(self), at);
         let retry_timer = runtime.spawn(async move {
             loop {
-                sleep_until(at).await;
+                sleep_until(next).await;
                 let Some(again) = this.upgrade().and_then(|this| this.on_retry_timer()) else {
                     return;
                 };
-                at = again;
+                next = again;
             }
         });
         backlog.retry_timer = Some(AbortOnDropHandle::new(retry_timer));
+        backlog.retry_at = Some(at);
     }
 
     /// Dispatches. Returns when to do so again; if never, clears the timer, so that later
@@ -166,6 +214,7 @@ impl Queue {
         let mut backlog = self.backlog.lock();
         let again = self.give_slots(&mut backlog);
         self.note_contention(&mut backlog);
+        backlog.retry_at = again;
         if again.is_none() {
             backlog.retry_timer = None;
         }

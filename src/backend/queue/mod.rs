@@ -15,7 +15,7 @@
 //! - `dispatch`: gives free slots to waiting calls.
 //! - `fair_shares`: the slots and the time that each tenant uses.
 //! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
-//!   so do calls during a pause.
+//!   so do calls during a pause of their tenant, or of all tenants.
 //!
 //! No tenant may hold all slots of a backend that others may use, however long its calls take, and
 //! also while it is alone. A quarter of the slots is a reserve. Tenants that hold few slots divide
@@ -45,6 +45,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::dispatch::Backlog;
+pub use self::dispatch::TenantPause;
 pub use self::fair_shares::part_of_reserve;
 use self::fair_shares::{FairShares, Share};
 pub use self::lanes::FairnessKey;
@@ -134,6 +135,11 @@ impl Queue {
     /// calls.
     pub fn set_slots(self: &Arc<Self>, slots: usize, left_free: usize) {
         self.update(|_| self.slots.resize(slots, left_free));
+    }
+
+    /// Returns whether calls wait and all slots are taken, or all but the reserve.
+    pub fn is_starved(&self) -> bool {
+        self.slots.is_starved()
     }
 
     /// Makes the entry of a call with so many bytes. When slots are scarce, tenants get them in
@@ -322,6 +328,13 @@ impl Drop for WaitGuard<'_> {
             // It was given a slot in the very moment it stopped waiting.
             drop(self.permit(grant));
         }
+    }
+}
+
+impl SlotPermit {
+    /// Returns the way to pause the tenant's calls, if the server refuses this one.
+    pub fn tenant_pause(&self) -> TenantPause {
+        TenantPause { queue: self.queue.clone(), share: self.share.clone() }
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct RoundRobin {
     /// The tenants that wait for a slot, by turns: those that hold none, and the others.
     holding_none: BTreeMap<Turn, u32>,
     holding_some: BTreeMap<Turn, u32>,
+    /// The tenant that has no turn for now, although it may wait.
+    held_back: Option<u32>,
     /// The account of the tenant that was last served in its turn. New tenants start there.
     level: u64,
     /// Numbers calls and turns as they come.
@@ -260,6 +262,18 @@ impl RoundRobin {
         }
     }
 
+    /// Serves this tenant no more, and the one before it again.
+    pub(super) fn hold_back(&mut self, number: Option<u32>) {
+        let before = std::mem::replace(&mut self.held_back, number);
+        before.into_iter().chain(number).for_each(|number| self.reposition(number));
+    }
+
+    /// Returns whether calls wait that are not served for now.
+    pub(super) fn holds_back_calls(&self) -> bool {
+        let queue = self.held_back.and_then(|number| self.tenants.get(&number));
+        queue.is_some_and(|queue| !queue.calls.is_empty())
+    }
+
     /// Updates a tenant's turn after a change of its slots, its account or its calls.
     pub(super) fn reposition(&mut self, number: u32) {
         let Some(queue) = self.tenants.get_mut(&number) else { return };
@@ -269,7 +283,7 @@ impl RoundRobin {
                 if queue.holds_none { &mut self.holding_none } else { &mut self.holding_some };
             turns.remove(&turn);
         }
-        if queue.calls.is_empty() {
+        if queue.calls.is_empty() || self.held_back == Some(number) {
             return;
         }
         let round = queue.share.account.load(Ordering::Relaxed) / QUANTUM.as_nanos() as u64;
@@ -306,7 +320,7 @@ impl RoundRobin {
         Some((&queue.share, ends_soon))
     }
 
-    /// Returns whether no tenant waits for a slot.
+    /// Returns whether no tenant waits for a slot, except one that is held back.
     pub(super) fn is_empty(&self) -> bool {
         self.holding_none.is_empty() && self.holding_some.is_empty()
     }

@@ -162,6 +162,12 @@ impl Slots {
         self.state.load(Ordering::Acquire) >= ONE_WAITS
     }
 
+    /// Returns whether calls wait and no open slot is free.
+    pub(super) fn is_starved(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & !PAUSED >= ONE_WAITS && !self.free_in(state).open
+    }
+
     pub(super) fn free(&self) -> FreeSlots {
         self.free_in(self.state.load(Ordering::Acquire))
     }

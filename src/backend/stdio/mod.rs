@@ -14,4 +14,5 @@ pub(crate) mod proc_table;
 pub(crate) mod process;
 pub mod sandbox;
 pub(crate) mod stderr;
+mod turns;
 pub(crate) mod writer;

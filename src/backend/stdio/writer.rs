@@ -1,4 +1,5 @@
-//! The writer task: takes queued frames and writes them whole, many in one write when many wait.
+//! The writer task: takes queued frames and writes them whole, many in one write when many wait. If
+//! more wait than one write takes, tenants take turns.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -12,11 +13,11 @@ use tokio::time::Instant;
 use crate::backend::connection::CloseReason;
 use crate::backend::connection::liveness::Liveness;
 use crate::backend::connection::{CloseOnDrop, Connection, Outgoing};
+use crate::backend::stdio::turns::Turns;
+use crate::common::ids::TenantId;
 use crate::protocol::mcp::requests;
 
 const BATCH_FRAMES_MAX: usize = 128;
-/// Bytes of frames that are written with one system call.
-const BATCH_LEN: usize = 64 * 1024;
 
 /// Writes until the connection closes or a write fails. Dropping `input` then closes the server's
 /// standard input, which asks the server to exit.
@@ -27,19 +28,18 @@ pub(crate) async fn run(
 ) {
     let _close = CloseOnDrop::new(&connection, "its input is not written any more");
     let write_all = async {
-        let mut frames_taken = Vec::with_capacity(BATCH_FRAMES_MAX);
+        let mut turns = Turns::default();
+        let mut batch = Vec::with_capacity(BATCH_FRAMES_MAX);
         let mut buffer = Vec::new();
-        while frames.recv_many(&mut frames_taken, BATCH_FRAMES_MAX).await > 0 {
+        while frames.recv_many(&mut turns.waiting, BATCH_FRAMES_MAX).await > 0 {
             // The scheduler runs this task as soon as the first frame is queued. Yielding lets
             // other callers queue their frames first, so that one write serves many.
             if connection.in_flight_len() > 1 {
                 tokio::task::yield_now().await;
-                let space = BATCH_FRAMES_MAX - frames_taken.len();
-                frames.recv_many(&mut frames_taken, space).now_or_never();
+                frames.recv_many(&mut turns.waiting, BATCH_FRAMES_MAX).now_or_never();
             }
-            while !frames_taken.is_empty() {
-                let mut batch: Vec<Outgoing> =
-                    frames_taken.drain(..batch_len(&frames_taken)).collect();
+            while !turns.waiting.is_empty() {
+                turns.take(&mut batch);
                 // The last check before the write drops calls that were cancelled or expired.
                 let now = Instant::now();
                 let number = connection.in_flight.claim(&mut batch, Outgoing::claimed, now);
@@ -52,6 +52,12 @@ pub(crate) async fn run(
                 }
                 written?;
                 connection.liveness.note_write_done();
+                batch.clear();
+                if !turns.waiting.is_empty() {
+                    // Frames of other tenants may have come meanwhile, and have their turns. As
+                    // many can wait here as the channel holds and calls are in flight.
+                    frames.recv_many(&mut turns.waiting, frames.max_capacity()).now_or_never();
+                }
             }
         }
         Ok::<(), std::io::Error>(())
@@ -63,17 +69,6 @@ pub(crate) async fn run(
         }
         _ = connection.closed() => {}
     }
-}
-
-/// Returns how many frames are written together. The rest can still be cancelled while this batch
-/// waits for space in the pipe.
-fn batch_len(frames: &[Outgoing]) -> usize {
-    let mut len = 0;
-    let small = frames.iter().take_while(|outgoing| {
-        len += outgoing.bytes().len();
-        len <= BATCH_LEN
-    });
-    small.count().max(1)
 }
 
 /// Returns the bytes of a batch; copies them into `buffer` only if there are several frames.
@@ -109,6 +104,21 @@ impl Outgoing {
         match self {
             Self::Request { id, .. } => Some(*id),
             Self::Message { .. } | Self::Cancel { .. } => None,
+        }
+    }
+
+    /// Returns the tenant whose turn this is.
+    pub(super) fn tenant(&self) -> Option<&TenantId> {
+        match self {
+            Self::Request { tenant, .. } => Some(tenant),
+            Self::Message { .. } | Self::Cancel { .. } => None,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Request { frame, .. } | Self::Message { frame, .. } => frame.as_bytes().len(),
+            Self::Cancel { reason, .. } => reason.len(),
         }
     }
 

@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::CHECK_EVERY;
-use super::health::failing;
 use super::restart_policy::NextStart;
 use super::{InstanceSupervisor, ServingRun, StopReason};
 use crate::backend::connection::CloseReason;
@@ -119,7 +118,7 @@ impl InstanceSupervisor {
                 old.run.ready.connection.note_tools_changed();
                 return Ok(old);
             }
-            Err(error) => Err(Some(self.start_failed(&error))),
+            Err(error) => Err(self.start_failed(&error)),
         };
         match stopped {
             Some(StopReason::Failed(end)) => self.clean_up(old.run, &end).await,
@@ -141,7 +140,7 @@ impl InstanceSupervisor {
             // Everybody waits meanwhile: calls get the time that they usually have, and no more.
             end = drained(&self.backend, &old, usual + grace, &self.stop) => end,
             // A process that hangs answers none of its calls, however long the drain is.
-            reason = failing(&old.run.ready, grace, usual), if is_process => {
+            reason = self.failing(&old.run.ready), if is_process => {
                 let end = CloseReason::Lost(reason);
                 old.run.give_up(&end);
                 end
@@ -156,7 +155,7 @@ impl InstanceSupervisor {
         match self.start(self.show_new_stderr()).await {
             Ok(run) => Ok(ServingRun::new(&self.backend, run)),
             Err(_) if self.stop.is_cancelled() => Err(None),
-            Err(error) => Err(Some(self.start_failed(&error))),
+            Err(error) => Err(self.start_failed(&error)),
         }
     }
 

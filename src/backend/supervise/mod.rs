@@ -1,25 +1,26 @@
 //! Keeps the instances of one backend running: starts each, watches it, restarts it when it ends
 //! ([`restart_policy`] decides when), and replaces it when it is due ([`instance_rollover`]).
 
+pub(super) mod cells;
 pub(crate) mod health;
 mod instance_rollover;
 pub mod restart_policy;
 pub mod rollover;
 mod serial;
 mod serving_run;
+mod suspects;
 mod tool_refresh;
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use tokio::join;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::health::failing;
 use self::restart_policy::{Failed, NextStart, RestartPolicy};
 use self::serving_run::{ServingRun, StopReason};
 use super::changes::subscriptions::keep_subscribed_to_one;
@@ -50,12 +51,18 @@ pub(super) async fn run(backend: Arc<Backend>, stop: CancellationToken, halt: Ca
         instances.spawn(InstanceSupervisor::new(backend.clone(), number, stop, halt).run());
     }
     instances.close();
+    let ended = async { join!(instances.wait(), cells::run(backend.clone(), stop)) };
+    if backend.is_cell() {
+        // The shared backend subscribes for all.
+        ended.await;
+        return;
+    }
     let (metrics, mut subscribed) = (&backend.environment.metrics, backend.clone());
     let subscribing = restart_on_panic(metrics, "subscriptions", &mut subscribed, |backend| {
         keep_subscribed_to_one(backend).boxed()
     });
     tokio::select! {
-        () = instances.wait() => {}
+        _ = ended => {}
         () = subscribing => {}
     }
 }
@@ -145,7 +152,7 @@ impl InstanceSupervisor {
             next = match self.start(self.show_new_stderr()).await {
                 Ok(run) => self.serve(run).await,
                 Err(_) if stop.is_cancelled() => None,
-                Err(error) => Some(self.start_failed(&error)),
+                Err(error) => self.start_failed(&error),
             };
             if next.is_none() {
                 return;
@@ -188,7 +195,8 @@ impl InstanceSupervisor {
         }
     }
 
-    fn start_failed(&mut self, error: &StartError) -> NextStart {
+    /// Returns when to start again. A cell does not.
+    fn start_failed(&mut self, error: &StartError) -> Option<NextStart> {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(
             %server, instance = self.number, generation, reason = %error.detail,
@@ -196,8 +204,12 @@ impl InstanceSupervisor {
             "server `{server}` did not start"
         );
         self.set_last_failure(&error.detail, error.stderr.clone());
+        if self.backend.is_cell() {
+            self.backend.note_cell_failed();
+            return None;
+        }
         let failed = if error.is_permanent { Failed::ForGood } else { Failed::ToStart };
-        self.fail(failed, &error.reason)
+        Some(self.fail(failed, &error.reason))
     }
 
     /// Serves with this run, and with those that replace it as planned. Returns when to start
@@ -228,9 +240,9 @@ impl InstanceSupervisor {
                     return None;
                 }
                 StopReason::Failed(end) => {
-                    let next = self.fail(failed, &end.to_string());
+                    let next = self.crashed(&serving, &end);
                     self.clean_up(serving.run, &end).await;
-                    return Some(next);
+                    return next;
                 }
                 StopReason::Disconnected(reason) => {
                     let next = self.fail(failed, &reason);
@@ -263,11 +275,10 @@ impl InstanceSupervisor {
     /// Watches a run that serves, until it no longer does.
     async fn until_stopped(&self, serving: &ServingRun) -> StopReason {
         let (backend, ServingRun { run, load, .. }) = (&self.backend, serving);
-        let (grace, usual) = (backend.environment.cancel_grace, backend.config.usual_call());
         self.set_ready(serving.ready.load_full(), load);
         tokio::select! {
             end = run.ended() => StopReason::Failed(end),
-            reason = failing(&run.ready, grace, usual) => self.give_up(run, reason),
+            reason = self.failing(&run.ready) => self.give_up(run, reason),
             () = run.ready.connection.wants_replacement().cancelled() => {
                 let retired = run.ready.connection.retired();
                 StopReason::Disconnected(retired.map_or(String::new(), ToString::to_string))
@@ -275,7 +286,6 @@ impl InstanceSupervisor {
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
             () = backend.adapt(load) => StopReason::Stopped,
             () = backend.look_for_serial(self.number, &run.ready, load) => StopReason::Stopped,
-            () = self.apply_pauses(&run.ready) => StopReason::Stopped,
             () = self.stop.cancelled() => StopReason::Stopped,
         }
     }
@@ -294,16 +304,6 @@ impl InstanceSupervisor {
                 StopReason::Disconnected(reason)
             }
         }
-    }
-
-    /// Pauses the queue when the server asks for it. Never ends.
-    async fn apply_pauses(&self, ready: &Ready) {
-        let mut paused_until = ready.connection.paused_until();
-        while paused_until.changed().await.is_ok() {
-            let until = *paused_until.borrow_and_update();
-            until.into_iter().for_each(|until| self.backend.queue.pause_until(until));
-        }
-        pending().await
     }
 
     async fn stop(&self, run: Run) {

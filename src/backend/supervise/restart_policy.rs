@@ -128,6 +128,18 @@ impl RestartPolicy {
         !self.in_quarantine && !self.has_not_started
     }
 
+    /// Decides about the start after a failure that does not count, since a tenant may have caused
+    /// it. Whoever pardons failures bounds how many.
+    pub fn after_pardon(&mut self, up: Duration, now: Instant) -> NextStart {
+        self.starts.pop_back();
+        self.has_not_started = false;
+        if up >= self.budget.healthy_after {
+            self.failures = 0;
+            self.in_quarantine = false;
+        }
+        NextStart::Restart(now + AT_ONCE.mul_f64(rand::rng().random_range(0.5..=1.0)))
+    }
+
     /// Decides about the start after a failure.
     pub fn after(&mut self, failed: Failed, now: Instant) -> NextStart {
         if matches!(failed, Failed::After(up) if up >= self.budget.healthy_after) {
@@ -243,6 +255,22 @@ mod tests {
         assert!(!policy.is_awaited(), "it is in quarantine still");
         policy.after(Failed::After(seconds(60)), now + seconds(200));
         assert!(policy.is_awaited(), "it was healthy");
+    }
+
+    #[test]
+    fn failures_that_are_pardoned_do_not_count() {
+        let (mut policy, now) = (RestartPolicy::new(Budget::default()), Instant::now());
+        policy.note_start(now);
+        let first = policy.after(Failed::After(seconds(1)), now);
+        assert!(matches!(first, NextStart::Restart(_)));
+        for _ in 0..100 {
+            policy.note_start(now);
+            let next = policy.after_pardon(seconds(1), now);
+            assert!(matches!(next, NextStart::Restart(at) if at <= now + AT_ONCE), "{next:?}");
+            assert!(policy.is_awaited());
+        }
+        policy.note_start(now);
+        assert!(matches!(policy.after(Failed::After(seconds(1)), now), NextStart::Backoff(_)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Finds out whether a server looks serial: while calls run, it answers nothing else.
 //!
 //! Such a server delays every tenant by its running call, and the calls in its pipe have no turns.
-//! Pings tell: tenants choose neither their contents nor their time. A server that answers pings
-//! beside calls does not delay others, and a server that does not, does, whatever the calls are.
+//! Pings tell: tenants choose neither their contents nor their time. A late ping waited for a call,
+//! for long arguments before it in the pipe, or for a busy machine; other calls wait as long.
 //! Only operators are told, for a ping says nothing about a server that queues calls by itself.
 
 use std::future::pending;

@@ -66,3 +66,16 @@ async fn pauses_double_and_differ() {
     let too_many: Vec<_> = (0..ATTEMPTS_MAX).map(|_| never_written()).collect();
     assert_eq!(next_after(&too_many, RunState::Starting), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_server_refuses_for_now_is_tried_again_once() {
+    let after = 2 * PAUSE;
+    for status in [429, 503] {
+        let (executed, retry_after) = (Executed::No, Some(after));
+        let refused = || CallError::BackendHttp { status, executed, retry_after };
+        assert!(next_after(&[refused()], RunState::Starting).is_some_and(|wait| wait > after));
+        assert_eq!(next_after(&[refused(), refused()], RunState::Starting), None);
+        let errors = [refused(), never_written(), refused()];
+        assert_eq!(next_after(&errors, RunState::Starting), None);
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::servers::granted;
 use crate::backend::instance::pool;
-use crate::backend::{Backend, Ready, RunState};
+use crate::backend::{Backend, Ready, RunState, Suspect};
 use crate::common::ids::SessionId;
 use crate::gateway::Caller;
 use crate::registry::{OwnedBackend, Registry, Server};
@@ -47,6 +47,9 @@ pub(crate) struct ServerView {
     /// For operators.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instances: Vec<InstanceView>,
+    /// The tenants whose calls run apart, or are refused; for operators.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    suspects: Vec<Value>,
     /// The processes of a server that has one for each tenant or session; for operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     process_count: Option<usize>,
@@ -89,6 +92,8 @@ struct InstanceView {
     in_flight: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stalled_since: Option<Timestamp>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     looks_serial: bool,
     /// The last lines of the process's standard error, or of the one before.
@@ -159,6 +164,7 @@ impl ServerView {
             tools: ready.as_ref().map(|ready| ready.tools.iter().count()),
             held: ready.as_ref().filter(|_| server.config().pin).map(|it| it.tools.held_len()),
             instances: InstanceView::all(backend),
+            suspects: backend.suspects().iter().map(suspect_view).collect(),
             replacement: replacement.as_deref().map(ReplacementView::for_operator),
             ..Self::of_backend(server, backend, ready.as_deref())
         }
@@ -186,6 +192,11 @@ impl ServerView {
             ..Self::default()
         }
     }
+}
+
+fn suspect_view(suspect: &Suspect) -> Value {
+    let state = if suspect.is_quarantined { "quarantined" } else { "apart" };
+    json!({"tenant": suspect.tenant.as_str(), "state": state, "until": suspect.until})
 }
 
 fn ready(backend: &Backend) -> Option<Arc<Ready>> {
@@ -247,6 +258,7 @@ impl InstanceView {
             starts: instance.starts,
             in_flight: in_flight.map(|(now, _)| now),
             limit: in_flight.map(|(_, limit)| limit),
+            stalled_since: instance.stalled_since,
             looks_serial: instance.looks_serial(),
             stderr: instance.stderr.lines(),
             last_failure,

@@ -368,14 +368,3 @@ async fn a_retired_connection_completes_its_calls_and_takes_no_others() {
     peer.answer(&request["id"], json!({})).await;
     assert_eq!(call.await.unwrap(), result(&json!({})));
 }
-
-#[tokio::test(start_paused = true)]
-async fn the_longest_pause_counts() {
-    let (connection, _peer) = connect(PIPE_LEN);
-    let paused_until = connection.paused_until();
-    assert_eq!(*paused_until.borrow(), None);
-    for seconds in [2, 5, 3] {
-        connection.pause(in_secs(seconds));
-    }
-    assert_eq!(*paused_until.borrow(), Some(in_secs(5)));
-}

@@ -1,6 +1,7 @@
 //! Turns, bounds and shares on virtual time; the lock-free part on real threads.
 
 mod bounds;
+mod pauses;
 mod rate_gate;
 mod reserve;
 mod resize;
@@ -46,6 +47,18 @@ async fn waiting(
     });
     until(|| waiting_calls_of(queue, name) != before || task.is_finished()).await;
     task
+}
+
+/// Has the server refuse a call of a tenant.
+fn refuse(queue: &Arc<Queue>, name: &str, until: Instant) {
+    let (queue, share) = (queue.clone(), queue.shares.of(&tenant(name)));
+    TenantPause { queue, share }.pause_until(until);
+}
+
+/// Has the server refuse calls of two tenants.
+fn pause_all(queue: &Arc<Queue>, until: Instant) {
+    refuse(queue, "one", until);
+    refuse(queue, "another", until);
 }
 
 /// Lets other tasks run until something is true.

@@ -126,16 +126,16 @@ async fn a_pause_holds_all_and_then_releases_all() {
     let queue = Queue::new(8, QueueOptions::default());
     let running = acquire(&queue, "a").await.unwrap();
     let began = Instant::now();
-    queue.pause_until(began + 10 * SECOND);
+    pause_all(&queue, began + 10 * SECOND);
     let mut calls = vec![];
     for name in ["a", "b", "a", "c"] {
         calls.push(waiting(&queue, name, 0).await);
     }
     drop(running);
-    queue.pause_until(began + 5 * SECOND);
+    pause_all(&queue, began + 5 * SECOND);
     sleep(6 * SECOND).await;
     assert!(acquire(&queue, "d").await.is_err(), "the pause was shortened");
-    queue.pause_until(began + 20 * SECOND);
+    pause_all(&queue, began + 20 * SECOND);
     sleep(12 * SECOND).await;
     assert_eq!(waiting_calls(&queue), 4);
     for call in calls {
@@ -151,7 +151,7 @@ async fn a_pause_holds_all_and_then_releases_all() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_during_which_nobody_came_ends_in_time() {
     let queue = Queue::new(1, QueueOptions::default());
-    queue.pause_until(Instant::now() + SECOND);
+    pause_all(&queue, Instant::now() + SECOND);
     sleep(SECOND).await;
     let began = Instant::now();
     assert!(acquire(&queue, "a").await.is_ok());
@@ -162,7 +162,7 @@ async fn a_pause_during_which_nobody_came_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_gate_end_at_their_deadline_or_when_they_are_dropped() {
     let queue = Queue::new(2, QueueOptions::default());
-    queue.pause_until(Instant::now() + 3600 * SECOND);
+    pause_all(&queue, Instant::now() + 3600 * SECOND);
     let began = Instant::now();
     assert_eq!(acquire(&queue, "a").await.err(), Some(QueueError::Expired));
     assert_eq!(began.elapsed(), SECOND);
@@ -194,7 +194,7 @@ async fn one_timer_serves_all_and_is_gone_with_the_queue() {
     }
     sleep(SECOND).await;
     assert_eq!(tasks(), 0, "nobody waits");
-    queue.pause_until(Instant::now() + 3600 * SECOND);
+    pause_all(&queue, Instant::now() + 3600 * SECOND);
     let call = waiting(&queue, "a", 0).await;
     assert_eq!(tasks(), 2);
     call.abort();
@@ -232,7 +232,7 @@ async fn nothing_is_lost_at_a_gate_between_many_threads() {
         async move {
             loop {
                 sleep(20 * MS).await;
-                queue.pause_until(Instant::now() + 2 * MS);
+                pause_all(&queue, Instant::now() + 2 * MS);
             }
         }
     });

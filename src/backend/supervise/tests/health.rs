@@ -1,6 +1,7 @@
 //! Signs of life of a server played by the test.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -25,6 +26,10 @@ struct Watched {
     queue: Arc<Queue>,
     peer: Peer,
     verdict: JoinHandle<String>,
+    /// Whether calls wait for a slot.
+    is_starved: Arc<AtomicBool>,
+    /// Whether it was last reported as stalled.
+    is_stalled: Arc<AtomicBool>,
     began: Instant,
 }
 
@@ -35,12 +40,24 @@ fn watch(pipe_len: usize) -> Watched {
     let ready = Ready { connection, dialect, about: Arc::default(), tools: Arc::default() };
     let ready = Arc::new(ready);
     let watched = ready.clone();
-    let verdict = tokio::spawn(async move { failing(&watched, GRACE, USUAL).await });
+    let (is_starved, is_stalled) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (starved, stalled) = (is_starved.clone(), is_stalled.clone());
+    let verdict = tokio::spawn(async move {
+        let surroundings = Surroundings {
+            grace: GRACE,
+            usual: USUAL,
+            is_starved: &|| starved.load(Ordering::Relaxed),
+            report_stalled: &|is_stalled| stalled.store(is_stalled, Ordering::Relaxed),
+        };
+        failing(&watched, &surroundings).await
+    });
     Watched {
         ready,
         queue: Queue::new(64, QueueOptions::default()),
         peer,
         verdict,
+        is_starved,
+        is_stalled,
         began: Instant::now(),
     }
 }
@@ -215,3 +232,6 @@ async fn nor_has_it_failed_when_it_does_not_read_meanwhile() {
 
 #[path = "health_overdue.rs"]
 mod late;
+
+#[path = "health_stalled.rs"]
+mod stalled;
