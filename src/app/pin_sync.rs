@@ -141,7 +141,7 @@ fn sighting(known: &Pinned, runs: &[(TenantId, Arc<ToolSet>)], is_fresh: bool) -
     }
 }
 
-fn definition(tool: &Tool) -> Definition {
+pub(crate) fn definition(tool: &Tool) -> Definition {
     Definition {
         tool: tool.name().to_owned(),
         hash: tool.hash(),
