@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use trunkline::backend::changes::recipients::Recipients;
 use trunkline::backend::connection::request_ids::RequestIds;
 use trunkline::backend::connection::{Answer, Connection, ConnectionOptions, NewCall};
-use trunkline::common::ids::{ServerId, TenantId};
+use trunkline::common::ids::{ServerId, TenantGeneration, TenantId, TenantName};
 use trunkline::common::offload::Offload;
 use trunkline::protocol::jsonrpc::{Frame, Line, LineSplitter, Message, RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
@@ -71,7 +71,7 @@ impl Caller {
             connection: connect(),
             dialect: Arc::new(Dialect::new(ProtocolVersion::LATEST)),
             arguments: RawObject::parse(arguments.into()).expect("an object"),
-            tenant: TenantId::parse("bench").expect("a name"),
+            tenant: TenantName::parse("bench").expect("a name").of(TenantGeneration::BUILT_IN),
         }
     }
 

@@ -10,14 +10,14 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use trunkline::backend::queue::{Queue, QueueOptions, RateGate, SlotPermit};
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::Rate;
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 const ESTIMATE: Duration = Duration::from_millis(5);
 
 fn tenant(name: &str) -> TenantId {
-    TenantId::parse(name).expect("a name")
+    TenantName::parse(name).expect("a name").of(TenantGeneration::BUILT_IN)
 }
 
 async fn acquire(queue: &Arc<Queue>, tenant: &TenantId, deadline: Instant) -> SlotPermit {

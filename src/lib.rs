@@ -9,7 +9,7 @@
 //! - [`app`]: puts the gateway together and runs it: build, serve, reload, background work,
 //!   shutdown
 //! - [`http`]: requests in, responses out
-//! - [`calls`]: batches of calls
+//! - [`calls`]: calls that are kept, under a key or answered later; batches of calls
 //! - [`gateway`]: the path of a call, and its errors
 //! - [`registry`]: the servers by id, and whose backend a caller gets
 //! - [`backend`]: one server, running: its queue, its instances, their connections

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tempfile::TempDir;
 use tokio::process::Child;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::config::Secret;
 use trunkline::store::{Actor, KeyOwner, Store};
 
@@ -94,7 +94,7 @@ pub async fn create_keys(
     let store = Store::open(&Secret::new(url), None).await?;
     let mut tenants = vec![];
     for name in names {
-        let owner = KeyOwner::Tenant(TenantId::parse(name)?);
+        let owner = KeyOwner::Tenant(TenantName::parse(name)?);
         let key = store.create_key(&Actor::cli("fairness"), &owner, None, None).await?.key;
         tenants.push(Tenant { address, key: key.expose().to_owned() });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::{TenantGeneration, TenantName};
 use trunkline::common::policy::{Limit, Pattern, Policy};
 use trunkline::tenants::limits::{Cost, Limits, SharedLimits};
 
@@ -48,7 +48,11 @@ fn in_flight() -> Policy {
 }
 
 fn limits(policy: &Policy, shared: Option<&Arc<SharedLimits>>) -> Limits {
-    Limits::new(&TenantId::parse("cost").expect("it is a name"), policy, shared.cloned())
+    Limits::new(
+        &TenantName::parse("cost").expect("it is a name").of(TenantGeneration::BUILT_IN),
+        policy,
+        shared.cloned(),
+    )
 }
 
 async fn look(policy: &Policy, shared: Option<&Arc<SharedLimits>>) -> f64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::{TenantGeneration, TenantName};
 use trunkline::common::policy::{Limit, Policy};
 use trunkline::tenants::limits::{Cost, LimitRefusal, Limits, SharedLimits};
 
@@ -35,7 +35,8 @@ pub async fn run(replicas: &[Option<Arc<SharedLimits>>], tenants: u32, seconds: 
     let run = std::process::id();
     let mut tasks = JoinSet::new();
     for n in 0..tenants {
-        let id = TenantId::parse(&format!("load-{run}-{n}")).expect("it is a name");
+        let id = TenantName::parse(&format!("load-{run}-{n}")).expect("it is a name");
+        let id = id.of(TenantGeneration::BUILT_IN);
         let calls = EARNED_MIN + (EARNED_MAX - EARNED_MIN) * n / tenants;
         let rate = (calls * 60).div_ceil(seconds);
         let policy = policy(&format!("{rate}/min"), BURST);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use tokio::time::Instant;
 use trunkline::backend::queue::{Queue, QueueOptions};
-use trunkline::common::ids::{ServerId, TenantId};
+use trunkline::common::ids::{ServerId, TenantGeneration, TenantName};
 use trunkline::common::usage::{Counts, Meter};
 
 use crate::usage;
@@ -41,7 +41,8 @@ pub fn queue_and_usage_us() -> Result<f64> {
 }
 
 fn calls(queue: &Arc<Queue>, meter: &Meter) -> Result<()> {
-    let (tenant, server) = (TenantId::parse("load")?, ServerId::parse("std")?);
+    let (tenant, server) =
+        (TenantName::parse("load")?.of(TenantGeneration::BUILT_IN), ServerId::parse("std")?);
     let once = Counts { calls: 1, bytes_in: 100, bytes_out: 100, ..Counts::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {

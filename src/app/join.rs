@@ -48,9 +48,9 @@ impl JoinedCluster {
 
     /// Gives the HTTP state access to the cluster. Sessions that have ended so far are not read:
     /// there may be millions, and the store is asked about those that are still used.
-    pub(super) async fn attach(&mut self, state: AppState) -> Result<AppState> {
+    pub(super) async fn attach(&mut self, state: AppState, config: &Config) -> Result<AppState> {
         self.ended_sessions.skip().await.context("cannot read ended sessions")?;
-        Ok(state.join(self.cluster.clone()))
+        Ok(state.join(self.cluster.clone(), config))
     }
 
     /// Starts the heartbeat and follows ended sessions. Returns the listener, to be served.

@@ -86,7 +86,8 @@ impl App {
         let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
         let mut state = AppState::new(gateway, directory, oauth, &config);
         if let Some(cluster) = &mut cluster {
-            state = cluster.attach(state).await.inspect_err(|_| stop_servers.cancel())?;
+            let attached = cluster.attach(state, &config).await;
+            state = attached.inspect_err(|_| stop_servers.cancel())?;
         }
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
@@ -174,6 +175,7 @@ impl App {
                 restart_on_panic(&metrics, "reload", &mut reload, |it| it.run().boxed()).await;
             }))
         });
+        let calls = self.state.calls().start(&self.metrics);
         let tenants = self.tenants.start(self.state.gateway().clone(), &self.metrics);
         shutdown.await;
         drop((sweeping, reloading));
@@ -183,8 +185,11 @@ impl App {
         sleep(config.drain_delay).await;
         drain.cancel();
         self.state.close_streams();
+        self.state.calls().close();
         let served = async {
             serving.wait().await;
+            // Kept calls go on without their callers.
+            self.state.calls().ended().await;
             // Last: calls in flight may wait for requests from other replicas.
             drain_replicas.cancel();
             serving_replicas.wait().await;
@@ -204,6 +209,8 @@ impl App {
         self.servers.close();
         self.servers.wait().await;
         let leave = async {
+            // First: the calls of a replica that has left count as given up.
+            calls.stop().await;
             if let Some(cluster) = cluster {
                 cluster.leave().await;
             }

@@ -146,7 +146,7 @@ mod tests {
     async fn processes_that_callers_start_have_permits_of_their_own() {
         let environment = environment();
         let own = environment.clone().with_own_starts();
-        let own = own.of_tenant(&TenantId::parse("a").unwrap());
+        let own = own.of_tenant(&TenantId::testing("a"));
         let (all, owns) = (all_permits(&environment), all_permits(&own));
         assert!(!all.is_empty());
         assert_eq!(owns.len(), 3);
@@ -156,7 +156,7 @@ mod tests {
     #[tokio::test]
     async fn starts_take_turns_by_tenant_and_one_tenant_never_has_all() {
         let own = environment().with_own_starts();
-        let [a, b, c] = ["a", "b", "c"].map(|it| own.of_tenant(&TenantId::parse(it).unwrap()));
+        let [a, b, c] = ["a", "b", "c"].map(|it| own.of_tenant(&TenantId::testing(it)));
         let mut of_a = all_permits(&a);
         assert_eq!(of_a.len(), 3);
         let mut waiting = JoinSet::new();

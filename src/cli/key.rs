@@ -11,7 +11,7 @@ use serde_json::json;
 use super::output::{print, table};
 use super::tenant::must_exist;
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::keys::{ApiKey, KeyId, parse_name};
 use crate::store::{KeyOwner, KeyRecord, KeyState, Missing, StoreError};
 use crate::telemetry::logging::print_line;
@@ -54,11 +54,11 @@ pub(super) enum Command {
 pub(super) struct OwnerArgs {
     /// Tenant id
     #[arg(
-        value_parser = TenantId::parse,
+        value_parser = TenantName::parse,
         required_unless_present = "admin",
         conflicts_with = "admin"
     )]
-    tenant: Option<TenantId>,
+    tenant: Option<TenantName>,
     /// Administrators' keys instead, for the admin API
     #[arg(long)]
     admin: bool,

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::output::{print, table};
 use super::tenant::must_exist;
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantName};
 use crate::config::Secret;
 use crate::store::Missing;
 use crate::telemetry::logging::print_line;
@@ -28,8 +28,8 @@ pub(super) enum Command {
     /// List the secrets that servers need and whether each is set; values are never shown
     List {
         /// Tenant id
-        #[arg(value_parser = TenantId::parse)]
-        tenant: TenantId,
+        #[arg(value_parser = TenantName::parse)]
+        tenant: TenantName,
         /// Only this server
         #[arg(value_parser = ServerId::parse)]
         server: Option<ServerId>,
@@ -48,8 +48,8 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct SecretArgs {
     /// Tenant id
-    #[arg(value_parser = TenantId::parse)]
-    tenant: TenantId,
+    #[arg(value_parser = TenantName::parse)]
+    tenant: TenantName,
     /// Server id
     #[arg(value_parser = ServerId::parse)]
     server: ServerId,
@@ -100,7 +100,7 @@ async fn remove(args: SecretArgs) -> anyhow::Result<()> {
 }
 
 async fn list(
-    tenant: TenantId,
+    tenant: TenantName,
     server: Option<ServerId>,
     json: bool,
     args: ConfigArgs,

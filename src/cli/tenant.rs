@@ -2,17 +2,18 @@
 
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::output::{align, print, table};
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::policy::{Limit, Pattern, Policy};
 use crate::config::Config;
 use crate::store::{Missing, Store, StoreError};
 use crate::telemetry::logging::print_line;
-use crate::tenants::{BUILT_IN, Known, Source, TenantView, known};
+use crate::tenants::{BUILT_IN, Known, KnownTenant, TenantView, known};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -57,8 +58,8 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct TenantArgs {
     /// Tenant id
-    #[arg(value_name = "TENANT", value_parser = TenantId::parse)]
-    id: TenantId,
+    #[arg(value_name = "TENANT", value_parser = TenantName::parse)]
+    id: TenantName,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -146,7 +147,7 @@ async fn remove(tenant: TenantArgs) -> anyhow::Result<()> {
 }
 
 /// Explains what to do about a tenant that is not in the store.
-fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Error {
+fn explained(error: anyhow::Error, config: &Config, id: &TenantName) -> anyhow::Error {
     match error.downcast_ref() {
         Some(StoreError::NotFound(_)) if is_built_in(config, id) => anyhow!(
             "tenant `{id}` is the built-in tenant of callers without a key and has no limits; \
@@ -158,23 +159,23 @@ fn explained(error: anyhow::Error, config: &Config, id: &TenantId) -> anyhow::Er
 }
 
 /// Returns the error for an unknown tenant.
-fn unknown(id: &TenantId) -> String {
+fn unknown(id: &TenantName) -> String {
     format!(
         "there is no tenant `{id}`; `trunkline tenant add {id}` adds it, `trunkline tenant list` \
          shows all"
     )
 }
 
-fn is_anonymous(config: &Config, id: &TenantId) -> bool {
+fn is_anonymous(config: &Config, id: &TenantName) -> bool {
     config.auth.anonymous_tenant.as_ref() == Some(id)
 }
 
-fn is_built_in(config: &Config, id: &TenantId) -> bool {
+fn is_built_in(config: &Config, id: &TenantName) -> bool {
     is_anonymous(config, id) && id.as_str() == BUILT_IN
 }
 
 /// Fails if the tenant is defined in the configuration.
-fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
+fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantName, Config)> {
     let Loaded { config, origin, .. } = load_config(tenant.config)?;
     let id = tenant.id;
     if config.tenants.contains_key(&id) {
@@ -188,7 +189,7 @@ fn to_change(tenant: TenantArgs) -> anyhow::Result<(TenantId, Config)> {
 
 /// Fails unless the tenant is in the store or in the configuration.
 pub(super) async fn must_exist(
-    id: &TenantId,
+    id: &TenantName,
     config: &Config,
     store: &Store,
 ) -> anyhow::Result<()> {
@@ -201,7 +202,8 @@ pub(super) async fn must_exist(
 /// Returns all tenants, as a gateway that starts now would have them.
 async fn known_tenants(config: &Config, store: &Store) -> Result<Known, StoreError> {
     let anonymous = config.auth.anonymous_tenant.as_ref();
-    Ok(known(&config.tenants, store.tenants().await?, anonymous))
+    let (stored, file_tenants) = (store.tenants().await?, store.file_tenants().await?);
+    Ok(known(&config.tenants, &stored, &file_tenants, anonymous))
 }
 
 async fn all(args: ConfigArgs) -> anyhow::Result<Known> {
@@ -212,12 +214,11 @@ async fn all(args: ConfigArgs) -> anyhow::Result<Known> {
 async fn list(config: ConfigArgs, json: bool) -> anyhow::Result<()> {
     let tenants = all(config).await?;
     if json {
-        let views =
-            tenants.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
+        let views = tenants.iter().map(|(id, tenant)| TenantView::of(id, tenant));
         return print(&format!("{:#}\n", json!({"tenants": views.collect::<Vec<_>>()})));
     }
     let header = ["TENANT", "RATE", "BURST", "IN FLIGHT", "WEIGHT", "SERVERS", "LIMITS", "FROM"];
-    let rows = tenants.iter().map(|(id, (source, policy))| {
+    let rows = tenants.iter().map(|(id, KnownTenant { source, policy, .. })| {
         let [rate, burst, in_flight] = cells(&policy.limit);
         let (weight, servers) = (policy.weight.to_string(), servers(policy));
         let (limits, source) = (policy.limits.len().to_string(), source.as_str().to_owned());
@@ -228,18 +229,21 @@ async fn list(config: ConfigArgs, json: bool) -> anyhow::Result<()> {
 
 async fn show(tenant: TenantArgs, json: bool) -> anyhow::Result<()> {
     let id = tenant.id;
-    let Some((source, policy)) = all(tenant.config).await?.remove(&id) else { bail!(unknown(&id)) };
+    let Some(tenant) = all(tenant.config).await?.remove(&id) else { bail!(unknown(&id)) };
     print(&match json {
-        true => format!("{:#}\n", json!(TenantView::of(&id, source, &policy))),
-        false => describe(&id, source, &policy),
+        true => format!("{:#}\n", json!(TenantView::of(&id, &tenant))),
+        false => describe(&id, &tenant),
     })
 }
 
-fn describe(id: &TenantId, source: Source, policy: &Policy) -> String {
+fn describe(id: &TenantName, tenant: &KnownTenant) -> String {
+    let KnownTenant { source, policy, since, .. } = tenant;
+    let since = since.and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let [rate, burst, in_flight] = cells(&policy.limit);
     let rows = [
         ["tenant".to_owned(), id.to_string()],
         ["from".to_owned(), source.as_str().to_owned()],
+        ["since".to_owned(), since.map_or_else(|| "-".to_owned(), |since| since.to_string())],
         ["rate".to_owned(), rate],
         ["burst".to_owned(), burst],
         ["in flight".to_owned(), in_flight],

@@ -146,6 +146,11 @@ impl Cluster {
         &self.me
     }
 
+    /// Returns another replica by its id, if it is known to live.
+    pub fn peer(&self, id: &str) -> Option<Peer> {
+        self.others.load().iter().find(|peer| peer.id == id).cloned()
+    }
+
     /// Returns all other replicas, and `owner` if it is not among them.
     pub fn others_and(&self, owner: Option<&Peer>) -> Vec<Peer> {
         let others = self.others.load();
@@ -201,7 +206,7 @@ mod tests {
 
     #[tokio::test]
     async fn notices_of_use_have_a_quota_of_their_own() {
-        let (replica, tenant) = (replica("a key"), TenantId::parse("acme").unwrap());
+        let (replica, tenant) = (replica("a key"), TenantId::testing("acme"));
         let _permit = replica.cancel_permit(&tenant).await.unwrap();
         assert!(replica.cancels.take(&tenant).is_none());
         assert!(replica.use_notice_permit(&tenant).is_some());

@@ -13,8 +13,21 @@ const TENANT_ID_LEN_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(Arc<str>);
 
+/// A tenant's name, as operators write it. A name outlives its tenant: whoever gets the name next
+/// is somebody else. Maps that outlive a tenant have [`TenantId`] as their key.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TenantId(Arc<str>);
+pub struct TenantName(Arc<str>);
+
+/// Tells tenants apart that have one name, one after the other. Random, so that none comes twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantGeneration(i64);
+
+/// One tenant, from the moment that it is added until it is removed. Shown as its name.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantId {
+    name: TenantName,
+    generation: TenantGeneration,
+}
 
 /// Names one session of a legacy MCP client.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,7 +61,7 @@ impl ServerId {
     }
 }
 
-impl TenantId {
+impl TenantName {
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
         if is_plain_name(text, TENANT_ID_LEN_MAX) {
             return Ok(Self(text.into()));
@@ -57,10 +70,54 @@ impl TenantId {
         Err(InvalidId { kind: "tenant", text, len_max: TENANT_ID_LEN_MAX, extra: "" })
     }
 
+    /// Returns the tenant of this name and this generation.
+    pub fn of(self, generation: TenantGeneration) -> TenantId {
+        TenantId { name: self, generation }
+    }
+}
+
+impl TenantGeneration {
+    /// The built-in tenant, which is nowhere added or removed. No other tenant has it.
+    pub const BUILT_IN: Self = Self(0);
+
+    pub fn generate() -> Self {
+        Self(rand::random_range(1..=i64::MAX))
+    }
+
+    /// Returns the generation with this number in the store.
+    pub fn from_number(number: i64) -> Self {
+        Self(number)
+    }
+
+    pub fn number(self) -> i64 {
+        self.0
+    }
+}
+
+impl TenantId {
     /// The gateway, for its own requests to a backend (handshake, tool lists). No tenant can have
-    /// this id: `parse` refuses the leading underscore.
+    /// this id: `TenantName::parse` refuses the leading underscore.
     pub fn gateway() -> Self {
-        Self("_gateway".into())
+        TenantName("_gateway".into()).of(TenantGeneration::BUILT_IN)
+    }
+
+    pub fn name(&self) -> &TenantName {
+        &self.name
+    }
+
+    pub fn generation(&self) -> TenantGeneration {
+        self.generation
+    }
+
+    /// Returns name and generation as one text, for keys and seals. No two tenants have the same.
+    pub fn unique_text(&self) -> String {
+        format!("{}@{}", self.name, self.generation)
+    }
+
+    /// Returns a tenant for a test.
+    #[cfg(test)]
+    pub fn testing(name: &str) -> Self {
+        TenantName::parse(name).expect("a name").of(TenantGeneration::from_number(1))
     }
 }
 
@@ -71,6 +128,15 @@ impl CallId {
         // Without the counter that orders ids within a millisecond: its lock is shared by all
         // calls.
         Self(Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos())))
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+
+    /// Spreads ids evenly.
+    pub fn last_byte(&self) -> u8 {
+        self.0.as_bytes()[15]
     }
 }
 
@@ -126,7 +192,9 @@ pub(super) use formatted;
 formatted!(CallId, id => id.0.simple());
 formatted!(SessionId, id => id.0.simple());
 formatted!(ServerId, id => id.0);
-formatted!(TenantId, id => id.0);
+formatted!(TenantName, id => id.0);
+formatted!(TenantGeneration, id => format_args!("{:016x}", id.0));
+formatted!(TenantId, id => id.name);
 
 macro_rules! text_id {
     ($type:ident) => {
@@ -146,7 +214,7 @@ macro_rules! text_id {
 }
 
 text_id!(ServerId);
-text_id!(TenantId);
+text_id!(TenantName);
 
 #[cfg(test)]
 mod tests {
@@ -163,7 +231,7 @@ mod tests {
 
     #[test]
     fn no_tenant_can_call_itself_the_gateway() {
-        assert!(TenantId::parse(TenantId::gateway().as_str()).is_err());
+        assert!(TenantName::parse(TenantId::gateway().name().as_str()).is_err());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub enum Purpose {
     Replica = 4,
     /// The proof that an answer comes from a replica.
     ReplicaAnswer = 5,
+    /// Arguments and answers of calls that are kept.
+    KeptCall = 6,
 }
 
 impl Sealer {

@@ -60,6 +60,7 @@ impl Config {
             ("auth", self.auth.changed(&new.auth)),
             ("store", self.store.changed(&new.store)),
             ("limits", self.limits.changed(&new.limits)),
+            ("calls", self.calls.changed(&new.calls)),
             ("batch", self.batch.changed(&new.batch)),
             ("secrets", self.secrets.changed(&new.secrets)),
             ("tenants", vec![]),

@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use super::Sources;
 use super::section::Section;
 use super::tree::{Node, Value};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::policy::{Pattern, Rate};
 
 /// Longer waits are probably mistakes.
@@ -117,7 +117,7 @@ pub(super) const PORTS: Kind = list_of::<NonZeroU16>("a list of TCP ports, such 
 pub(super) const RATE: Kind =
     of::<Rate>("a whole number from 1 to 1000000, `/` and `s`, `min` or `h`, such as \"100/s\"");
 
-pub(super) const TENANT: Kind = of::<TenantId>(
+pub(super) const TENANT: Kind = of::<TenantName>(
     "a tenant id: 1 to 64 characters of A-Z, a-z, 0-9, `-` and `_`, \
      starting with a letter or digit",
 );

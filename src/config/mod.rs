@@ -42,7 +42,7 @@ use reqwest::Url;
 use serde::{Deserialize, Deserializer, de};
 
 use self::tree::{Node, Table, Value};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 
 pub use crate::common::secret::Secret;
 pub use difference::Difference;
@@ -55,7 +55,8 @@ pub use server::{
     Upstream,
 };
 pub use settings::{
-    Auth, BatchConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Synchronous,
 };
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};
@@ -164,7 +165,7 @@ fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
-impl<'de> Deserialize<'de> for TenantId {
+impl<'de> Deserialize<'de> for TenantName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
     }

@@ -5,7 +5,7 @@ use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
-    Auth, BatchConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
 };
 use super::tenants::{TenantConfig, TenantLimit};
 
@@ -17,6 +17,7 @@ pub(super) static SECTIONS: &[Section] = &[
     StoreConfig::SECTION,
     SharedLimitsConfig::SECTION,
     Replicas::SECTION,
+    CallsConfig::SECTION,
     BatchConfig::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,

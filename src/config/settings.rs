@@ -14,7 +14,7 @@ use super::store_place::StateDir;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
 use super::{Host, OAuth, Secret, ServerConfig, Sources, WebOrigin, reader, servers, tenants};
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantName};
 use crate::common::policy::Policy;
 
 section! {
@@ -60,13 +60,15 @@ section! {
         limits: SharedLimitsConfig = {}, Kind::Section(&SharedLimitsConfig::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
         replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
+        /// Calls that are kept.
+        calls: CallsConfig = {}, Kind::Section(&CallsConfig::SECTION);
         /// Bounds of batches.
         batch: BatchConfig = {}, Kind::Section(&BatchConfig::SECTION);
         /// Keys for the secrets of tenants.
         secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
         #[serde(skip)]
-        tenants: BTreeMap<TenantId, Policy> = {}, TABLES;
+        tenants: BTreeMap<TenantName, Policy> = {}, TABLES;
         /// One table per server, by its id.
         #[serde(skip)]
         servers: BTreeMap<ServerId, ServerConfig> = {}, TABLES;
@@ -90,7 +92,7 @@ section! {
         /// Tenant of callers without a key: a configured one, or the built-in `local`, which has no
         /// limits. Unset: every request needs a key. To listen beyond this machine, a configuration
         /// file or the environment must name it.
-        anonymous_tenant: Option<TenantId>, kind::TENANT;
+        anonymous_tenant: Option<TenantName>, kind::TENANT;
         /// Key with which callers' keys are hashed before they are stored. If it is not in the
         /// database, whoever can write to the database still cannot make keys. If it changes, no
         /// key made before is valid. Unset: the store makes one of its own.
@@ -144,6 +146,33 @@ section! {
 }
 
 section! {
+    /// Calls that are kept: those with an `Idempotency-Key`, and those answered asynchronously.
+    /// The numbers are for each tenant.
+    pub struct CallsConfig in "calls" {
+        /// Time for which a call is kept, from its acceptance.
+        ttl: Duration = "24h", kind::DURATION;
+        /// The most calls that are kept. Further ones with a new key are refused with 429: no call
+        /// is forgotten early.
+        max_records: u32 = 1000000, Kind::Count(100_000_000);
+        /// The most bytes of answers that are kept. Beyond it the oldest are evicted; their calls
+        /// are still known to have run.
+        max_bytes: u64 = "256MiB", kind::BYTES;
+        /// With SQLite, whether a commit waits for the disk. `"normal"` keeps every call if the
+        /// gateway is killed; `"full"` also if the machine loses power, for some milliseconds more
+        /// a call. PostgreSQL has a setting of its own, `synchronous_commit`.
+        synchronous: Synchronous = "normal", kind::of::<Synchronous>("\"normal\" or \"full\"");
+    }
+}
+
+/// The durability of a commit, with SQLite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Synchronous {
+    Normal,
+    Full,
+}
+
+section! {
     /// Bounds of `POST /v1/batch`.
     pub struct BatchConfig in "batch" {
         /// The most calls of one batch.
@@ -158,7 +187,8 @@ section! {
     /// Encryption of the secrets that tenants store.
     pub struct SecretKeys in "secrets" {
         /// Keys that encrypt tenants' secrets in the store. The first key encrypts and all decrypt.
-        /// `trunkline secret rotate` encrypts all secrets with the first key again.
+        /// `trunkline secret rotate` encrypts all secrets with the first key again. Arguments and
+        /// answers of calls that are kept are encrypted too, if there are keys.
         keys: Vec<Secret> = [], KEYS;
     }
 }

@@ -7,7 +7,7 @@ use super::kind::{self, Kind};
 use super::section::{Settings, section};
 use super::tree::Node;
 use super::{Sources, reader};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Pattern, Policy, Rate, WEIGHT_MAX};
 
 section! {
@@ -53,8 +53,8 @@ const LIMITS: Kind = Kind::Table {
 pub(super) fn tenants(
     node: Node,
     sources: &Sources,
-) -> Result<BTreeMap<TenantId, Policy>, ConfigError> {
-    super::named("tenants", node, TenantId::parse, |path, node| {
+) -> Result<BTreeMap<TenantName, Policy>, ConfigError> {
+    super::named("tenants", node, TenantName::parse, |path, node| {
         let place = node.place.clone();
         let checked = reader::section(path, node, &TenantConfig::SECTION, sources)?;
         // A policy has the same names, and checks what settings say together.

@@ -77,6 +77,9 @@ impl Attempt<'_> {
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));
             call.refuse_if_held(own.map(|tool| &**tool).or(*tool))?;
         }
+        if let Some(mark) = &call.begin_mark {
+            mark.begin().await?;
+        }
         let measured = backend.measure(&instance, tool.map_or("", Tool::name));
         let permits = CallPermits { instance, tenant: self.admission.clone(), slot };
 

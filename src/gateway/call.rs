@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +61,12 @@ impl Caller {
     }
 }
 
+/// Notes that a call begins, before a server can have seen it.
+pub trait BeginMark: Send + Sync {
+    /// Returns once the mark is kept, for each attempt. The call does not begin after an error.
+    fn begin(&self) -> BoxFuture<'_, Result<(), CallError>>;
+}
+
 pub struct Call {
     pub id: CallId,
     /// The server, looked up once, among those that the caller may use.
@@ -78,6 +85,8 @@ pub struct Call {
     pub deadline: Instant,
     /// The latest time to which progress may move the deadline.
     pub deadline_max: Option<Instant>,
+    /// Awaited when the call has its slot, before its frame is written. Most calls have none.
+    pub begin_mark: Option<Arc<dyn BeginMark>>,
 }
 
 pub enum Operation {
@@ -119,6 +128,7 @@ impl Call {
             arrived: Instant::now(),
             deadline,
             deadline_max: None,
+            begin_mark: None,
         }
     }
 

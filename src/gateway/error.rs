@@ -4,18 +4,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::backend::NotReady;
-use crate::backend::connection::{CloseReason, RequestError};
-use crate::backend::queue::QueueError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
-use crate::registry::NoBackend;
-use crate::tenants::limits::{LimitRefusal, RateStatus};
+use crate::tenants::limits::RateStatus;
 
 /// The `Retry-After` where no better time is known.
-const RETRY_SOON: Duration = Duration::from_secs(1);
+pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// Says whether the tool has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +113,12 @@ pub enum CallError {
         /// The error of the last attempt.
         last: Box<CallError>,
     },
+    /// The call's record could not note that it begins, so it has not begun.
+    #[error("the store cannot keep this call's record now: {0}")]
+    NotRecorded(String),
+    /// Another gateway has the call, or it was cancelled before it began.
+    #[error("the call was cancelled before it began")]
+    Withdrawn,
     #[error("the call was not answered by its deadline")]
     DeadlineExceeded { executed: Executed },
 }
@@ -143,6 +145,8 @@ impl CallError {
             Self::BackendHttp { .. } => "backend_http",
             Self::BackendTooLarge => "backend_too_large",
             Self::InputRequired => "input_required",
+            Self::NotRecorded(_) => "store_unavailable",
+            Self::Withdrawn => "cancelled",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::Attempted { last, .. } => last.code(),
         }
@@ -175,6 +179,7 @@ impl CallError {
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => true,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
@@ -198,6 +203,7 @@ impl CallError {
             | Self::Overloaded
             | Self::TooManyProcesses
             | Self::BackendStopped
+            | Self::NotRecorded(_)
             | Self::ShuttingDown => Some(RETRY_SOON),
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
@@ -285,7 +291,7 @@ impl Executed {
         }
     }
 
-    fn if_written(written: bool) -> Self {
+    pub(super) fn if_written(written: bool) -> Self {
         if written { Self::Unknown } else { Self::No }
     }
 
@@ -293,103 +299,12 @@ impl Executed {
     /// in the middle of it are not: 301 and 302 are often sent as 303 is, to show a result. 503 is
     /// a refusal if it says when to come back. All others prove nothing: proxies send them when the
     /// server behind them does not answer.
-    fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
+    pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
         match status {
             301..=303 | 408 | 409 | 499 => Self::Unknown,
             300..=499 => Self::No,
             503 if retry_after.is_some() => Self::No,
             _ => Self::Unknown,
-        }
-    }
-}
-
-impl From<NotReady> for CallError {
-    fn from(not_ready: NotReady) -> Self {
-        match not_ready {
-            NotReady::Down { retry_after, reason } => {
-                Self::ServerUnavailable { reason: reason.to_string(), retry_after }
-            }
-            NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
-            NotReady::Stopped => Self::BackendStopped,
-        }
-    }
-}
-
-impl From<NoBackend> for CallError {
-    fn from(no_backend: NoBackend) -> Self {
-        match no_backend {
-            NoBackend::NoSession => Self::InvalidRequest(
-                "this server runs one process per MCP session; call it over /mcp, in a session \
-                 that `initialize` opened"
-                    .to_owned(),
-            ),
-            NoBackend::TenantFull => Self::busy(
-                "your tenant has as many sessions at this server as it may, and all are in use; \
-                 end one of them (DELETE)",
-            ),
-            NoBackend::TooMany => Self::TooManyProcesses,
-            NoBackend::SecretsMissing { server, names } => {
-                Self::SecretMissing { server: server.to_string(), names }
-            }
-            NoBackend::Stopped => Self::ShuttingDown,
-        }
-    }
-}
-
-impl From<LimitRefusal> for CallError {
-    fn from(refusal: LimitRefusal) -> Self {
-        let detail = refusal.to_string();
-        match refusal {
-            LimitRefusal::Busy { rate_status, .. } => {
-                Self::TenantBusy { detail: detail.into(), rate_status }
-            }
-            LimitRefusal::RateLimited { scope, retry_after, rate_status } => {
-                Self::RateLimited { scope, retry_after, rate_status }
-            }
-        }
-    }
-}
-
-impl From<QueueError> for CallError {
-    fn from(error: QueueError) -> Self {
-        match error {
-            QueueError::Full => Self::Overloaded,
-            QueueError::Expired => Self::DeadlineExceeded { executed: Executed::No },
-        }
-    }
-}
-
-impl From<RequestError> for CallError {
-    fn from(error: RequestError) -> Self {
-        match error {
-            RequestError::Closed { reason: CloseReason::Stopped, written: false } => {
-                Self::BackendStopped
-            }
-            RequestError::Closed { reason: CloseReason::Protocol(reason), written } => {
-                Self::BackendProtocol { reason, executed: Executed::if_written(written) }
-            }
-            RequestError::Closed { reason, written } => Self::BackendExited {
-                reason: reason.to_string(),
-                executed: Executed::if_written(written),
-            },
-            RequestError::Expired { written } => {
-                Self::DeadlineExceeded { executed: Executed::if_written(written) }
-            }
-            RequestError::TooLarge => Self::BackendTooLarge,
-            RequestError::Busy => Self::ServerUnavailable {
-                reason: "the server does not read its input".to_owned(),
-                retry_after: RETRY_SOON,
-            },
-            RequestError::IdentityMismatch => Self::protocol("the answer belonged to another call"),
-            RequestError::Http { status, retry_after } => Self::BackendHttp {
-                status,
-                executed: Executed::by_status(status, retry_after),
-                retry_after,
-            },
-            RequestError::Unsendable(reason) => Self::InvalidRequest(reason),
-            RequestError::Unreached { reason, .. } => {
-                Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
-            }
         }
     }
 }

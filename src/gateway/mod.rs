@@ -12,6 +12,7 @@
 mod accounting;
 mod attempt;
 mod call;
+mod convert;
 mod error;
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
-pub use self::call::{Call, Caller, CredentialLifetime, Operation, ToolName};
+pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
@@ -32,7 +33,7 @@ use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
-use crate::tenants::limits::{Admission, RateStatus};
+use crate::tenants::limits::{Admission, Cost, RateStatus};
 
 /// A server's result.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl Gateway {
         mut server: Arc<Server>,
     ) -> Result<BackendRef, CallError> {
         loop {
-            match server.backend(&caller.tenant.id, caller.session.as_ref()) {
+            match server.backend(&caller.tenant, caller.session.as_ref()) {
                 // A rollover replaced the server after it was looked up, or the gateway shuts down.
                 Err(NoBackend::Stopped) => {
                     let current = self.server(caller, server.id().as_str())?;
@@ -123,6 +124,21 @@ impl Gateway {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Waits like [`Self::ready`]. If that starts a process of the tenant's own, the tenant is
+    /// charged a call.
+    pub async fn ready_or_start(
+        &self,
+        caller: &Caller,
+        server: Arc<Server>,
+        until: impl Fn(&Backend) -> Instant,
+    ) -> Result<(BackendRef, Arc<Ready>), CallError> {
+        let _start = match server.must_start_for(&caller.tenant.id) {
+            true => Some(caller.tenant.admit(Cost::Call).await?),
+            false => None,
+        };
+        self.ready(caller, server, until).await
     }
 
     /// Returns the backend that replaced `stopped` in a rollover.

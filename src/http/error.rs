@@ -2,17 +2,20 @@
 //! status. Statuses of MCP are in `mcp/rpc.rs`.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
-use crate::common::ids::{CallId, TenantId};
+use crate::calls::Refusal;
+use crate::common::ids::{CallId, TenantName};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
@@ -40,7 +43,7 @@ pub(crate) enum HttpError {
     NotFound(String),
     /// The API cannot change the file.
     #[error("tenant `{0}` is defined in the configuration file; change it there")]
-    InConfigurationFile(TenantId),
+    InConfigurationFile(TenantName),
     /// A call of a batch was not made, because of another call.
     #[error("{0}")]
     DependencyFailed(String),
@@ -49,6 +52,9 @@ pub(crate) enum HttpError {
          `[batch] max_results`"
     )]
     ResultTooLarge,
+    /// A kept call has no answer to give back.
+    #[error(transparent)]
+    Kept(#[from] Refusal),
     #[error("{}", store_detail(.0))]
     Store(#[from] StoreError),
 }
@@ -86,7 +92,9 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::InvalidArguments(_)
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
-        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } => StatusCode::CONFLICT,
+        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } | CallError::Withdrawn => {
+            StatusCode::CONFLICT
+        }
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend(_)
         | CallError::BackendExited { .. }
@@ -100,9 +108,25 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::BackendStopped
+        | CallError::NotRecorded(_)
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::Attempted { .. } => unreachable!("the last error is not a history"),
+    }
+}
+
+fn status_of_refusal(refusal: &Refusal) -> StatusCode {
+    match refusal {
+        Refusal::InProgress(_) | Refusal::Cancelled { .. } => StatusCode::CONFLICT,
+        Refusal::StillRunning(_) => StatusCode::GATEWAY_TIMEOUT,
+        Refusal::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        Refusal::ResultGone => StatusCode::GONE,
+        Refusal::OutcomeUnknown => StatusCode::BAD_GATEWAY,
+        Refusal::StoreUnavailable { .. } | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::TooManyWaiters | Refusal::TooManyRecords { .. } | Refusal::TooManyAccepted => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        Refusal::NoSuchCall => StatusCode::NOT_FOUND,
     }
 }
 
@@ -124,6 +148,7 @@ impl HttpError {
             Self::DependencyFailed(_) => (StatusCode::FAILED_DEPENDENCY, "dependency_failed"),
             Self::ResultTooLarge => (StatusCode::BAD_GATEWAY, "result_too_large"),
             Self::InConfigurationFile(_) => (StatusCode::CONFLICT, "in_configuration_file"),
+            Self::Kept(refusal) => (status_of_refusal(refusal), refusal.code()),
             Self::Store(error) => match error {
                 StoreError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
                 StoreError::AlreadyExists(_) => (StatusCode::CONFLICT, "already_exists"),
@@ -149,9 +174,15 @@ impl HttpError {
         let executed = match self {
             Self::Store(_) if status.is_server_error() => "unknown",
             Self::ResultTooLarge => "yes",
+            Self::Kept(refusal) => refusal.executed().as_str(),
             _ => "no",
         };
-        Problem::new(status, code, self.to_string(), executed)
+        let mut problem = Problem::new(status, code, self.to_string(), executed);
+        if let Self::Kept(refusal) = self {
+            problem.retryable = refusal.is_retryable();
+            problem.retry_after = problem.retryable.then_some(1);
+        }
+        problem
     }
 }
 
@@ -231,12 +262,18 @@ fn call_problem(error: &CallError) -> Problem<'_> {
     let executed = error.executed().as_str();
     let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
     problem.retryable = error.is_retryable();
-    // In whole seconds, rounded up: a caller that comes back too early is refused again.
-    problem.retry_after = error.retry_after().map(|it| it.as_secs_f64().ceil().max(1.0) as u64);
+    problem.retry_after = error.retry_after().map(whole_seconds);
     if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }
     problem
+}
+
+/// Writes the error of a kept call: its status and body.
+pub(super) fn render_error(error: &CallError) -> (u16, Bytes) {
+    let problem = call_problem(error);
+    let body = serde_json::to_vec(&problem).expect("a problem is plain data");
+    (problem.status, body.into())
 }
 
 fn call_response(error: &CallError) -> Response<Body> {
@@ -272,6 +309,11 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
     let detail = format!("`{}` does not accept {method}", uri.path());
     let status = StatusCode::METHOD_NOT_ALLOWED;
     Problem::new(status, "method_not_allowed", detail, "no").into_response()
+}
+
+/// Rounds up: a caller that comes back too early is refused again.
+pub(super) fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil().max(1.0) as u64
 }
 
 impl<'a> Problem<'a> {

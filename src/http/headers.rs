@@ -17,10 +17,15 @@ pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-atte
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
 pub(crate) static FAIRNESS_KEY: HeaderName = HeaderName::from_static("trunkline-fairness-key");
 pub(crate) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) static LABELS: HeaderName = HeaderName::from_static("trunkline-labels");
 pub(crate) static OUTCOME: HeaderName = HeaderName::from_static("trunkline-outcome");
+pub(crate) static PREFER: HeaderName = HeaderName::from_static("prefer");
+pub(crate) static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 pub(crate) static PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(crate) static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(crate) static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(crate) static REPLAYED: HeaderName = HeaderName::from_static("trunkline-replayed");
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) static SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) static TIMEOUT_MS: HeaderName = HeaderName::from_static("trunkline-timeout-ms");
@@ -32,13 +37,18 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 const FAIRNESS_KEY_LEN_MAX: usize = 64;
 
-/// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
-pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
+/// Refuses an `Idempotency-Key` where calls are not kept.
+pub(crate) fn refuse_key(headers: &HeaderMap) -> Result<(), CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is not supported: results are not kept, so a call that is \
-                       sent twice would run twice";
+        let message = "`Idempotency-Key` is for single calls over REST: this request would run \
+                       twice if it were sent twice";
         return Err(CallError::InvalidRequest(message.to_owned()));
     }
+    Ok(())
+}
+
+/// Reads the caller's own timeout from `Trunkline-Timeout-Ms`.
+pub(crate) fn asked_timeout(headers: &HeaderMap) -> Result<Option<Duration>, CallError> {
     let Some(value) = headers.get(&TIMEOUT_MS) else { return Ok(None) };
     match value.to_str().ok().and_then(|text| text.parse().ok()) {
         Some(ms @ 1..=TIMEOUT_MS_MAX) => Ok(Some(Duration::from_millis(ms))),

@@ -6,8 +6,10 @@ mod body;
 mod connections;
 mod error;
 mod headers;
+mod list_cache;
 mod mcp;
 mod ops;
+mod rendered_list;
 mod replicas;
 mod rest;
 pub mod server;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post, put};
+use axum::routing::{MethodRouter, delete, get, post, put};
 
 pub use self::auth::origin::Routes;
 pub use self::state::AppState;
@@ -35,6 +37,9 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
             "/v1/servers/{server}/secrets/{name}",
             put(rest::secrets::set).delete(rest::secrets::remove),
         )
+        .route("/v1/calls", get(rest::calls::list))
+        .route("/v1/calls/{id}", get(rest::calls::show).delete(rest::calls::cancel))
+        .route("/v1/calls/{id}/result", get(rest::calls::result))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/.well-known/oauth-protected-resource", get(auth::resource_metadata))
@@ -66,6 +71,7 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
     let forwarded = Router::new()
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .route("/v1/calls/{id}", delete(rest::calls::cancel))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);
     Routes::new(forwarded.with_state(app), None)

@@ -7,8 +7,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::origin::OriginPolicy;
+use super::list_cache::ListCache;
 use super::mcp::{self, Sessions, StreamQuota};
-use super::{admin, rest};
+use super::{admin, error, rest};
+use crate::calls::Calls;
 use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
 use crate::config::{BatchConfig, Config};
@@ -20,6 +22,7 @@ use crate::tenants::oauth::{Resource, Verifier};
 pub struct AppState {
     pub(super) gateway: Arc<Gateway>,
     pub(super) directory: Arc<Directory>,
+    pub(super) calls: Calls,
     pub(super) store: Store,
     /// Permits for usage reports: tenants and administrators do not wait for each other.
     pub(super) tenant_reports: Semaphore,
@@ -46,6 +49,8 @@ pub struct AppState {
     /// The other replicas, if this gateway is one of several.
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) stream_quota: Arc<StreamQuota>,
+    /// Lists of tools, as they were rendered.
+    pub(super) lists: ListCache,
 }
 
 impl AppState {
@@ -56,7 +61,9 @@ impl AppState {
         config: &Config,
     ) -> Self {
         let sealer = Arc::new(Sealer::new(&config.session_keys));
+        let (kept, owner) = (gateway.clone(), directory.clone());
         Self {
+            calls: Calls::new(kept, owner, None, config, error::render_error),
             gateway,
             store: directory.store().clone(),
             tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),
@@ -76,14 +83,22 @@ impl AppState {
             cluster: None,
             sealer,
             stream_quota: Arc::default(),
+            lists: ListCache::default(),
         }
     }
 
     /// Makes this gateway one of several replicas. Ends of sessions must be followed from before
     /// this on.
-    pub fn join(self, cluster: Arc<Cluster>) -> Self {
+    pub fn join(self, cluster: Arc<Cluster>, config: &Config) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
-        Self { sessions, cluster: Some(cluster), ..self }
+        let (gateway, directory) = (self.gateway.clone(), self.directory.clone());
+        let member = Some(cluster.clone());
+        let calls = Calls::new(gateway, directory, member, config, error::render_error);
+        Self { calls, sessions, cluster: Some(cluster), ..self }
+    }
+
+    pub fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     pub fn gateway(&self) -> &Arc<Gateway> {

@@ -30,10 +30,12 @@ use self::reload::Rollovers;
 use self::rollover::Replaceable;
 pub use crate::backend::BackendRef;
 use crate::backend::changes::Changes;
+use crate::backend::instance::tools::ToolSet;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::offload::Offload;
 use crate::config;
+use crate::tenants::Tenant;
 use crate::tenants::secrets::Vault;
 
 /// All configured servers, in the order of their ids.
@@ -86,7 +88,7 @@ impl Server {
     /// Returns the backend for a caller; starts one of the caller's own that is not running.
     pub fn backend(
         &self,
-        tenant: &TenantId,
+        tenant: &Tenant,
         owner: Option<&SessionOwner>,
     ) -> Result<BackendRef, NoBackend> {
         match (self, owner) {
@@ -103,6 +105,22 @@ impl Server {
             Self::Shared(backend) => Some(backend.clone()),
             Self::PerTenant(tenants) => tenants.existing(tenant),
             Self::PerSession(_) => None,
+        }
+    }
+
+    /// Returns whether a call of this tenant would start a process of the tenant's own.
+    pub fn must_start_for(&self, tenant: &TenantId) -> bool {
+        match self {
+            Self::PerTenant(tenants) => !tenants.has_process(tenant),
+            Self::Shared(_) | Self::PerSession(_) => false,
+        }
+    }
+
+    /// Returns the tools of a process that must be started first, known from an earlier one.
+    pub fn known_tools(&self, tenant: &TenantId) -> Option<Arc<ToolSet>> {
+        match self {
+            Self::PerTenant(tenants) => tenants.known_tools(tenant),
+            Self::Shared(_) | Self::PerSession(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, Tx, now, with_timeout};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::keys::KeyId;
 
 /// Names who makes a change.
@@ -37,7 +37,7 @@ impl Actor {
         Self("gateway".to_owned())
     }
 
-    pub fn tenant(id: &TenantId) -> Self {
+    pub fn tenant(id: &TenantName) -> Self {
         Self(format!("tenant:{id}"))
     }
 

@@ -7,14 +7,14 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::tenants::skip_corrupt;
 use super::{Actor, Result, Store, StoreError, Tx, audit, now, placeholders, with_timeout};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
 
 const USES_PER_STATEMENT: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOwner {
-    Tenant(TenantId),
+    Tenant(TenantName),
     Admin,
 }
 
@@ -213,7 +213,7 @@ async fn active(change: &mut Tx, owner: &KeyOwner) -> Result<usize> {
 }
 
 /// Revokes all keys of a tenant. Returns how many.
-pub(super) async fn revoke_all(change: &mut Tx, tenant: &TenantId) -> Result<u64> {
+pub(super) async fn revoke_all(change: &mut Tx, tenant: &TenantName) -> Result<u64> {
     let revoked = sqlx::query("UPDATE keys SET revoked = $2 WHERE tenant = $1 AND revoked IS NULL")
         .bind(tenant.as_str())
         .bind(now())
@@ -251,7 +251,7 @@ fn record(
 
 fn owner(tenant: Option<String>) -> Result<KeyOwner> {
     let Some(tenant) = tenant else { return Ok(KeyOwner::Admin) };
-    Ok(KeyOwner::Tenant(TenantId::parse(&tenant)?))
+    Ok(KeyOwner::Tenant(TenantName::parse(&tenant)?))
 }
 
 impl fmt::Display for KeyOwner {

@@ -7,8 +7,9 @@
 //! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
 //! - `check`: whether a SQLite file is a store, and whole
-//! - `tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`, `ended_sessions`: one file
-//!   per kind of row
+//! - `tenants`, `file_tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`,
+//!   `ended_sessions`: one file per kind of row
+//! - `calls`: records of calls that are kept
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart
 //! - `watch`: follows a file that is deleted or replaced
@@ -18,12 +19,14 @@
 //! Every method ends within [`QUERY_TIMEOUT`], whatever the database does.
 
 mod audit;
+mod calls;
 mod changes;
 mod check;
 mod configured;
 mod ended_sessions;
 mod error;
 mod file;
+mod file_tenants;
 mod health;
 mod keys;
 mod open;
@@ -47,17 +50,22 @@ use crate::common::keys::{ApiKey, KeyHash};
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
+pub use self::calls::{
+    CallBatch, CallConnection, CallQuery, CallState, CallTotal, ClaimedCall, EndedCall, Evicted,
+    NewCall, StoredCall, Written,
+};
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};
 pub use self::configured::{Missing, NoStore};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
+pub use self::file_tenants::{EndedTenant, FileTenant};
 pub use self::health::Outage;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{Label, Rotated, SealedSecret, SecretRecord};
-pub use self::tenants::Contents;
-pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageQuery, UsageTotal};
+pub use self::tenants::{Contents, StoredTenant};
+pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageOf, UsageQuery, UsageTotal};
 
 /// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);

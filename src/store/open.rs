@@ -51,7 +51,7 @@ const POSTGRES_SETTINGS: &str =
 ///
 /// `sqlx::migrate!` would find the files by itself, but its crate compiles sqlx, SQLite and tokio
 /// once more for the compiler. A test compares this list with the folder instead.
-const MIGRATIONS: [(i64, &str, &str); 4] = [
+const MIGRATIONS: [(i64, &str, &str); 6] = [
     (
         1,
         "tenants keys usage audit",
@@ -60,6 +60,8 @@ const MIGRATIONS: [(i64, &str, &str); 4] = [
     (2, "secrets", include_str!("../../migrations/0002_secrets.sql")),
     (3, "pins", include_str!("../../migrations/0003_pins.sql")),
     (4, "replicas", include_str!("../../migrations/0004_replicas.sql")),
+    (5, "generations", include_str!("../../migrations/0005_generations.sql")),
+    (6, "calls", include_str!("../../migrations/0006_calls.sql")),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::{Result, Store, StoreError, with_timeout};
 
 /// A replica without a heartbeat for so long counts as gone.
-const GONE_AFTER_MS: i64 = 10_000;
+pub(super) const GONE_AFTER_MS: i64 = 10_000;
 /// Rows of replicas that are gone are not read any more.
 const KEPT_MS: i64 = 60_000;
 

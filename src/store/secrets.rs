@@ -11,14 +11,14 @@ use super::tenants::skip_corrupt;
 use super::{
     Actor, Result, Store, StoreError, Subject, Tx, audit, can_be_stored, now, with_timeout,
 };
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantGeneration, TenantId, TenantName};
 
 const ROWS_PER_ROTATION: i64 = 100;
 
 /// Names a secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
-    pub tenant: &'a TenantId,
+    pub tenant: &'a TenantName,
     pub server: &'a ServerId,
     pub name: &'a str,
 }
@@ -56,7 +56,10 @@ pub struct Rotated {
     pub resealed: u64,
 }
 
+/// Tenant, server, name, sealed value and version.
 type SecretRow = (String, String, String, String, i64);
+/// The tenant's generation, too.
+type SecretOfTenantRow = (String, String, String, String, i64, i64);
 
 impl Store {
     /// Returns all secrets and their revision, consistently.
@@ -67,10 +70,16 @@ impl Store {
                 .bind(Subject::Secrets.name())
                 .fetch_one(&mut *snapshot)
                 .await?;
-            let rows: Vec<SecretRow> =
-                sqlx::query_as("SELECT tenant, server, name, sealed, version FROM tenant_secrets")
-                    .fetch_all(&mut *snapshot)
-                    .await?;
+            // Secrets are deleted with their tenant, in one change: those that there are belong to
+            // the present tenant of that name.
+            let rows: Vec<SecretOfTenantRow> = sqlx::query_as(
+                "SELECT tenant, server, tenant_secrets.name, sealed, version, \
+                 COALESCE(tenants.generation, tenants.created, file_tenants.generation, 0) \
+                 FROM tenant_secrets LEFT JOIN tenants ON tenants.id = tenant \
+                 LEFT JOIN file_tenants ON file_tenants.name = tenant",
+            )
+            .fetch_all(&mut *snapshot)
+            .await?;
             let secrets = rows.into_iter().map(sealed).filter_map(skip_corrupt).collect();
             Ok::<_, StoreError>((revision, secrets))
         })
@@ -80,7 +89,7 @@ impl Store {
     /// Lists the secrets of a tenant, for one server or for all, without values.
     pub async fn list_secrets(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         server: Option<&ServerId>,
     ) -> Result<Vec<SecretRecord>> {
         let rows = sqlx::query_as(
@@ -161,7 +170,7 @@ impl Store {
     pub async fn rotate_secrets(
         &self,
         actor: &Actor,
-        mut reseal: impl FnMut(&SealedSecret) -> Option<String>,
+        mut reseal: impl FnMut(Label<'_>, &str) -> Option<String>,
     ) -> Result<Rotated> {
         let mut rotated = Rotated::default();
         let mut last = Some((String::new(), String::new(), String::new()));
@@ -176,7 +185,7 @@ impl Store {
         &self,
         actor: &Actor,
         last: &(String, String, String),
-        reseal: &mut impl FnMut(&SealedSecret) -> Option<String>,
+        reseal: &mut impl FnMut(Label<'_>, &str) -> Option<String>,
         rotated: &mut Rotated,
     ) -> Result<Option<(String, String, String)>> {
         let (mut change, _) = self.change_of(Subject::Secrets).await?;
@@ -186,15 +195,18 @@ impl Store {
             .map(|(tenant, server, name, ..)| (tenant.clone(), server.clone(), name.clone()));
         rotated.seen += rows.len() as u64;
         let mut resealed = 0;
-        for secret in rows.into_iter().map(sealed).filter_map(skip_corrupt) {
-            let Some(anew) = reseal(&secret) else { continue };
+        for (tenant, server, name, sealed, _) in &rows {
+            let ids = || Ok((TenantName::parse(tenant)?, ServerId::parse(server)?));
+            let Some((tenant, server)) = skip_corrupt(ids()) else { continue };
+            let label = Label { tenant: &tenant, server: &server, name };
+            let Some(anew) = reseal(label, sealed) else { continue };
             sqlx::query(
                 "UPDATE tenant_secrets SET sealed = $4 \
                  WHERE tenant = $1 AND server = $2 AND name = $3",
             )
-            .bind(secret.tenant.as_str())
-            .bind(secret.server.as_str())
-            .bind(&secret.name)
+            .bind(tenant.as_str())
+            .bind(server.as_str())
+            .bind(name.as_str())
             .bind(anew)
             .execute(&mut *change)
             .await?;
@@ -233,7 +245,7 @@ async fn read_after(
 pub(super) async fn delete_all(
     kind: DatabaseKind,
     change: &mut Tx,
-    tenant: &TenantId,
+    tenant: &TenantName,
 ) -> Result<()> {
     bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
@@ -247,7 +259,9 @@ async fn note(change: &mut Tx, actor: &Actor, action: &str, label: Label<'_>) ->
     audit::note(change, actor, action, format!("tenant:{}", label.tenant), detail).await
 }
 
-fn sealed((tenant, server, name, sealed, version): SecretRow) -> Result<SealedSecret> {
-    let (tenant, server) = (TenantId::parse(&tenant)?, ServerId::parse(&server)?);
+fn sealed(row: SecretOfTenantRow) -> Result<SealedSecret> {
+    let (tenant, server, name, sealed, version, generation) = row;
+    let tenant = TenantName::parse(&tenant)?.of(TenantGeneration::from_number(generation));
+    let server = ServerId::parse(&server)?;
     Ok(SealedSecret { tenant, server, name, sealed, version })
 }

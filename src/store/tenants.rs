@@ -5,23 +5,35 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::json;
 use sqlx::{Any, AnyConnection, AssertSqlSafe};
 
+use super::open::DatabaseKind;
 use super::{
-    Actor, KeyRecord, Result, Store, StoreError, Tx, audit, keys, now, placeholders, secrets,
-    with_timeout,
+    Actor, FileTenant, KeyRecord, Result, Store, StoreError, Tx, audit, file_tenants, keys, now,
+    placeholders, secrets, with_timeout,
 };
-use crate::common::ids::TenantId;
+use crate::common::ids::{TenantGeneration, TenantName};
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
 
 /// Everything that decides who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    pub tenants: BTreeMap<TenantId, Policy>,
+    pub tenants: BTreeMap<TenantName, StoredTenant>,
+    pub file_tenants: BTreeMap<TenantName, FileTenant>,
     /// Keys that are not revoked. They may have expired, or belong to tenants of a configuration
     /// file.
     pub keys: Vec<KeyRecord>,
 }
 
-type TenantRow = (String, Option<String>, Option<i64>, Option<i64>, i64);
+/// A tenant that was added by command or by the admin API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTenant {
+    pub generation: TenantGeneration,
+    /// In milliseconds since 1970.
+    pub since: i64,
+    pub policy: Policy,
+}
+
+/// Id, generation, creation and limits.
+type TenantRow = (String, i64, i64, Option<String>, Option<i64>, Option<i64>, i64);
 type GrantRow = (String, String);
 type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
@@ -31,13 +43,14 @@ impl Store {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
+            let file_tenants = file_tenants::read(&mut snapshot).await?;
             let keys = keys::read_valid(&mut snapshot).await?;
-            Ok::<_, StoreError>(Contents { tenants, keys })
+            Ok::<_, StoreError>(Contents { tenants, file_tenants, keys })
         })
         .await
     }
 
-    pub async fn tenants(&self) -> Result<BTreeMap<TenantId, Policy>> {
+    pub async fn tenants(&self) -> Result<BTreeMap<TenantName, StoredTenant>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             read_tenants(&mut snapshot, None).await
@@ -45,7 +58,7 @@ impl Store {
         .await
     }
 
-    pub async fn tenant(&self, id: &TenantId) -> Result<Option<Policy>> {
+    pub async fn tenant(&self, id: &TenantName) -> Result<Option<StoredTenant>> {
         with_timeout(async {
             let mut snapshot = self.snapshot().await?;
             Ok::<_, StoreError>(read_tenants(&mut snapshot, Some(id)).await?.remove(id))
@@ -53,23 +66,25 @@ impl Store {
         .await
     }
 
-    /// Adds a tenant. Keys and secrets of an earlier tenant of this name are revoked and deleted.
-    /// Returns the number of revoked keys.
-    pub async fn add_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<u64> {
+    /// Adds a tenant, of a generation of its own. Keys and secrets of an earlier tenant of this
+    /// name are revoked and deleted. Returns the number of revoked keys.
+    pub async fn add_tenant(&self, actor: &Actor, id: &TenantName, policy: &Policy) -> Result<u64> {
+        let generation = TenantGeneration::generate();
         with_timeout(async {
             let mut change = self.change().await?;
             let row = sqlx::query(
-                "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (id) DO NOTHING",
+                "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed, \
+                 generation) VALUES ($1, $2, $3, $4, $5, $6, $6, $7) ON CONFLICT (id) DO NOTHING",
             );
-            if write_tenant(&mut change, row, id, policy).await? == 0 {
+            let row = bind_policy(row, id, policy).bind(generation.number());
+            if row.execute(&mut *change).await?.rows_affected() == 0 {
                 return Err(StoreError::AlreadyExists(format!("tenant `{id}`")));
             }
             write_parts(&mut change, id, policy).await?;
-            let revoked = keys::revoke_all(&mut change, id).await?;
-            secrets::delete_all(self.0.kind, &mut change, id).await?;
+            let revoked = remove_traces(self.0.kind, &mut change, id).await?;
             let mut detail = json!(policy);
             detail["revoked_keys"] = json!(revoked);
+            detail["generation"] = json!(generation.to_string());
             audit::note(&mut change, actor, "tenant.add", target(id), detail).await?;
             change.commit().await?;
             Ok(revoked)
@@ -77,7 +92,7 @@ impl Store {
         .await
     }
 
-    pub async fn set_tenant(&self, actor: &Actor, id: &TenantId, policy: &Policy) -> Result<()> {
+    pub async fn set_tenant(&self, actor: &Actor, id: &TenantName, policy: &Policy) -> Result<()> {
         self.change_tenant(actor, id, |_| Ok(policy.clone())).await.map(drop)
     }
 
@@ -85,18 +100,21 @@ impl Store {
     pub async fn change_tenant<E: From<StoreError>>(
         &self,
         actor: &Actor,
-        id: &TenantId,
+        id: &TenantName,
         change: impl FnOnce(Policy) -> Result<Policy, E>,
     ) -> Result<Policy, E> {
         with_timeout(async {
             let mut transaction = self.change().await?;
             let before = read_tenants(&mut transaction, Some(id)).await?.remove(id);
-            let policy = match change(before.ok_or_else(|| not_found(id))?) {
+            let before = before.ok_or_else(|| not_found(id))?;
+            let policy = match change(before.policy) {
                 Ok(policy) => policy,
                 refusal => return Ok(refusal),
             };
             overwrite(&mut transaction, id, &policy).await?;
-            audit::note(&mut transaction, actor, "tenant.set", target(id), json!(policy)).await?;
+            let mut detail = json!(policy);
+            detail["generation"] = json!(before.generation.to_string());
+            audit::note(&mut transaction, actor, "tenant.set", target(id), detail).await?;
             transaction.commit().await?;
             Ok::<_, StoreError>(Ok(policy))
         })
@@ -104,55 +122,66 @@ impl Store {
     }
 
     /// Removes a tenant and its secrets, and revokes its keys. Returns how many.
-    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantId) -> Result<u64> {
+    pub async fn remove_tenant(&self, actor: &Actor, id: &TenantName) -> Result<u64> {
         with_timeout(async {
             let mut change = self.change().await?;
-            let removed = sqlx::query("DELETE FROM tenants WHERE id = $1").bind(id.as_str());
-            if removed.execute(&mut *change).await?.rows_affected() == 0 {
-                return Err(not_found(id));
-            }
-            let revoked = keys::revoke_all(&mut change, id).await?;
-            secrets::delete_all(self.0.kind, &mut change, id).await?;
-            let detail = json!({"revoked_keys": revoked});
+            let removed: Option<i64> = sqlx::query_scalar(
+                "DELETE FROM tenants WHERE id = $1 RETURNING COALESCE(generation, created)",
+            )
+            .bind(id.as_str())
+            .fetch_optional(&mut *change)
+            .await?;
+            let removed = TenantGeneration::from_number(removed.ok_or_else(|| not_found(id))?);
+            let revoked = remove_traces(self.0.kind, &mut change, id).await?;
+            let detail = json!({"revoked_keys": revoked, "generation": removed.to_string()});
             audit::note(&mut change, actor, "tenant.remove", target(id), detail).await?;
             change.commit().await?;
-            Ok(revoked)
+            Ok::<_, StoreError>(revoked)
         })
         .await
     }
 }
 
-fn target(id: &TenantId) -> String {
+/// Removes what opens a tenant's name or belongs to it, so that nothing is left for the next tenant
+/// of that name. Returns the number of revoked keys.
+pub(super) async fn remove_traces(
+    kind: DatabaseKind,
+    change: &mut Tx,
+    name: &TenantName,
+) -> Result<u64> {
+    let revoked = keys::revoke_all(change, name).await?;
+    secrets::delete_all(kind, change, name).await?;
+    file_tenants::delete(change, name).await?;
+    Ok(revoked)
+}
+
+fn target(id: &TenantName) -> String {
     format!("tenant:{id}")
 }
 
-fn not_found(id: &TenantId) -> StoreError {
+fn not_found(id: &TenantName) -> StoreError {
     StoreError::NotFound(format!("tenant `{id}`"))
 }
 
-async fn write_tenant(
-    change: &mut Tx,
-    row: sqlx::query::Query<'_, Any, sqlx::any::AnyArguments>,
-    id: &TenantId,
-    policy: &Policy,
-) -> Result<u64> {
+type Statement<'q> = sqlx::query::Query<'q, Any, sqlx::any::AnyArguments>;
+
+/// Binds `$1` to `$6`.
+fn bind_policy<'q>(row: Statement<'q>, id: &TenantName, policy: &Policy) -> Statement<'q> {
     let Limit { rate, burst, max_in_flight } = &policy.limit;
-    let row = row
-        .bind(id.as_str())
+    row.bind(id.as_str().to_owned())
         .bind(rate.map(|rate| rate.to_string()))
         .bind(burst.map(i64::from))
         .bind(max_in_flight.map(i64::from))
         .bind(i64::from(policy.weight))
-        .bind(now());
-    Ok(row.execute(&mut **change).await?.rows_affected())
+        .bind(now())
 }
 
-async fn overwrite(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
+async fn overwrite(change: &mut Tx, id: &TenantName, policy: &Policy) -> Result<()> {
     let row = sqlx::query(
         "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
          WHERE id = $1",
     );
-    write_tenant(change, row, id, policy).await?;
+    bind_policy(row, id, policy).execute(&mut **change).await?;
     for table in ["DELETE FROM grants WHERE tenant = $1", "DELETE FROM limits WHERE tenant = $1"] {
         sqlx::query(table).bind(id.as_str()).execute(&mut **change).await?;
     }
@@ -160,7 +189,7 @@ async fn overwrite(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()
 }
 
 /// Writes the rows of a policy in other tables.
-async fn write_parts(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<()> {
+async fn write_parts(change: &mut Tx, id: &TenantName, policy: &Policy) -> Result<()> {
     let patterns = policy.servers.patterns();
     if !patterns.is_empty() {
         let placeholders = placeholders(patterns.len(), 3);
@@ -193,11 +222,12 @@ async fn write_parts(change: &mut Tx, id: &TenantId, policy: &Policy) -> Result<
 /// Reads all tenants, or one.
 async fn read_tenants(
     connection: &mut AnyConnection,
-    only: Option<&TenantId>,
-) -> Result<BTreeMap<TenantId, Policy>> {
-    let only = only.map(TenantId::as_str);
+    only: Option<&TenantName>,
+) -> Result<BTreeMap<TenantName, StoredTenant>> {
+    let only = only.map(TenantName::as_str);
     let rows: Vec<TenantRow> = sqlx::query_as(
-        "SELECT id, rate, burst, max_in_flight, weight FROM tenants WHERE $1 IS NULL OR id = $1",
+        "SELECT id, COALESCE(generation, created), created, rate, burst, max_in_flight, weight \
+         FROM tenants WHERE $1 IS NULL OR id = $1",
     )
     .bind(only)
     .fetch_all(&mut *connection)
@@ -234,10 +264,10 @@ pub(super) fn skip_corrupt<T>(row: Result<T>) -> Option<T> {
 }
 
 fn tenant(
-    (id, rate, burst, max_in_flight, weight): TenantRow,
+    (id, generation, since, rate, burst, max_in_flight, weight): TenantRow,
     grants: Vec<GrantRow>,
     limits: Vec<LimitRow>,
-) -> Result<(TenantId, Policy)> {
+) -> Result<(TenantName, StoredTenant)> {
     let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
     let scoped = limits.into_iter().map(|(_, text, rate, burst, max_in_flight)| {
         Ok((pattern(&text)?, limit(&id, rate, burst, max_in_flight)?))
@@ -248,7 +278,9 @@ fn tenant(
         servers: Grants::new(grants.iter().map(|(_, text)| pattern(text)).collect::<Result<_>>()?),
         limits: scoped.collect::<Result<_>>()?,
     };
-    Ok((TenantId::parse(&id).map_err(|error| corrupt(&id, error))?, policy))
+    let generation = TenantGeneration::from_number(generation);
+    let name = TenantName::parse(&id).map_err(|error| corrupt(&id, error))?;
+    Ok((name, StoredTenant { generation, since, policy }))
 }
 
 fn by_tenant<R>(rows: Vec<R>, tenant: fn(&R) -> &String) -> HashMap<String, Vec<R>> {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
 use super::known::Source;
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 
 /// Whether callers without a key are served, at one moment.
 #[derive(Default)]
@@ -42,15 +42,15 @@ pub struct Anonymous {
      tenant add {0}` or as `[tenants.{0}]`, or remove `anonymous_tenant` so that every request \
      needs a key"
 )]
-pub struct UnknownTenant(TenantId);
+pub struct UnknownTenant(TenantName);
 
 impl AnonymousAccess {
     /// Returns the access to the tenant `id` among `tenants`, and ends the access of before if that
     /// was another.
     pub(super) fn next(
         &self,
-        id: Option<&TenantId>,
-        tenants: &HashMap<TenantId, Arc<Tenant>>,
+        id: Option<&TenantName>,
+        tenants: &HashMap<TenantName, Arc<Tenant>>,
         source: Source,
         is_stored: bool,
     ) -> Self {

@@ -13,20 +13,22 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
+use super::file_tenants::{FileTenants, TenantsOfFile};
 use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
 use super::snapshot::{Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
-use crate::common::ids::TenantId;
+use crate::common::ids::{TenantId, TenantName};
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
-use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::config::Config;
-use crate::store::{Follower, KeyState, Store, StoreError, Subject};
+use crate::store::{
+    FileTenant, Follower, KeyState, Outage, RETRY_EVERY, Store, StoreError, StoredTenant, Subject,
+};
 use crate::tenants::limits::SharedLimits;
 
 /// After an outage this long, nothing that was read from the store is trusted any more: keys may
@@ -38,7 +40,7 @@ const RELOAD_WAIT: Duration = Duration::from_secs(2);
 pub struct Directory {
     store: Store,
     secrets: TenantSecrets,
-    file: ArcSwap<FileTenants>,
+    file: FileTenants,
     /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
     built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
@@ -50,21 +52,6 @@ pub struct Directory {
     reload: Notify,
     /// When the store was last read.
     confirmed: watch::Sender<Instant>,
-}
-
-/// The tenants of the configuration file.
-#[derive(PartialEq, Eq)]
-struct FileTenants {
-    tenants: BTreeMap<TenantId, Policy>,
-    /// The tenant of callers without a key.
-    anonymous: Option<TenantId>,
-}
-
-impl FileTenants {
-    fn new(config: &Config) -> Self {
-        let anonymous = config.auth.anonymous_tenant.clone();
-        Self { tenants: config.tenants.clone(), anonymous }
-    }
 }
 
 /// The reason why the directory cannot be opened.
@@ -95,7 +82,7 @@ impl Directory {
         let directory = Self {
             secrets: TenantSecrets::open(store.clone(), &config.secrets.keys).await?,
             store,
-            file: ArcSwap::from_pointee(FileTenants::new(config)),
+            file: FileTenants::new(config),
             built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
             snapshot: ArcSwap::default(),
@@ -104,7 +91,8 @@ impl Directory {
             reload: Notify::new(),
             confirmed: watch::Sender::new(Instant::now()),
         };
-        match &directory.load().await?.anonymous {
+        directory.file.sync(&directory.store, &directory.store.load().await?).await?;
+        match &directory.load().await?.0.anonymous {
             AnonymousAccess::Closed(unknown) => Err(unknown.clone().into()),
             _ => Ok(directory),
         }
@@ -113,12 +101,10 @@ impl Directory {
     /// Applies the tenants of a new configuration, as soon as the store can be read. Access without
     /// a key closes at once.
     pub fn set_config(&self, config: &Config) {
-        let file = FileTenants::new(config);
-        if file == **self.file.load() {
+        if !self.file.replace(config) {
             return;
         }
-        self.note_built_in(&file, &BTreeMap::new());
-        self.file.store(Arc::new(file));
+        self.note_built_in(&self.file.load(), &BTreeMap::new());
         if self.anonymous().is_err() {
             self.snapshot.load().anonymous.end();
         }
@@ -127,7 +113,7 @@ impl Directory {
 
     /// Remembers that a tenant takes the place of the built-in one, for as long as the gateway
     /// runs: removing its limits must not mean "no limits".
-    fn note_built_in(&self, file: &FileTenants, stored: &BTreeMap<TenantId, Policy>) {
+    fn note_built_in(&self, file: &TenantsOfFile, stored: &BTreeMap<TenantName, StoredTenant>) {
         if file.tenants.contains_key(BUILT_IN) || stored.contains_key(BUILT_IN) {
             self.built_in_replaced.store(true, Ordering::Release);
         }
@@ -142,40 +128,62 @@ impl Directory {
         let changes = self.store.changes(Subject::Policy);
         let meanwhile = "known keys keep working, others are refused";
         let mut follower = Follower::new(changes, "tenants and keys", meanwhile);
+        let meanwhile = "new ones are not served";
+        let mut outage = Outage::new(&self.store, "tenants of the configuration file", meanwhile);
+        let mut is_synced = true;
         loop {
-            follower.changed(self.reload.notified()).await;
+            let wake = async {
+                match is_synced {
+                    true => self.reload.notified().await,
+                    false => sleep(RETRY_EVERY).await,
+                }
+            };
+            follower.changed(wake).await;
             let before = self.snapshot.load_full();
-            let loaded = loop {
+            let (loaded, synced) = loop {
                 if let Some(loaded) = follower.retry(self.load().await).await {
                     break loaded;
                 }
             };
+            is_synced = outage.note(synced).is_some();
             loaded.anonymous.warn_if_closed(&before.anonymous);
         }
     }
 
-    /// Reads all tenants and keys. Unchanged tenants keep their usage of limits.
-    async fn load(&self) -> Result<Arc<Snapshot>, StoreError> {
+    /// Reads all tenants and keys. Unchanged tenants keep their usage of limits. If the store could
+    /// not be told of the file's tenants, new ones are missing: none may be taken for the one that
+    /// had its name before.
+    async fn load(&self) -> Result<(Arc<Snapshot>, Result<(), StoreError>), StoreError> {
         let began = Instant::now();
-        let contents = self.store.load().await?;
-        let file = self.file.load_full();
+        let mut contents = self.store.load().await?;
+        let synced = match self.file.sync(&self.store, &contents).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                contents = self.store.load().await?;
+                // The secrets of tenants that had no generation. If this fails, `follow` reads them
+                // later.
+                let _ = self.secrets.load().await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        let file = self.file.without_ended(&mut contents.file_tenants);
         self.note_built_in(&file, &contents.tenants);
         let anonymous = file.anonymous.as_ref();
         let is_stored = anonymous.is_some_and(|id| contents.tenants.contains_key(id));
-        let known = self.known_with(&file, contents.tenants);
-        let source = anonymous.and_then(|id| known.get(id)).map(|(source, _)| *source);
-        let policies = known.into_iter().map(|(id, (_, policy))| (id, policy)).collect();
+        let known = self.known_with(&file, &contents.tenants, &contents.file_tenants);
+        let source = anonymous.and_then(|id| known.get(id)).map(|tenant| tenant.source);
         let before = self.snapshot.load_full();
-        let mut snapshot = before.next(policies, contents.keys, self.shared_limits.as_ref());
+        let mut snapshot = before.next(known, contents.keys, self.shared_limits.as_ref());
         let source = source.unwrap_or(Source::Store);
         snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, source, is_stored);
-        let left = before.tenants.values().filter(|it| !snapshot.tenants.contains_key(&it.id));
+        let left = before.tenants.values().filter(|it| it.removed.is_cancelled());
         let left = left.map(|tenant| (tenant.id.clone(), tenant.meter.clone()));
         self.removed.lock().extend(left);
         let snapshot = Arc::new(snapshot);
         self.snapshot.store(snapshot.clone());
         self.confirmed.send_replace(began);
-        Ok(snapshot)
+        Ok((snapshot, synced))
     }
 
     pub fn store(&self) -> &Store {
@@ -187,17 +195,27 @@ impl Directory {
     }
 
     /// Returns all tenants, given those in the store.
-    pub fn known_tenants(&self, stored: BTreeMap<TenantId, Policy>) -> Known {
-        self.known_with(&self.file.load(), stored)
+    pub fn known_tenants(
+        &self,
+        stored: &BTreeMap<TenantName, StoredTenant>,
+        file_tenants: &BTreeMap<TenantName, FileTenant>,
+    ) -> Known {
+        self.known_with(&self.file.load(), stored, file_tenants)
     }
 
-    fn known_with(&self, file: &FileTenants, stored: BTreeMap<TenantId, Policy>) -> Known {
+    fn known_with(
+        &self,
+        file: &TenantsOfFile,
+        stored: &BTreeMap<TenantName, StoredTenant>,
+        file_tenants: &BTreeMap<TenantName, FileTenant>,
+    ) -> Known {
         let is_replaced = self.built_in_replaced.load(Ordering::Acquire);
-        known(&file.tenants, stored, file.anonymous.as_ref().filter(|_| !is_replaced))
+        let anonymous = file.anonymous.as_ref().filter(|_| !is_replaced);
+        known(&file.tenants, stored, file_tenants, anonymous)
     }
 
     /// Returns whether a tenant is in the configuration file.
-    pub fn is_in_file(&self, id: &TenantId) -> bool {
+    pub fn is_in_file(&self, id: &TenantName) -> bool {
         self.file.load().tenants.contains_key(id)
     }
 
@@ -211,12 +229,16 @@ impl Directory {
         let AnonymousAccess::Open { access, source, is_stored } = &snapshot.anonymous else {
             return Err(KeyError::Invalid);
         };
-        if access.tenant.id != *id {
+        if access.tenant.id.name() != id {
             // The file names another since, which is read with the store.
             return Err(KeyError::Unavailable);
         }
         match source {
             Source::Anonymous => Ok(access.clone()),
+            // A file was without the tenant in between: the new one is read with the store.
+            Source::File if file.tenants.contains_key(id) && access.gone.is_cancelled() => {
+                Err(KeyError::Unavailable)
+            }
             Source::File if file.tenants.contains_key(id) => Ok(access.clone()),
             _ if !is_stored => Err(KeyError::Invalid),
             _ if self.is_stale() => Err(KeyError::Unavailable),
@@ -234,7 +256,7 @@ impl Directory {
         }
     }
 
-    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+    pub fn tenant(&self, id: &TenantName) -> Option<Arc<Tenant>> {
         self.snapshot.load().tenants.get(id).cloned()
     }
 

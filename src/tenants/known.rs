@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::common::ids::TenantId;
+use crate::common::ids::{TenantGeneration, TenantName};
 use crate::common::policy::Policy;
-use crate::store::{KeyRecord, NewKey};
+use crate::store::{FileTenant, KeyRecord, NewKey, StoredTenant};
 
 /// The place where a tenant is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,12 +23,26 @@ pub enum Source {
 /// The one tenant that callers without a key have without being configured.
 pub const BUILT_IN: &str = "local";
 
-pub type Known = BTreeMap<TenantId, (Source, Policy)>;
+pub type Known = BTreeMap<TenantName, KnownTenant>;
+
+/// A tenant, wherever it is defined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownTenant {
+    pub source: Source,
+    pub policy: Policy,
+    /// `None` for a tenant of the file that no gateway has read yet.
+    pub generation: Option<TenantGeneration>,
+    /// In milliseconds since 1970, if it is known.
+    pub since: Option<i64>,
+}
 
 #[derive(Serialize)]
 pub struct TenantView<'a> {
     id: &'a str,
     source: Source,
+    /// When the tenant was added. Absent if it is older than generations, or built in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
     #[serde(flatten)]
     policy: &'a Policy,
 }
@@ -47,19 +61,40 @@ pub struct KeyView<'a> {
     key: Option<&'a str>,
 }
 
-/// Merges tenants of the file and of the store. The file takes precedence. If callers without a key
-/// have the tenant [`BUILT_IN`], it exists even where it is in neither; no other name does.
+/// Merges tenants of the file and of the store. The file's policy takes precedence; a tenant that
+/// the store has, too, is the store's, under that policy. If callers without a key have the tenant
+/// [`BUILT_IN`], it exists even where it is in neither; no other name does.
 pub fn known(
-    in_file: &BTreeMap<TenantId, Policy>,
-    stored: BTreeMap<TenantId, Policy>,
-    anonymous: Option<&TenantId>,
+    in_file: &BTreeMap<TenantName, Policy>,
+    stored: &BTreeMap<TenantName, StoredTenant>,
+    file_tenants: &BTreeMap<TenantName, FileTenant>,
+    anonymous: Option<&TenantName>,
 ) -> Known {
-    let stored = stored.into_iter().map(|(id, policy)| (id, (Source::Store, policy)));
-    let in_file = in_file.iter().map(|(id, policy)| (id.clone(), (Source::File, policy.clone())));
-    let mut known: Known = stored.chain(in_file).collect();
-    if let Some(id) = anonymous.filter(|id| id.as_str() == BUILT_IN) {
-        let unlimited = || (Source::Anonymous, Policy::unlimited());
-        known.entry(id.clone()).or_insert_with(unlimited);
+    let mut known: Known = stored
+        .iter()
+        .map(|(name, tenant)| {
+            let StoredTenant { generation, since, policy } = tenant.clone();
+            let (generation, since) = (Some(generation), Some(since));
+            (name.clone(), KnownTenant { source: Source::Store, policy, generation, since })
+        })
+        .collect();
+    for (name, policy) in in_file {
+        let (generation, since) = match known.get(name) {
+            Some(stored) => (stored.generation, stored.since),
+            None => {
+                file_tenants.get(name).map_or((None, None), |it| (Some(it.generation), it.since))
+            }
+        };
+        let policy = policy.clone();
+        known.insert(name.clone(), KnownTenant { source: Source::File, policy, generation, since });
+    }
+    if let Some(name) = anonymous.filter(|name| name.as_str() == BUILT_IN) {
+        known.entry(name.clone()).or_insert_with(|| KnownTenant {
+            source: Source::Anonymous,
+            policy: Policy::unlimited(),
+            generation: Some(TenantGeneration::BUILT_IN),
+            since: None,
+        });
     }
     known
 }
@@ -75,8 +110,10 @@ impl Source {
 }
 
 impl<'a> TenantView<'a> {
-    pub fn of(id: &'a TenantId, source: Source, policy: &'a Policy) -> Self {
-        Self { id: id.as_str(), source, policy }
+    pub fn of(id: &'a TenantName, tenant: &'a KnownTenant) -> Self {
+        let KnownTenant { source, policy, since, .. } = tenant;
+        let since = since.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        Self { id: id.as_str(), source: *source, since, policy }
     }
 }
 
@@ -107,14 +144,19 @@ mod tests {
 
     #[test]
     fn the_file_takes_precedence_and_one_anonymous_tenant_is_built_in() {
-        let id = |text: &str| TenantId::parse(text).unwrap();
+        let id = |text: &str| TenantName::parse(text).unwrap();
         let weighing = |weight| Policy { weight, ..Policy::new() };
         let in_file = BTreeMap::from([(id("a"), weighing(2))]);
-        let stored = BTreeMap::from([(id("a"), weighing(3)), (id("b"), weighing(4))]);
+        let stored = |number: i64, weight| StoredTenant {
+            generation: TenantGeneration::from_number(number),
+            since: number,
+            policy: weighing(weight),
+        };
+        let stored = BTreeMap::from([(id("a"), stored(1, 3)), (id("b"), stored(2, 4))]);
         let sources = |anonymous: &str| {
-            let known = known(&in_file, stored.clone(), Some(&id(anonymous)));
-            let source = |(id, (source, policy)): (TenantId, (Source, Policy))| {
-                (id.to_string(), source.as_str(), policy.weight)
+            let known = known(&in_file, &stored, &BTreeMap::new(), Some(&id(anonymous)));
+            let source = |(id, it): (TenantName, KnownTenant)| {
+                (id.to_string(), it.source.as_str(), it.policy.weight)
             };
             known.into_iter().map(source).collect::<Vec<_>>()
         };
@@ -123,7 +165,27 @@ mod tests {
         assert_eq!(sources("b"), said);
         assert_eq!(sources("local")[2], ("local".to_owned(), "anonymous", 1));
         assert_eq!(sources("locale"), said, "a name that nobody configured");
-        assert_eq!(known(&in_file, stored, None).len(), 2);
+        assert_eq!(known(&in_file, &stored, &BTreeMap::new(), None).len(), 2);
+    }
+
+    #[test]
+    fn a_name_has_one_generation_wherever_it_is_defined() {
+        let name = TenantName::parse("local").unwrap();
+        let in_file = BTreeMap::from([(name.clone(), Policy::new())]);
+        let [first, second] = [1, 2].map(TenantGeneration::from_number);
+        let stored = StoredTenant { generation: first, since: 1, policy: Policy::new() };
+        let stored = BTreeMap::from([(name.clone(), stored)]);
+        let file_tenant = FileTenant { generation: second, since: None };
+        let file_tenants = BTreeMap::from([(name.clone(), file_tenant)]);
+        let none = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let of = |in_file, stored, file_tenants| {
+            known(in_file, stored, file_tenants, Some(&name))[&name].generation
+        };
+        assert_eq!(of(&in_file, &stored, &file_tenants), Some(first));
+        assert_eq!(of(&in_file, &none.1, &file_tenants), Some(second));
+        assert_eq!(of(&in_file, &none.1, &none.2), None, "no gateway has read it yet");
+        assert_eq!(of(&none.0, &none.1, &none.2), Some(TenantGeneration::BUILT_IN));
+        assert_eq!(of(&none.0, &none.1, &file_tenants), Some(TenantGeneration::BUILT_IN));
     }
 
     #[test]

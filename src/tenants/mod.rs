@@ -2,6 +2,7 @@
 //!
 //! - [`anonymous`]: access without a key
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
+//! - [`mod@file_tenants`]: the tenants of the configuration file
 //! - [`mod@known`]: all tenants, and how they are shown
 //! - [`limits`]: rates and calls in flight
 //! - [`oauth`]: tokens of an identity provider
@@ -11,6 +12,7 @@
 
 pub mod anonymous;
 pub mod directory;
+mod file_tenants;
 pub mod known;
 pub mod limits;
 pub mod oauth;
@@ -26,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::directory::{Directory, DirectoryError, KeyError};
-pub use self::known::{BUILT_IN, KeyView, Known, Source, TenantView, known};
+pub use self::known::{BUILT_IN, KeyView, Known, KnownTenant, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
 pub use self::snapshot::{Holder, Key};
 use crate::common::ids::TenantId;
@@ -41,6 +43,8 @@ const READING_EXTRA: u32 = 64;
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
+    /// In milliseconds since 1970; 0 if the tenant is older than generations, or built in.
+    pub since: i64,
     pub policy: Policy,
     pub limits: Limits,
     pub meter: Arc<Meter>,
@@ -50,8 +54,10 @@ pub struct Tenant {
     pub store_permits: Arc<Semaphore>,
     /// One at a time, so that long messages of this tenant do not hold up others' ones.
     pub long_work: Arc<Semaphore>,
-    /// Cancelled when the tenant is replaced or removed.
+    /// Cancelled when the tenant has another policy, or is removed.
     pub gone: CancellationToken,
+    /// Cancelled when the tenant is removed: its sessions and its own processes end.
+    pub removed: CancellationToken,
 }
 
 /// Held while the body of one request is read.
@@ -64,11 +70,17 @@ impl Drop for ReadPermit {
 }
 
 impl Tenant {
-    pub fn new(id: TenantId, policy: Policy, shared_limits: Option<Arc<SharedLimits>>) -> Self {
+    pub fn new(
+        id: TenantId,
+        since: i64,
+        policy: Policy,
+        shared_limits: Option<Arc<SharedLimits>>,
+    ) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
         let one_at_a_time = || Arc::new(Semaphore::new(1));
         Self {
             id,
+            since,
             policy,
             limits,
             meter: Arc::default(),
@@ -76,6 +88,7 @@ impl Tenant {
             store_permits: one_at_a_time(),
             long_work: one_at_a_time(),
             gone: CancellationToken::new(),
+            removed: CancellationToken::new(),
         }
     }
 
@@ -83,6 +96,7 @@ impl Tenant {
     fn with_policy(&self, policy: Policy) -> Self {
         Self {
             id: self.id.clone(),
+            since: self.since,
             limits: self.limits.with_policy(&policy),
             policy,
             meter: self.meter.clone(),
@@ -90,6 +104,7 @@ impl Tenant {
             store_permits: self.store_permits.clone(),
             long_work: self.long_work.clone(),
             gone: CancellationToken::new(),
+            removed: self.removed.clone(),
         }
     }
 
@@ -108,8 +123,9 @@ impl Tenant {
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.
+    /// A tenant that was removed may use none.
     pub fn sees(&self, server: &str) -> bool {
-        self.policy.servers.sees(server)
+        !self.removed.is_cancelled() && self.policy.servers.sees(server)
     }
 
     pub fn may_call(&self, server: &str, tool: &str) -> bool {

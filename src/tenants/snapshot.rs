@@ -1,6 +1,6 @@
 //! All tenants and keys at one moment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -8,16 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
 use super::anonymous::AnonymousAccess;
-use crate::common::ids::TenantId;
+use super::known::{Known, KnownTenant};
+use crate::common::ids::TenantName;
 use crate::common::keys::{KeyHash, KeyId};
-use crate::common::policy::Policy;
 use crate::store::{KeyOwner, KeyRecord, KeyState};
 use crate::tenants::limits::SharedLimits;
 
 /// All tenants and keys at one moment. Immutable: a change makes a new one.
 #[derive(Default)]
 pub(super) struct Snapshot {
-    pub(super) tenants: HashMap<TenantId, Arc<Tenant>>,
+    pub(super) tenants: HashMap<TenantName, Arc<Tenant>>,
     pub(super) keys: HashMap<KeyId, Arc<Key>>,
     pub(super) anonymous: AnonymousAccess,
 }
@@ -76,22 +76,26 @@ impl Key {
 
 impl Snapshot {
     /// Returns the next snapshot, without anonymous access. Tenants and keys that did not change
-    /// are the same objects.
+    /// are the same objects. A tenant without a generation does not exist yet.
     pub(super) fn next(
         &self,
-        policies: BTreeMap<TenantId, Policy>,
+        known: Known,
         keys: Vec<KeyRecord>,
         shared_limits: Option<&Arc<SharedLimits>>,
     ) -> Self {
-        let tenants: HashMap<_, _> = policies
+        let tenants: HashMap<_, _> = known
             .into_iter()
-            .map(|(id, policy)| {
-                let tenant = match self.tenants.get(&id) {
+            .filter_map(|(name, KnownTenant { policy, generation, since, .. })| {
+                let id = name.clone().of(generation?);
+                let tenant = match self.tenants.get(&name).filter(|before| before.id == id) {
                     Some(before) if before.policy == policy => before.clone(),
                     Some(before) => Arc::new(before.with_policy(policy)),
-                    None => Arc::new(Tenant::new(id.clone(), policy, shared_limits.cloned())),
+                    None => {
+                        let since = since.unwrap_or_default();
+                        Arc::new(Tenant::new(id, since, policy, shared_limits.cloned()))
+                    }
                 };
-                (id, tenant)
+                Some((name, tenant))
             })
             .collect();
         let keys = keys.into_iter().filter_map(|record| {
@@ -103,9 +107,13 @@ impl Snapshot {
         });
         let keys = keys.collect();
         let next = Self { keys, tenants, anonymous: AnonymousAccess::Off };
-        for (id, tenant) in &self.tenants {
-            if !next.tenants.get(id).is_some_and(|after| Arc::ptr_eq(tenant, after)) {
+        for (name, tenant) in &self.tenants {
+            let after = next.tenants.get(name);
+            if !after.is_some_and(|after| Arc::ptr_eq(tenant, after)) {
                 tenant.gone.cancel();
+            }
+            if after.is_none_or(|after| after.id != tenant.id) {
+                tenant.removed.cancel();
             }
         }
         for (id, key) in &self.keys {

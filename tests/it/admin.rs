@@ -39,7 +39,10 @@ async fn tenants_are_added_changed_and_removed() {
 
     let change = json!({"burst": null, "weight": 3, "limits": {"std/uuid": null}});
     let changed = send(&admin, Method::PATCH, "/tenants/acme", change).await.json();
-    let expected = json!({"id": "acme", "source": "store", "rate": "100/s", "burst": null,
+    let since = &changed["since"];
+    assert!(since.is_string());
+    let expected = json!({"id": "acme", "source": "store", "since": since,
+        "rate": "100/s", "burst": null,
         "max_in_flight": 256, "weight": 3, "servers": ["std"],
         "limits": {"std/echo": {"rate": "5/s", "burst": null, "max_in_flight": null}}});
     assert_eq!(changed, expected);

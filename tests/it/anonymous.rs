@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::{advance, pause, resume};
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::common::policy::Policy;
 use trunkline::store::{Actor, Store};
 use trunkline::tenants::{Directory, KeyError};
@@ -24,12 +24,12 @@ async fn becomes(api: &Api, expected: u16) {
 }
 
 async fn add(store: &Store, id: &str) {
-    let id = TenantId::parse(id).unwrap();
+    let id = TenantName::parse(id).unwrap();
     store.add_tenant(&Actor::cli("test"), &id, &Policy::unlimited()).await.unwrap();
 }
 
 async fn remove(store: &Store, id: &str) {
-    let id = TenantId::parse(id).unwrap();
+    let id = TenantName::parse(id).unwrap();
     store.remove_tenant(&Actor::cli("test"), &id).await.unwrap();
 }
 
@@ -105,7 +105,7 @@ async fn a_tenant_that_is_added_takes_the_place_of_the_built_in_one_for_good() {
     let gateway = setup.start().await;
     assert_eq!(status(&gateway).await, 200);
     add(&store, "local").await;
-    let limited = TenantId::parse("local").unwrap();
+    let limited = TenantName::parse("local").unwrap();
     let change = |policy| {
         Ok::<_, trunkline::store::StoreError>(Policy { servers: Policy::new().servers, ..policy })
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::store::Actor;
 
 use crate::support::{Answer, Api, Setup, eventually, refused};
@@ -277,7 +277,7 @@ async fn rights_are_checked_when_each_call_begins() {
     let gateway = Setup::new().fake("fake").start().await;
     let fake = gateway.fake("fake");
     let store = gateway.setup().store().await;
-    let acme = TenantId::parse("acme").unwrap();
+    let acme = TenantName::parse("acme").unwrap();
     let policy = serde_json::from_str(r#"{"servers": ["fake"]}"#).unwrap();
     store.add_tenant(&Actor::cli("test"), &acme, &policy).await.unwrap();
     let api = eventually("known", async || {

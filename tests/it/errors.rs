@@ -40,9 +40,10 @@ async fn headers_that_cannot_be_honoured_are_refused() {
     assert!(answer.detail().contains("at most 300000 for server `fake`"), "{}", answer.detail());
     gateway.call_within_ms(300_000, "fake", "raw", "{}").await.tool_text();
 
-    let promise = gateway.post("fake", "raw", "{}").header("Idempotency-Key", "k1");
-    let answer = Answer::of(promise).await;
-    assert_eq!(answer.problem(), refused(400, "invalid_request"));
+    for bad in ["", "a b", "\"a"] {
+        let keyed = gateway.post("fake", "raw", "{}").header("Idempotency-Key", bad);
+        assert_eq!(Answer::of(keyed).await.problem(), refused(400, "invalid_request"), "{bad}");
+    }
     assert_eq!(gateway.fake("fake").received_of("tools/call").len(), 1);
     gateway.stop().await;
 }

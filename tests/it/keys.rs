@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use reqwest::header::HeaderMap;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::common::keys::ApiKey;
 use trunkline::store::{Actor, KeyOwner, NewKey};
 use trunkline::tenants::{Directory, KeyError};
@@ -24,7 +24,7 @@ async fn new_key(setup: &Setup, owner: &KeyOwner, expires: Option<i64>) -> NewKe
 }
 
 fn acme() -> KeyOwner {
-    KeyOwner::Tenant(TenantId::parse("acme").unwrap())
+    KeyOwner::Tenant(TenantName::parse("acme").unwrap())
 }
 
 async fn echo(api: &Api) -> Answer {

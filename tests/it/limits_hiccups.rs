@@ -96,7 +96,7 @@ async fn a_clock_that_steps_back_and_on_again_earns_nothing() {
     let Some(redis) = Redis::start().await else { return };
     let replica = Replica::start(&redis);
     replica.up().await;
-    let (key, started) = ("trunkline:{acme}:1000000000ns:3", Instant::now());
+    let (key, started) = ("trunkline:{acme@0000000000000000}:1000000000ns:3", Instant::now());
     let limits = replica.limits("acme", &policy("1/s", 3));
     let mut admitted = 0;
     for (calls, micros) in [(1, 4_000_000), (3, -4_000_000), (4, 0)] {
@@ -116,7 +116,7 @@ async fn a_clock_that_is_set_back_by_an_hour_does_not_stop_a_rate() {
     replica.up().await;
     let limits = replica.limits("acme", &policy("2/s", 1));
     assert!(call(&limits).await);
-    step_back(&redis, "trunkline:{acme}:500000000ns:1", 3_600_000_000).await;
+    step_back(&redis, "trunkline:{acme@0000000000000000}:500000000ns:1", 3_600_000_000).await;
     assert!(!call(&limits).await);
     eventually("a call is earned", async || call(&limits).await.then_some(())).await;
 }
@@ -132,7 +132,7 @@ async fn a_clock_that_is_set_back_frees_no_permit_and_keeps_no_dead_replica() {
     one.vanish().await;
 
     // An hour ahead, as all times are when the clock is set back by an hour.
-    let key = "trunkline:{acme}:in-flight";
+    let key = "trunkline:{acme@0000000000000000}:in-flight";
     let leases: Vec<(String, String)> = redis.ask(&["HGETALL", key]).await;
     let (lease, value) = &leases[0];
     let [number, at, rest] = value.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();

@@ -15,7 +15,7 @@ use crate::support::{LIMIT, Redis, Replica, eventually, in_time};
 
 const GRANTED: &str = "trunkline_shared_limits_leases_total{outcome=\"granted\"}";
 const REFUSED: &str = "trunkline_shared_limits_leases_total{outcome=\"refused\"}";
-const KEY: &str = "trunkline:{acme}:in-flight";
+const KEY: &str = "trunkline:{acme@0000000000000000}:in-flight";
 
 pub fn at_most(max: u32) -> Policy {
     let limit = Limit { max_in_flight: Some(max), ..Limit::default() };

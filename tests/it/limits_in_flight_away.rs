@@ -97,7 +97,7 @@ async fn a_valkey_that_forgets_is_told_again() {
     let replicas = Replica::two(&redis, LIMIT).await;
     let limits = of_both(&replicas, &at_most(10));
     let _calls = fill(&limits[0]).await;
-    redis.ask::<()>(&["DEL", "trunkline:{acme}:in-flight"]).await;
+    redis.ask::<()>(&["DEL", "trunkline:{acme@0000000000000000}:in-flight"]).await;
     eventually("it is told", async || (held(&redis).await == 10).then_some(())).await;
     assert!(limits[1].admit(Cost::Call).await.is_err());
 }

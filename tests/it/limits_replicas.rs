@@ -6,12 +6,13 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Api, Fake, Redis, Setup, eventually, in_time, within};
+use crate::support::{Api, Database, Fake, Redis, Setup, eventually, in_time, within};
 
 /// A gateway at which `acme` may have so many calls in flight, and callers without a key as many as
-/// they like.
-fn setup(redis: &Redis, max: u32) -> Setup {
+/// they like. Gateways of one store know the same tenants.
+fn setup(redis: &Redis, store: &Database, max: u32) -> Setup {
     Setup::new()
+        .with_store(&store.url)
         .set(&format!("[limits]\nshared = {:?}", redis.url().expose()))
         .with_tenant("acme", &format!("max_in_flight = {max}\nservers = [\"fake\"]"))
         .fake("fake")
@@ -42,7 +43,9 @@ fn hold(gateway: &Api, count: usize) -> JoinSet<()> {
 #[tokio::test]
 async fn two_gateways_have_ten_calls_of_a_tenant_in_flight_and_not_more() {
     let Some(redis) = Redis::start().await else { return };
-    let (one, other) = tokio::join!(setup(&redis, 10).start(), setup(&redis, 10).start());
+    let store = Database::sqlite();
+    let setup = || setup(&redis, &store, 10);
+    let (one, other) = tokio::join!(setup().start(), setup().start());
     let fakes = [one.fake("fake"), other.fake("fake")];
     let tenant = [one.as_tenant("acme").await, other.as_tenant("acme").await];
     for gateway in &tenant {
@@ -81,7 +84,8 @@ async fn two_gateways_have_ten_calls_of_a_tenant_in_flight_and_not_more() {
 #[tokio::test]
 async fn the_calls_of_a_gateway_that_was_killed_are_soon_there_for_the_other() {
     let Some(redis) = Redis::start().await else { return };
-    let (one, other) = (setup(&redis, 10), setup(&redis, 10).start().await);
+    let store = Database::sqlite();
+    let (one, other) = (setup(&redis, &store, 10), setup(&redis, &store, 10).start().await);
     let key = one.new_key("acme").await;
     let mut one = one.serve().await;
     let doomed = Api::new(one.addr, Some(key));
@@ -113,7 +117,8 @@ async fn an_executor_of_exactly_the_limit_is_never_refused() {
     const CALLERS: usize = 4;
     const CALLS: usize = 250;
     let Some(redis) = Redis::start().await else { return };
-    let setups = [setup(&redis, CALLERS as u32), setup(&redis, CALLERS as u32)];
+    let store = Database::sqlite();
+    let setups = [CALLERS as u32; 2].map(|max| setup(&redis, &store, max));
     let keys = [setups[0].new_key("acme").await, setups[1].new_key("acme").await];
     let [one, other] = setups;
     let (mut one, mut other) = tokio::join!(one.serve(), other.serve());

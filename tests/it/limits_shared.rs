@@ -135,7 +135,7 @@ async fn the_fastest_and_the_slowest_rate_are_counted_exactly() {
         ("1/h", 3_600_000_000_000, 3_500_000_000_000_000_000, 512),
     ] {
         let limits = replica.limits("acme", &policy(rate(text, Some(1_000_000)), &[]));
-        let key = format!("trunkline:{{acme}}:{interval}ns:1000000");
+        let key = format!("trunkline:{{acme@0000000000000000}}:{interval}ns:1000000");
         let (seconds, micros): (u64, u64) = redis.ask(&["TIME"]).await;
         let at = seconds * 1_000_000 + micros;
         redis.ask::<()>(&["SET", &key, &format!("{at} {owed} 0 0")]).await;
@@ -158,13 +158,15 @@ async fn all_keys_of_a_tenant_are_in_one_place_and_go_when_nothing_is_owed() {
     let scoped = [("search/query", rate("1/s", Some(10)))];
     let limits = replica.limits("acme", &policy(rate("2/s", Some(1)), &scoped));
     call(&limits).await.unwrap();
-    let mut keys: Vec<String> = redis.ask(&["KEYS", "trunkline:{acme}:*"]).await;
+    let mut keys: Vec<String> = redis.ask(&["KEYS", "trunkline:{acme@0000000000000000}:*"]).await;
     keys.sort();
-    let expected =
-        ["trunkline:{acme}:1000000000ns:10:search/query", "trunkline:{acme}:500000000ns:1"];
+    let expected = [
+        "trunkline:{acme@0000000000000000}:1000000000ns:10:search/query",
+        "trunkline:{acme@0000000000000000}:500000000ns:1",
+    ];
     assert_eq!(keys, expected);
     eventually("the keys are gone", async || {
-        let keys: Vec<String> = redis.ask(&["KEYS", "trunkline:{acme}:*"]).await;
+        let keys: Vec<String> = redis.ask(&["KEYS", "trunkline:{acme@0000000000000000}:*"]).await;
         keys.is_empty().then_some(())
     })
     .await;

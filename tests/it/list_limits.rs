@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use crate::secrets;
 use crate::support::mcp_legacy::Session;
-use crate::support::{Gateway, Setup, refused};
+use crate::support::{Api, Gateway, Setup, eventually, is_alive, refused};
 
 const ONCE: &str = "rate = \"1/s\"\nservers = [\"*\"]";
 
@@ -80,5 +81,45 @@ async fn a_call_is_charged_before_its_parameters_are_taken_apart() {
     assert!(said.echoes("7"), "{said:?}");
     // What is no call is free still.
     mcp.ask("server/discover", json!({})).send().await.result();
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_list_of_all_servers_starts_no_process_of_a_tenant() {
+    let everything = "servers = [\"*\"]";
+    let setup = Setup::new().without_anonymous().with_tenant("a", everything);
+    let setup = setup.with_tenant("b", everything);
+    let gateway = setup.fake_with("own", &[], "sharing = \"tenant\"").start().await;
+    let [a, b] = [gateway.as_tenant("a").await, gateway.as_tenant("b").await];
+    let fake = gateway.fake("own");
+    for method in ["tools/list", "prompts/list"] {
+        let list = a.mcp("/mcp").ask(method, json!({})).send().await.result();
+        assert_eq!(list["_meta"]["trunkline/notListed"], json!(["own"]), "{list}");
+    }
+    assert!(fake.pids().is_empty());
+    // Asked for by name, it starts.
+    assert!(b.mcp("/mcp/own").tool_names().await.contains(&"pid".to_owned()));
+    assert_eq!(fake.pids().len(), 1);
+    // From then on its tools are known: every tenant's process is started alike.
+    let list = a.mcp("/mcp").ask("tools/list", json!({})).send().await.result();
+    assert!(list.get("_meta").is_none(), "{list}");
+    assert!(a.mcp("/mcp").tool_names().await.contains(&"own__pid".to_owned()));
+    assert!(a.mcp("/mcp/own").tool_names().await.contains(&"pid".to_owned()));
+    assert_eq!(fake.pids().len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn tools_of_a_process_with_secrets_are_known_to_its_own_tenant_alone() {
+    let gateway = secrets::setup("idle_timeout = \"1s\"").start().await;
+    let [a, b] = [gateway.as_tenant("acme").await, gateway.as_tenant("globex").await];
+    secrets::set(&a, "hunter2").await;
+    let pid = a.call("own", "pid", "").await.tool_text().parse().unwrap();
+    eventually("idle", async || (!is_alive(pid)).then_some(())).await;
+    let list = |of: &Api| of.mcp("/mcp").ask("tools/list", json!({})).send();
+    assert!(list(&a).await.body.contains("own__pid"));
+    let of_b = list(&b).await;
+    assert!(!of_b.body.contains("own__pid") && of_b.body.contains("notListed"), "{of_b:?}");
+    assert_eq!(gateway.fake("own").pids().len(), 1);
     gateway.stop().await;
 }

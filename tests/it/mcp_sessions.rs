@@ -4,7 +4,7 @@ use reqwest::RequestBuilder;
 use serde_json::json;
 
 use crate::support::mcp_legacy::{Session, post, request};
-use crate::support::{Answer, Gateway, Setup};
+use crate::support::{Answer, Database, Gateway, Setup};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 const OLD_KEY: &str = "an-old-key-that-is-long-enough-to-be-one";
@@ -16,10 +16,12 @@ async fn is_good(session: &Session) -> bool {
     answer.status == 200
 }
 
-async fn replica(keys: &[&str], tenant: &str) -> Gateway {
+/// Replicas of one store know the same tenants.
+async fn replica(store: &Database, keys: &[&str], tenant: &str) -> Gateway {
     let own = r#"sharing = "session""#;
     let subscribable = r#"capabilities={"tools":{},"resources":{"subscribe":true}}"#;
     let setup = Setup::new()
+        .with_store(&store.url)
         .set(&format!("session_keys = {keys:?}"))
         .tenant(tenant)
         .with_tenant(tenant, "servers = [\"*\"]");
@@ -112,7 +114,9 @@ async fn a_deleted_session_is_gone() {
 
 #[tokio::test]
 async fn a_tenant_cannot_use_the_session_of_another() {
-    let (ours, theirs) = (replica(&[KEY], "acme").await, replica(&[KEY], "other").await);
+    let stores = [Database::sqlite(), Database::sqlite()];
+    let ours = replica(&stores[0], &[KEY], "acme").await;
+    let theirs = replica(&stores[1], &[KEY], "other").await;
     let session = Session::open(&ours, "/mcp").await;
     assert!(is_good(&session).await);
     assert!(!is_good(&session.at(&theirs, "/mcp")).await);
@@ -124,7 +128,9 @@ async fn a_tenant_cannot_use_the_session_of_another() {
 
 #[tokio::test]
 async fn a_replica_serves_all_of_a_session_but_what_another_one_keeps_for_it() {
-    let (owner, other) = (replica(&[KEY], "acme").await, replica(&[KEY], "acme").await);
+    let store = Database::sqlite();
+    let owner = replica(&store, &[KEY], "acme").await;
+    let other = replica(&store, &[KEY], "acme").await;
     for (path, prefix, uri) in
         [("/mcp", "fake__", "trunkline:fake/test://x"), ("/mcp/fake", "", "test://x")]
     {
@@ -160,9 +166,10 @@ async fn a_replica_serves_all_of_a_session_but_what_another_one_keeps_for_it() {
 
 #[tokio::test]
 async fn keys_can_be_replaced_while_sessions_last() {
-    let old = replica(&[OLD_KEY], "acme").await;
-    let both = replica(&[KEY, OLD_KEY], "acme").await;
-    let new = replica(&[KEY], "acme").await;
+    let store = Database::sqlite();
+    let old = replica(&store, &[OLD_KEY], "acme").await;
+    let both = replica(&store, &[KEY, OLD_KEY], "acme").await;
+    let new = replica(&store, &[KEY], "acme").await;
     let by_old = Session::open(&old, "/mcp").await;
     assert!(is_good(&by_old.at(&both, "/mcp")).await);
     assert!(!is_good(&by_old.at(&new, "/mcp")).await);

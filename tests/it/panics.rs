@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::connection::CallIdentity;
 use trunkline::backend::connection::request_ids::{IdSource, RequestIds};
-use trunkline::common::ids::{CallId, TenantId};
+use trunkline::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::Policy;
 use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
@@ -71,8 +71,8 @@ impl Planted {
     }
 
     fn call(&self, tool: &str) -> JoinHandle<Result<Reply, CallError>> {
-        let tenant = TenantId::parse("caller").unwrap();
-        let caller = Caller::of(Arc::new(Tenant::new(tenant, Policy::unlimited(), None)));
+        let tenant = TenantName::parse("caller").unwrap().of(TenantGeneration::generate());
+        let caller = Caller::of(Arc::new(Tenant::new(tenant, 0, Policy::unlimited(), None)));
         let arrived = Instant::now();
         let call = Call {
             id: CallId::generate(),
@@ -90,6 +90,7 @@ impl Planted {
             arrived,
             deadline: arrived + Duration::from_secs(60),
             deadline_max: None,
+            begin_mark: None,
         };
         let gateway = self.gateway.clone();
         tokio::spawn(async move {

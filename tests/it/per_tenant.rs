@@ -64,12 +64,12 @@ async fn many_calls_at_once_start_one_process() {
 }
 
 #[tokio::test]
-async fn listing_starts_it_in_either_era() {
+async fn the_list_of_one_server_starts_it_and_the_list_of_all_shows_what_is_known() {
     let gateway = start("").await;
     let [a, b, c] = three(&gateway).await;
     assert!(a.tools("own").await.text().contains("\"pid\""));
     assert!(b.mcp("/mcp").tool_names().await.contains(&"own__pid".to_owned()));
-    assert_eq!(gateway.fake("own").pids().len(), 2);
+    assert_eq!(gateway.fake("own").pids().len(), 1);
     let session = Session::open(&c, "/mcp").await;
     let of_c: i32 = session.tool_text("own__pid", json!({})).await.parse().unwrap();
     assert_eq!(of_c, pid(&c).await);

@@ -1,7 +1,7 @@
 //! Tenants of the file that come, change and go while the gateway runs.
 
 use serde_json::json;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::common::policy::Policy;
 use trunkline::store::Actor;
 
@@ -29,7 +29,7 @@ async fn tenants_of_the_file_come_change_and_go() {
     becomes(&b, 200).await;
     // Both are gone, and one of them is in the store from now on.
     let store = none.store().await;
-    let id = TenantId::parse("b").unwrap();
+    let id = TenantName::parse("b").unwrap();
     let policy = Policy::unlimited();
     store.add_tenant(&Actor::cli("test"), &id, &policy).await.unwrap();
     assert!(gateway.apply(&none).await);

@@ -117,7 +117,7 @@ async fn a_sealed_value_in_another_tenants_row_is_of_no_use() {
     assert_eq!(token(&globex).await, "<of-globex>");
     let store = gateway.setup().store().await;
     let (_, stored) = store.secrets().await.unwrap();
-    let of_acme = stored.iter().find(|it| it.tenant.as_str() == "acme").unwrap();
+    let of_acme = stored.iter().find(|it| it.tenant.name().as_str() == "acme").unwrap();
     let (own, globex_id) = (ServerId::parse("own").unwrap(), tenant_id("globex"));
     let label = Label { tenant: &globex_id, server: &own, name: "TOKEN" };
     store.set_secret(&root(), label, &of_acme.sealed).await.unwrap();

@@ -82,7 +82,7 @@ async fn each_value_has_a_version_of_its_own_that_sealing_it_again_keeps() {
         set(&store, "a", "one", "X", "1").await;
         let third = version().await;
         assert!(third > second);
-        let rotated = store.rotate_secrets(&root(), |_| Some("anew".to_owned())).await.unwrap();
+        let rotated = store.rotate_secrets(&root(), |_, _| Some("anew".to_owned())).await.unwrap();
         assert_eq!((rotated.seen, rotated.resealed), (1, 1));
         assert_eq!((version().await, all(&store).await[0].3.as_str()), (third, "anew"));
     })
@@ -97,10 +97,10 @@ async fn all_are_sealed_again_however_many() {
             set(&store, &format!("t{}", n % 7), "one", &format!("N{n}"), &format!("old{n}")).await;
         }
         let mut seen = 0;
-        let reseal = |secret: &trunkline::store::SealedSecret| {
+        let reseal = |label: Label<'_>, sealed: &str| {
             seen += 1;
-            let number = secret.sealed.strip_prefix("old")?;
-            (secret.name != "N13").then(|| format!("new{number}"))
+            let number = sealed.strip_prefix("old")?;
+            (label.name != "N13").then(|| format!("new{number}"))
         };
         let rotated = store.rotate_secrets(&root(), reseal).await.unwrap();
         assert_eq!((rotated.seen, rotated.resealed, seen), (130, 129, 130));

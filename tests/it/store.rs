@@ -2,15 +2,20 @@
 
 use serde_json::json;
 use sqlx::Connection;
+use std::collections::BTreeMap;
 use tokio::task::JoinSet;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::{Grants, Limit, Pattern, Policy};
 use trunkline::store::{Actor, KeyOwner, Store, StoreError};
 
 use crate::support::on_both;
 
-pub fn tenant(id: &str) -> TenantId {
-    TenantId::parse(id).unwrap()
+pub fn tenant_id(name: &str) -> TenantId {
+    tenant(name).of(TenantGeneration::from_number(1))
+}
+
+pub fn tenant(id: &str) -> TenantName {
+    TenantName::parse(id).unwrap()
 }
 
 pub fn root() -> Actor {
@@ -39,6 +44,10 @@ fn full() -> Policy {
     }
 }
 
+async fn policy_of(store: &Store, name: &str) -> Policy {
+    store.tenant(&tenant(name)).await.unwrap().unwrap().policy
+}
+
 #[tokio::test]
 async fn policies_come_back_as_they_were_given() {
     on_both(async |database| {
@@ -52,17 +61,19 @@ async fn policies_come_back_as_they_were_given() {
         for (id, policy) in &policies {
             store.add_tenant(&root(), &tenant(id), policy).await.unwrap();
         }
-        let expected = policies.map(|(id, policy)| (tenant(id), policy)).into();
-        assert_eq!(store.load().await.unwrap().tenants, expected);
-        assert_eq!(store.tenants().await.unwrap(), expected);
-        assert_eq!(store.tenant(&tenant("full")).await.unwrap(), Some(full()));
+        let expected: BTreeMap<_, _> = policies.map(|(id, policy)| (tenant(id), policy)).into();
+        let stored = store.tenants().await.unwrap();
+        assert_eq!(store.load().await.unwrap().tenants, stored);
+        let policies: BTreeMap<_, _> = stored.into_iter().map(|(id, it)| (id, it.policy)).collect();
+        assert_eq!(policies, expected);
+        assert_eq!(policy_of(&store, "full").await, full());
         assert_eq!(store.tenant(&tenant("nobody")).await.unwrap(), None);
 
         // All of it is replaced, nothing of the old one stays.
         store.set_tenant(&root(), &tenant("full"), &Policy::new()).await.unwrap();
-        assert_eq!(store.tenant(&tenant("full")).await.unwrap(), Some(Policy::new()));
+        assert_eq!(policy_of(&store, "full").await, Policy::new());
         store.set_tenant(&root(), &tenant("new"), &full()).await.unwrap();
-        assert_eq!(database.open().await.tenant(&tenant("new")).await.unwrap(), Some(full()));
+        assert_eq!(policy_of(&database.open().await, "new").await, full());
     })
     .await;
 }
@@ -75,7 +86,7 @@ async fn there_is_one_tenant_of_a_name() {
         store.add_tenant(&root(), &acme, &full()).await.unwrap();
         let again = store.add_tenant(&root(), &acme, &Policy::new()).await;
         assert!(matches!(again, Err(StoreError::AlreadyExists(_))), "{again:?}");
-        assert_eq!(store.tenant(&acme).await.unwrap(), Some(full()));
+        assert_eq!(policy_of(&store, "acme").await, full());
         let unknown = store.set_tenant(&root(), &tenant("acme2"), &Policy::new()).await;
         assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
     })
@@ -104,7 +115,7 @@ async fn of_many_changes_at_once_all_survive() {
             }
         }
         changes.join_all().await;
-        let policy = database.open().await.tenant(&acme).await.unwrap().unwrap();
+        let policy = policy_of(&database.open().await, "acme").await;
         assert_eq!(policy.limits.len(), 16, "{policy:?}");
     })
     .await;
@@ -119,7 +130,7 @@ async fn a_change_that_is_refused_changes_nothing() {
         let refusal = |_| Err(StoreError::Corrupt("not so".to_owned()));
         let refused = store.change_tenant(&root(), &acme, refusal).await.unwrap_err();
         assert!(refused.to_string().contains("not so"), "{refused}");
-        assert_eq!(store.tenant(&acme).await.unwrap(), Some(full()));
+        assert_eq!(policy_of(&store, "acme").await, full());
         assert_eq!(store.audit(10, None).await.unwrap().len(), 1);
     })
     .await;

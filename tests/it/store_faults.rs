@@ -151,10 +151,10 @@ async fn rights_that_were_taken_lose_no_usage_and_are_seen() {
     let (url, mut admin) = database_of_plain_role(&postgres).await;
     let gateway = gateway_with(&url).await;
     let known = gateway.as_tenant("acme").await;
-    admin.execute("REVOKE ALL ON usage, usage_batches FROM plain").await.unwrap();
+    admin.execute("REVOKE ALL ON tenant_usage, usage_batches FROM plain").await.unwrap();
     let made = call_during_fault(&known).await;
     let (ready, backlog) = (gateway.readyz().await, value(&gateway, BACKLOG).await);
-    admin.execute("GRANT ALL ON usage, usage_batches TO plain").await.unwrap();
+    admin.execute("GRANT ALL ON tenant_usage, usage_batches TO plain").await.unwrap();
     all_is_written(&known, made).await;
     assert_eq!(ready.status, 200);
     assert!(ready.text().contains("store: away for usage"), "{}", ready.text());
@@ -210,7 +210,7 @@ async fn a_file_that_is_replaced_is_opened_anew() {
     let check = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut connection);
     let check: String = check.await.unwrap();
     assert_eq!(check, "ok");
-    let sum = sqlx::query_scalar("SELECT SUM(calls) FROM usage").fetch_one(&mut connection);
+    let sum = sqlx::query_scalar("SELECT SUM(calls) FROM tenant_usage").fetch_one(&mut connection);
     let sum: i64 = sum.await.unwrap();
     assert_eq!(sum.unsigned_abs(), calls(&known).await);
     is_back(&gateway).await;

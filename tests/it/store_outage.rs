@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::policy::Policy;
 use trunkline::common::usage::Counts;
-use trunkline::store::{KeyOwner, QUERY_TIMEOUT, Store, StoreError, UsageKey, UsageQuery};
+use trunkline::store::{KeyOwner, QUERY_TIMEOUT, Store, StoreError, UsageKey, UsageOf, UsageQuery};
 
-use crate::store::{root, tenant};
+use crate::store::{root, tenant, tenant_id};
 use crate::support::{Database, Postgres, eventually};
 
 /// The time that a busy machine may add.
@@ -25,7 +25,7 @@ async fn fails_in_time<T>(what: &str, work: impl Future<Output = Result<T, Store
 }
 
 fn one_call() -> BTreeMap<UsageKey, Counts> {
-    let (tenant, server) = (tenant("acme"), ServerId::parse("std").unwrap());
+    let (tenant, server) = (tenant_id("acme"), ServerId::parse("std").unwrap());
     let key = UsageKey { minute: 60_000, tenant, server, tool: "echo".to_owned() };
     BTreeMap::from([(key, Counts { calls: 1, ..Counts::default() })])
 }
@@ -61,7 +61,7 @@ async fn all_works(store: &Store) {
     })
     .await;
     store.remove_tenant(&root(), &id).await.unwrap();
-    let query = UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false };
+    let query = UsageQuery { from: 0, to: i64::MAX, whose: UsageOf::Everybody, by_minute: false };
     let before = store.usage(&query).await.unwrap();
     // Whether it was added before or not, it is once now.
     store.add_usage("r1", 1, &one_call()).await.unwrap();

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use tokio::task::JoinSet;
-use trunkline::common::ids::{ServerId, TenantId};
+use trunkline::common::ids::ServerId;
 use trunkline::common::usage::Counts;
-use trunkline::store::{Store, StoreError, USAGE_ROWS_MAX, UsageKey, UsageQuery};
+use trunkline::store::{Store, StoreError, USAGE_ROWS_MAX, UsageKey, UsageOf, UsageQuery};
 
-use crate::store::{root, tenant};
+use crate::store::{root, tenant, tenant_id};
 use crate::support::on_both;
 
 const MINUTE: i64 = 60_000;
@@ -24,7 +24,7 @@ fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> (UsageKey, Counts) 
     };
     let key = UsageKey {
         minute: minute * MINUTE,
-        tenant: TenantId::parse(tenant).unwrap(),
+        tenant: tenant_id(tenant),
         server: ServerId::parse("std").unwrap(),
         tool: tool.to_owned(),
     };
@@ -32,7 +32,7 @@ fn row(minute: i64, tenant: &str, tool: &str, calls: u64) -> (UsageKey, Counts) 
 }
 
 fn all() -> UsageQuery {
-    UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false }
+    UsageQuery { from: 0, to: i64::MAX, whose: UsageOf::Everybody, by_minute: false }
 }
 
 /// Minute, tenant, tool and calls of what is found.
@@ -64,8 +64,8 @@ async fn usage_adds_up_and_is_found_by_time_and_tenant() {
             found(&store, &all()).await,
             [text(None, "a", "echo", 29), text(None, "a", "time", 32), text(None, "b", "echo", 2)]
         );
-        let query =
-            UsageQuery { from: MINUTE, to: 3 * MINUTE, tenant: Some(tenant("a")), by_minute: true };
+        let whose = UsageOf::Name(tenant("a"));
+        let query = UsageQuery { from: MINUTE, to: 3 * MINUTE, whose, by_minute: true };
         assert_eq!(
             found(&store, &query).await,
             [text(Some(1), "a", "echo", 25), text(Some(2), "a", "echo", 4)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::common::policy::Policy;
 use trunkline::store::{Actor, KeyOwner};
 
@@ -135,7 +135,7 @@ async fn whoever_is_busy_or_failed_learns_where_it_stands_and_pays_nothing_for_a
 async fn a_change_of_limits_is_felt_while_the_gateway_runs() {
     let gateway = setup().start().await;
     let (store, actor) = (gateway.setup().store().await, Actor::cli("test"));
-    let id = TenantId::parse("acme").unwrap();
+    let id = TenantName::parse("acme").unwrap();
     let policy = |text: &str| serde_json::from_str::<Policy>(text).unwrap();
     store.add_tenant(&actor, &id, &policy(r#"{"servers":["std"]}"#)).await.unwrap();
     let acme = gateway.as_tenant("acme").await;
@@ -163,7 +163,7 @@ async fn a_stream_ends_when_the_rights_that_opened_it_do() {
     assert_eq!(last["result"]["resultType"], "complete", "{last}");
     assert_eq!(stream.next_or_end().await, None);
 
-    let owner = KeyOwner::Tenant(TenantId::parse("acme").unwrap());
+    let owner = KeyOwner::Tenant(TenantName::parse("acme").unwrap());
     let soon = jiff::Timestamp::now().as_millisecond() + 2000;
     let (store, actor) = (gateway.setup().store().await, Actor::cli("test"));
     let key = store.create_key(&actor, &owner, None, Some(soon)).await.unwrap().key;
@@ -178,7 +178,7 @@ async fn a_session_hears_no_more_of_what_is_no_longer_granted() {
     let setup = Setup::new().without_anonymous().talker("talk", "legacy").talker("more", "legacy");
     let gateway = setup.with_tenant("other", "servers = [\"*\"]").start().await;
     let (store, actor) = (gateway.setup().store().await, Actor::cli("test"));
-    let id = TenantId::parse("acme").unwrap();
+    let id = TenantName::parse("acme").unwrap();
     let policy = |text: &str| serde_json::from_str::<Policy>(text).unwrap();
     let both = policy(r#"{"servers":["talk", "more"]}"#);
     store.add_tenant(&actor, &id, &both).await.unwrap();
@@ -216,7 +216,8 @@ async fn a_tenant_can_send_only_so_many_requests_at_once() {
     );
     // Each keeps the gateway waiting for its body.
     let mut unfinished = vec![];
-    for _ in 0..65 {
+    // More than the 65 that are allowed: a call below may have one of the places at that moment.
+    for _ in 0..80 {
         let mut connection = gateway.connect().await;
         connection.send(&head).await;
         unfinished.push(connection);

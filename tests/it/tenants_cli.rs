@@ -59,6 +59,8 @@ async fn a_tenant_is_added_changed_and_removed() {
         },
     });
     let show = ["tenant", "show", "acme", "--json"];
+    expected["since"] = shown(&setup, &show).await["since"].clone();
+    assert!(expected["since"].is_string());
     assert_eq!(shown(&setup, &show).await, expected);
 
     // Only what is given changes.

@@ -144,7 +144,7 @@ async fn tenants_that_have_reports_made_keep_neither_each_other_nor_the_operator
     }
     assert_eq!(admin.get("/admin/v1/usage").await.status, 200);
     let mut lock = PgConnection::connect(database.expose()).await.unwrap();
-    sqlx::raw_sql("BEGIN; LOCK TABLE usage IN ACCESS EXCLUSIVE MODE")
+    sqlx::raw_sql("BEGIN; LOCK TABLE tenant_usage IN ACCESS EXCLUSIVE MODE")
         .execute(&mut lock)
         .await
         .unwrap();
@@ -195,7 +195,7 @@ async fn a_crash_loses_what_was_used_last_and_an_orderly_end_nothing() {
 /// Two keys may be active; the first is taken back.
 async fn acme_key(serving: &crate::support::Serving) -> String {
     let store = serving.setup().store().await;
-    let owner = KeyOwner::Tenant(trunkline::common::ids::TenantId::parse("acme").unwrap());
+    let owner = KeyOwner::Tenant(trunkline::common::ids::TenantName::parse("acme").unwrap());
     let first = store.list_keys(&owner).await.unwrap()[0].id;
     store.revoke_key(&Actor::cli("test"), &first).await.unwrap();
     serving.setup().new_key("acme").await

@@ -8,12 +8,12 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::time::Instant;
 use trunkline::common::ids::ServerId;
 use trunkline::common::usage::Counts;
-use trunkline::store::{Store, UsageKey, UsageQuery};
+use trunkline::store::{Store, UsageKey, UsageOf, UsageQuery};
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
 use trunkline::tenants::usage_writer::UsageWriter;
 
-use crate::store::tenant;
+use crate::store::{tenant, tenant_id};
 use crate::support::{Database, Postgres, Setup, eventually, on_both};
 
 const ONE: Counts = Counts {
@@ -44,7 +44,7 @@ async fn kept<T>(directory: &Arc<Directory>, work: impl Future<Output = T>) -> T
 
 /// Calls that are written down, those of long ago included.
 async fn written(store: &Store) -> u64 {
-    let all = UsageQuery { from: 0, to: i64::MAX, tenant: None, by_minute: false };
+    let all = UsageQuery { from: 0, to: i64::MAX, whose: UsageOf::Everybody, by_minute: false };
     store.usage(&all).await.unwrap().iter().map(|total| total.counts.calls).sum()
 }
 
@@ -80,7 +80,7 @@ async fn what_is_old_is_taken_out() {
     on_both(async |database| {
         let directory = directory(database).await;
         let row = |minute| {
-            let (tenant, server) = (tenant("acme"), ServerId::parse("std").unwrap());
+            let (tenant, server) = (tenant_id("acme"), ServerId::parse("std").unwrap());
             (UsageKey { minute, tenant, server, tool: "uuid".to_owned() }, ONE)
         };
         let now = jiff::Timestamp::now().as_millisecond();
@@ -114,7 +114,7 @@ async fn a_row_that_can_never_be_written_blocks_no_other_and_is_counted() {
 async fn refuse_rows(database: &Database, which: &str) -> AnyConnection {
     let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
     let trigger = format!(
-        "CREATE TRIGGER refuse BEFORE INSERT ON usage WHEN {which} \
+        "CREATE TRIGGER refuse BEFORE INSERT ON tenant_usage WHEN {which} \
          BEGIN SELECT RAISE(ABORT, 'refused by a rule'); END"
     );
     connection.execute(AssertSqlSafe(trigger)).await.unwrap();

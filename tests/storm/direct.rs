@@ -61,6 +61,7 @@ pub fn call(gateway: &Gateway, caller: &Caller, plan: &Plan, server: usize) -> C
         arrived,
         deadline: arrived + plan.timeout,
         deadline_max: None,
+        begin_mark: None,
     }
 }
 

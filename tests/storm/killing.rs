@@ -246,6 +246,7 @@ fn to_neighbour(gateway: &Gateway, caller: &Caller) -> Call {
         arrived,
         deadline: arrived + Duration::from_secs(10),
         deadline_max: None,
+        begin_mark: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::sleep;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::Policy;
 use trunkline::gateway::{Caller, Gateway};
 use trunkline::tenants::Tenant;
@@ -78,12 +78,16 @@ pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
 
 /// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), Policy::unlimited(), None)))
+    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), 0, Policy::unlimited(), None)))
 }
 
 /// The name of a tenant.
+pub fn tenant_name(tenant: usize) -> TenantName {
+    TenantName::parse(&format!("tenant-{tenant}")).expect("a plain name")
+}
+
 pub fn tenant_id(tenant: usize) -> TenantId {
-    TenantId::parse(&format!("tenant-{tenant}")).expect("a plain name")
+    tenant_name(tenant).of(TenantGeneration::BUILT_IN)
 }
 
 /// Makes one call, with whichever server is up.

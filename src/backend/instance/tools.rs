@@ -1,6 +1,7 @@
 //! A server's tools, listed from the server and kept.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -96,9 +97,23 @@ impl Tool {
     }
 }
 
+/// Names what a list of tools shows: the list, and which of its tools are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ToolsVersion {
+    list: u64,
+    held: u64,
+}
+
+/// Numbers lists of tools. No number is used twice.
+static LISTS: AtomicU64 = AtomicU64::new(1);
+
 /// All tools of one server, in the server's order.
 #[derive(Debug, Default)]
 pub struct ToolSet {
+    /// 0 for a set that was not listed by a server: it is empty.
+    number: u64,
+    /// Bytes of all definitions.
+    bytes: usize,
     by_name: HashMap<String, Arc<Tool>>,
     in_order: Vec<Arc<Tool>>,
     /// Their names where all servers are shown together, in the same order.
@@ -173,6 +188,8 @@ impl ToolSet {
         }
         tools.expose(server);
         tools.listed = Some(Instant::now());
+        tools.number = LISTS.fetch_add(1, Ordering::Relaxed);
+        tools.bytes = tools.all().map(|tool| tool.definition.get().len()).sum();
         Ok(tools)
     }
 
@@ -192,6 +209,19 @@ impl ToolSet {
     pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
         let exposed = self.exposed.iter().map(String::as_str).zip(self.all());
         exposed.filter(|(_, tool)| !tool.is_held())
+    }
+
+    /// Returns the version of what a list of them shows.
+    pub fn version(&self) -> ToolsVersion {
+        let mut held = DefaultHasher::new();
+        let all = self.all().enumerate();
+        all.filter(|(_, tool)| tool.is_held()).for_each(|(index, _)| held.write_usize(index));
+        ToolsVersion { list: self.number, held: held.finish() }
+    }
+
+    /// Returns the bytes of all definitions.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns how long the list may be kept, and by whom.
@@ -308,6 +338,13 @@ impl ToolSet {
         self.exposed = names::exposed_tool_names(server.as_str(), names);
         let tools = self.exposed.iter().cloned().zip(self.in_order.iter().cloned());
         self.by_exposed = tools.collect();
+    }
+}
+
+#[cfg(test)]
+impl ToolsVersion {
+    pub fn testing(list: u64) -> Self {
+        Self { list, held: 0 }
     }
 }
 

@@ -4,13 +4,16 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use serde::{Deserialize, Serialize};
+
 use super::round_robin::QueuedCall;
 
 /// Lanes of one tenant at one backend. Calls with further keys share one more lane.
 const LANES_MAX: usize = 256;
 
 /// Says which calls of a tenant take turns with its others. Calls without a key share one lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct FairnessKey(u64);
 
 impl FairnessKey {

@@ -68,7 +68,7 @@ mod tests {
     use crate::protocol::jsonrpc::Frame;
 
     fn tenant(name: &str) -> TenantId {
-        TenantId::parse(name).unwrap()
+        TenantId::testing(name)
     }
 
     /// A request of about `len` bytes.

@@ -274,7 +274,8 @@ impl Backend {
 
     fn log_cell(&self, members: &[TenantId], refused_until: Option<Instant>) {
         let (server, count) = (&self.id, members.len());
-        let names: Vec<_> = members.iter().take(LOGGED_MAX).map(TenantId::as_str).collect();
+        let names: Vec<_> =
+            members.iter().take(LOGGED_MAX).map(|tenant| tenant.name().as_str()).collect();
         match (refused_until, &*names) {
             (Some(until), [tenant]) => {
                 let again_in_s = until.duration_since(Instant::now()).as_secs();

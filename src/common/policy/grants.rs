@@ -98,7 +98,7 @@ impl From<Pattern> for String {
 }
 
 /// The servers and tools that a tenant may use: those that one of its patterns covers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Grants(Vec<Pattern>);
 

@@ -9,7 +9,7 @@ const SERVER: &str = "[servers.a]\ncommand = \"cat\"\n";
 fn without_a_file_the_bundled_server_is_open_to_this_machine() {
     let config = Setup::empty().load();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.auth.anonymous_tenant, Some(TenantId::parse("local").unwrap()));
+    assert_eq!(config.auth.anonymous_tenant, Some(TenantName::parse("local").unwrap()));
     assert_eq!(config.origin.to_string(), "built-in defaults");
     assert_eq!(config.warnings, [""; 0]);
     assert_eq!(names(&config), ["std"]);
@@ -132,6 +132,11 @@ fn every_key_of_a_file_is_used() {
         [replicas]
         listen = "0.0.0.0:82"
         address = "10.0.0.3:82"
+        [calls]
+        ttl = "1h"
+        max_records = 12
+        max_bytes = "4GiB"
+        synchronous = "full"
         [batch]
         max_calls = 50
         max_results = 4096
@@ -270,7 +275,7 @@ fn every_key_of_a_file_is_used() {
         max_body: 4096,
         max_response: 5000,
         auth: Auth {
-            anonymous_tenant: Some(TenantId::parse("us").unwrap()),
+            anonymous_tenant: Some(TenantName::parse("us").unwrap()),
             hash_key: Some(secret("fedcba9876543210fedcba9876543210")),
             oauth: Some(OAuth {
                 issuer: "https://id.example".to_owned(),
@@ -289,7 +294,13 @@ fn every_key_of_a_file_is_used() {
             listen: ([0, 0, 0, 0], 82).into(),
             address: Some(([10, 0, 0, 3], 82).into()),
         }),
-        tenants: tenants.map(|(id, policy)| (TenantId::parse(id).unwrap(), policy)).into(),
+        tenants: tenants.map(|(id, policy)| (TenantName::parse(id).unwrap(), policy)).into(),
+        calls: CallsConfig {
+            ttl: secs(3600),
+            max_records: 12,
+            max_bytes: 4 << 30,
+            synchronous: Synchronous::Full,
+        },
         batch: BatchConfig { max_calls: 50, max_results: 4096 },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::backend::connection::RequestError;
 
 #[test]
 fn a_call_that_the_server_does_not_read_is_not_executed_and_may_go_to_another_instance() {

@@ -11,14 +11,13 @@ use uuid::Uuid;
 
 use super::ok;
 use super::tenants::tenant_id;
-use crate::common::ids::TenantId;
 use crate::http::auth::store_quota::{self, StorePermit};
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::rest::server_view::{ServerView, Viewer};
 use crate::http::state::AppState;
 use crate::registry::Server;
-use crate::store::{UsageQuery, UsageTotal};
+use crate::store::{UsageOf, UsageQuery, UsageTotal};
 
 /// The period of a report without `from`.
 const DEFAULT_PERIOD: SignedDuration = SignedDuration::from_hours(24);
@@ -66,6 +65,9 @@ fn usage_view(total: UsageTotal) -> Value {
         "bytes_in": counts.bytes_in,
         "bytes_out": counts.bytes_out,
     });
+    if let Some(generation) = total.generation {
+        view["generation"] = json!(generation.to_string());
+    }
     if let Some(minute) = total.minute.and_then(|ms| Timestamp::from_millisecond(ms).ok()) {
         view["minute"] = json!(minute);
     }
@@ -81,7 +83,7 @@ pub(super) async fn usage(
     let Query(params) = params?;
     let tenant = params.tenant.as_deref().map(tenant_id).transpose()?;
     let _permit = store_quota::wait(&app.admin_reports).await?;
-    report(&app, tenant, &params).await
+    report(&app, tenant.map_or(UsageOf::Everybody, UsageOf::Name), &params).await
 }
 
 /// Reports the caller's own usage.
@@ -97,10 +99,11 @@ pub(crate) async fn own_usage(
         ));
     }
     let _permit = StorePermit::of(&app.tenant_reports, &caller, "").await?;
-    report(&app, Some(caller.tenant.id.clone()), &params).await
+    let (id, since) = (caller.tenant.id.clone(), caller.tenant.since);
+    report(&app, UsageOf::Tenant { id, since }, &params).await
 }
 
-async fn report(app: &AppState, tenant: Option<TenantId>, params: &UsageParams) -> HttpResult {
+async fn report(app: &AppState, whose: UsageOf, params: &UsageParams) -> HttpResult {
     let to = params.to.unwrap_or_else(Timestamp::now);
     let from = params.from.unwrap_or_else(|| to.saturating_sub(DEFAULT_PERIOD).unwrap_or(to));
     let longest = if params.by == By::Minute { BY_MINUTE_MAX } else { TOTAL_MAX };
@@ -111,7 +114,7 @@ async fn report(app: &AppState, tenant: Option<TenantId>, params: &UsageParams) 
     let query = UsageQuery {
         from: from.as_millisecond(),
         to: to.as_millisecond(),
-        tenant,
+        whose,
         by_minute: params.by == By::Minute,
     };
     let usage = app.store.usage(&query).await?;

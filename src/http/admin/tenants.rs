@@ -8,17 +8,18 @@ use axum::http::Request;
 use serde_json::{Map, Value, json};
 
 use super::{created, object, ok};
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::common::policy::Policy;
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::state::AppState;
 use crate::store::Actor;
-use crate::tenants::{Source, TenantView};
+use crate::tenants::{KnownTenant, TenantView};
 
 pub(super) async fn list(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
-    let known = app.directory.known_tenants(app.store.tenants().await?);
-    let views = known.iter().map(|(id, (source, policy))| TenantView::of(id, *source, policy));
+    let (stored, file_tenants) = (app.store.tenants().await?, app.store.file_tenants().await?);
+    let known = app.directory.known_tenants(&stored, &file_tenants);
+    let views = known.iter().map(|(id, tenant)| TenantView::of(id, tenant));
     ok(&json!({"tenants": views.collect::<Vec<_>>()}))
 }
 
@@ -28,8 +29,7 @@ pub(super) async fn show(
     Path(id): Path<String>,
 ) -> HttpResult {
     let id = tenant_id(&id)?;
-    let (source, policy) = find(&app, &id).await?;
-    ok(&TenantView::of(&id, source, &policy))
+    ok(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
 pub(super) async fn add(
@@ -45,7 +45,7 @@ pub(super) async fn add(
     let policy = policy(Value::Object(body))?;
     refuse_if_in_file(&app, &id)?;
     app.store.add_tenant(&Actor::key(key), &id, &policy).await?;
-    created(&TenantView::of(&id, Source::Store, &policy))
+    created(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
 /// Changes the given members; null removes one (RFC 7396). The answer of `GET` can be sent back.
@@ -58,9 +58,11 @@ pub(super) async fn change(
     let id = tenant_id(&id)?;
     let mut body = object(&app, request).await?;
     refuse_if_in_file(&app, &id)?;
+    let shown = json!(TenantView::of(&id, &find(&app, &id).await?));
+    for name in ["id", "source", "since"] {
+        remove_unchanged(&mut body, name, &shown[name])?;
+    }
     let change = |before: Policy| {
-        remove_unchanged(&mut body, "id", id.as_str())?;
-        remove_unchanged(&mut body, "source", Source::Store.as_str())?;
         let mut merged = json!(before);
         merge(&mut merged, Value::Object(body));
         if let Some(members) = merged.as_object_mut() {
@@ -69,8 +71,8 @@ pub(super) async fn change(
         }
         policy(merged)
     };
-    let policy = app.store.change_tenant(&Actor::key(key), &id, change).await?;
-    ok(&TenantView::of(&id, Source::Store, &policy))
+    app.store.change_tenant(&Actor::key(key), &id, change).await?;
+    ok(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
 pub(super) async fn remove(
@@ -84,14 +86,16 @@ pub(super) async fn remove(
     ok(&json!({"id": id.as_str(), "revoked_keys": revoked_keys}))
 }
 
-pub(super) fn tenant_id(text: &str) -> Result<TenantId, HttpError> {
-    TenantId::parse(text).map_err(HttpError::invalid)
+pub(super) fn tenant_id(text: &str) -> Result<TenantName, HttpError> {
+    TenantName::parse(text).map_err(HttpError::invalid)
 }
 
 /// Finds a tenant of the file, of the store, or the anonymous one.
-pub(super) async fn find(app: &AppState, id: &TenantId) -> Result<(Source, Policy), HttpError> {
-    let stored = app.store.tenant(id).await?.map(|policy| (id.clone(), policy));
-    let found = app.directory.known_tenants(stored.into_iter().collect()).remove(id);
+pub(super) async fn find(app: &AppState, id: &TenantName) -> Result<KnownTenant, HttpError> {
+    let stored = app.store.tenant(id).await?.map(|tenant| (id.clone(), tenant));
+    let file_tenants = app.store.file_tenants().await?;
+    let found =
+        app.directory.known_tenants(&stored.into_iter().collect(), &file_tenants).remove(id);
     found.ok_or_else(|| HttpError::NotFound(format!("tenant `{id}`")))
 }
 
@@ -99,17 +103,17 @@ pub(super) async fn find(app: &AppState, id: &TenantId) -> Result<(Source, Polic
 fn remove_unchanged(
     body: &mut Map<String, Value>,
     name: &str,
-    value: &str,
+    value: &Value,
 ) -> Result<(), HttpError> {
     match body.remove(name) {
-        Some(given) if given != value => {
-            Err(HttpError::invalid(format!("`{name}` is \"{value}\", and cannot be changed")))
+        Some(given) if given != *value => {
+            Err(HttpError::invalid(format!("`{name}` is {value}, and cannot be changed")))
         }
         _ => Ok(()),
     }
 }
 
-fn refuse_if_in_file(app: &AppState, id: &TenantId) -> Result<(), HttpError> {
+fn refuse_if_in_file(app: &AppState, id: &TenantName) -> Result<(), HttpError> {
     if app.directory.is_in_file(id) {
         Err(HttpError::InConfigurationFile(id.clone()))
     } else {

@@ -24,8 +24,8 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::config::{Config, Host, WebOrigin};
 use crate::http::error::HttpError;
 use crate::http::headers::{
-    ATTEMPTS, CALL_ID, OUTCOME, PROTOCOL_VERSION, RATE_LIMIT, RATE_LIMIT_POLICY, SERVER_TIMING,
-    SESSION_ID,
+    ATTEMPTS, CALL_ID, OUTCOME, PREFERENCE_APPLIED, PROTOCOL_VERSION, RATE_LIMIT,
+    RATE_LIMIT_POLICY, REPLAYED, REQUEST_ID, SERVER_TIMING, SESSION_ID,
 };
 use crate::http::state::AppState;
 
@@ -169,6 +169,10 @@ pub(crate) fn cors_layer() -> CorsLayer {
             OUTCOME.clone(),
             SERVER_TIMING.clone(),
             ATTEMPTS.clone(),
+            REPLAYED.clone(),
+            REQUEST_ID.clone(),
+            PREFERENCE_APPLIED.clone(),
+            header::LOCATION,
             RATE_LIMIT.clone(),
             RATE_LIMIT_POLICY.clone(),
             header::RETRY_AFTER,

@@ -28,7 +28,7 @@ impl EndpointInfo {
                 let gateway = &request.http.app.gateway;
                 let server = gateway.server(request.caller, server)?;
                 let may_use_all = request.caller.tenant.may_use_all_of(server.id().as_str());
-                let (_, ready) = gateway.ready(request.caller, server, until).await?;
+                let (_, ready) = gateway.ready_or_start(request.caller, server, until).await?;
                 Ok(Self::of_one(&ready.about, may_use_all))
             }
         }

@@ -13,7 +13,7 @@ use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::headers::{asked_timeout_of, fairness_key, trace_members};
+use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key, trace_members};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -53,6 +53,7 @@ impl ForwardedCall {
                 _ => error,
             }
         })?;
+        refuse_key(&http.headers)?;
         let asked = asked_timeout_of(&server, &http.headers)?;
         let timeout = asked.unwrap_or(server.config().timeout);
         // Progress does not extend a deadline that the client chose.
@@ -116,6 +117,7 @@ impl ForwardedCall {
             arrived: http.arrived,
             deadline: http.arrived + timeout,
             deadline_max: max_timeout.map(|max| http.arrived + max),
+            begin_mark: None,
         };
         Ok(Self { call, translation, notifications })
     }

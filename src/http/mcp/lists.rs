@@ -1,47 +1,51 @@
 //! Lists of tools, prompts and resources. One server's list is shown unchanged. In the list of all
 //! servers, names tell the servers apart.
 //!
-//! The gateway keeps the tools of each server. Prompts and resources are requested each time, all
-//! pages of them, as calls. Clients get pages that the gateway makes.
+//! The gateway keeps the tools of each server, and the lists of them as they were rendered. Prompts
+//! and resources are requested each time, all pages of them, as calls. Clients get pages that the
+//! gateway makes.
+//!
+//! The list of all servers starts no process of a tenant's own. Such a server's tools are known
+//! from an earlier process, or the list says that they are left out. The list of one server, asked
+//! for by name, starts it as a call.
 
 use std::borrow::Cow;
-use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::{Response, header};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use serde_json::Value;
 use serde_json::value::RawValue;
-use siphasher::sip::SipHasher;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::rpc::{self, RpcError};
-use super::{McpRequest, Scope};
+use super::{JSON, McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
+use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
-use crate::gateway::{Call, CallError, Caller};
+use crate::gateway::{Call, CallError};
 use crate::http::auth::credential;
-use crate::http::headers::{add_rate_status, asked_timeout};
-use crate::http::rest::servers::granted;
+use crate::http::headers::{add_rate_status, asked_timeout, refuse_key};
+use crate::http::list_cache::{ListForm, ListKey};
+use crate::http::rendered_list::{RenderedList, body_of};
+use crate::http::rest::servers::{granted, list_key};
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
-use crate::protocol::mcp::{Era, method, names};
+use crate::protocol::mcp::{Era, meta, method, names};
 use crate::registry::Server;
 use crate::tenants::limits::{Admission, Cost};
 
 /// How long a server that is starting may delay the list of all servers. Clients that listen for
 /// changes are notified when it is ready.
 const START_WAIT: Duration = Duration::from_secs(3);
-/// A page that the gateway makes ends at either.
-const PAGE_ITEMS: usize = 1000;
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// The most items that one server may list.
 const ITEMS_MAX: usize = 10_000;
 /// The code of an error that says that the tenant has reached a limit of its own.
@@ -57,8 +61,9 @@ pub(super) struct ListKind {
     key: &'static str,
 }
 
+const TOOLS: ListKind = ListKind { method: method::TOOLS_LIST, member: "tools", key: "name" };
 const KINDS: [ListKind; 4] = [
-    ListKind { method: method::TOOLS_LIST, member: "tools", key: "name" },
+    TOOLS,
     ListKind { method: method::PROMPTS_LIST, member: "prompts", key: "name" },
     ListKind { method: method::RESOURCES_LIST, member: "resources", key: "uri" },
     ListKind { method: method::TEMPLATES_LIST, member: "resourceTemplates", key: "uriTemplate" },
@@ -80,6 +85,9 @@ struct Listing {
     caching: Caching,
 }
 
+/// A list for a caller, and the servers that it leaves out because their process does not run.
+type Listed = (Arc<RenderedList>, Vec<ServerId>);
+
 /// Returns the time for a list of this server. A list of several servers goes on without those that
 /// may not take as long as the caller asked.
 fn list_timeout(backend: &Backend, asked: Option<Duration>) -> Duration {
@@ -92,10 +100,16 @@ pub(super) async fn respond(
     kind: ListKind,
     mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
+    refuse_key(&request.http.headers)?;
     let rate_status = admission.take_rate_status();
-    match list(request, kind).await {
-        Ok(list) => {
-            let mut response = rpc::respond_result(request.id, &list);
+    let listed = match (&request.http.scope, kind.is_tools()) {
+        (Scope::One(server), true) => tools_of_one(request, server).await,
+        (Scope::All, true) => tools_of_all(request).await,
+        (Scope::One(server), false) => list_of_one(request, server, kind).await,
+        (Scope::All, false) => list_of_all(request, kind).await,
+    };
+    match listed.and_then(|listed| page(request, listed)) {
+        Ok(mut response) => {
             add_rate_status(response.headers_mut(), &rate_status);
             Ok(response)
         }
@@ -104,42 +118,146 @@ pub(super) async fn respond(
     }
 }
 
-/// Answers a list request with a JSON object.
-async fn list(request: &McpRequest<'_>, kind: ListKind) -> Result<String, RpcError> {
-    let http = request.http;
-    let timeout = asked_timeout(&http.headers)?;
-    let mut list = match &http.scope {
-        Scope::One(server) => {
-            let until = |backend: &Backend| http.arrived + list_timeout(backend, timeout);
-            let server = http.app.gateway.server(request.caller, server)?;
-            let ready = http.app.gateway.ready(request.caller, server.clone(), until).await;
-            let (backend, ready) = ready?;
-            list_one(request, &server, &backend, &ready, kind, until(&backend)).await?
-        }
-        Scope::All => list_all(request, kind, timeout).await?,
-    };
-    // An authenticated caller's list depends on its rights, so caches must not share it.
-    list.caching.is_public &=
-        credential(&http.headers).is_ok_and(|credential| credential.is_none());
+/// Responds with the page that the request asks for.
+fn page(request: &McpRequest<'_>, (list, left_out): Listed) -> Result<Response<Body>, RpcError> {
     let cursor = request.params.get("cursor").map(|cursor| text_of(cursor).unwrap_or_default());
-    list.page(kind, cursor.as_deref(), request.era)
+    let page = list.page(cursor.as_deref()).ok_or_else(|| {
+        RpcError::invalid_params(
+            "`params.cursor` is not, or no longer, a cursor of this list: start again without it",
+        )
+    })?;
+    let mut end = String::new();
+    if request.era == Era::Modern {
+        let Caching { ttl_ms, is_public } = list.caching;
+        // An authenticated caller's list depends on its rights, so caches must not share it.
+        let is_anonymous =
+            || credential(&request.http.headers).is_ok_and(|credential| credential.is_none());
+        let scope = if is_public && is_anonymous() { "public" } else { "private" };
+        end +=
+            &format!(",\"resultType\":\"complete\",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
+    }
+    if !left_out.is_empty() {
+        let names: Vec<_> = left_out.iter().map(ServerId::as_str).collect();
+        end += &format!(",\"_meta\":{{\"{}\":{}}}", meta::NOT_LISTED, json!(names));
+    }
+    end += "}}";
+    let body = body_of([rpc::result_start(request.id), page, end.into()]);
+    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
 }
 
-/// Lists the items of all servers that are available, without those that are not.
-async fn list_all(
+async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, RpcError> {
+    let McpRequest { http, caller, .. } = request;
+    let server = http.app.gateway.server(caller, server)?;
+    let tools = match server.known_tools(&caller.tenant.id) {
+        Some(known) => known,
+        None => {
+            let timeout = asked_timeout(&http.headers)?;
+            let until = |backend: &Backend| http.arrived + list_timeout(backend, timeout);
+            let ready = http.app.gateway.ready_or_start(caller, server.clone(), until).await;
+            let (backend, ready) = ready?;
+            if ready.about.capabilities.tools.is_none() {
+                return Err(has_none("tools"));
+            }
+            backend.refresh_if_stale(&ready);
+            ready.tools.clone()
+        }
+    };
+    let key = list_key(&http.app, caller, ListForm::Own, &[(&server, &tools)]);
+    let render = || {
+        let tools_of_caller = granted(caller, server.id().as_str(), &tools);
+        let items: Vec<_> = tools_of_caller.map(|tool| tool.definition().get()).collect();
+        RenderedList::paged("tools", &items, tools.caching())
+    };
+    Ok((rendered(request, key, tools.bytes(), render).await, vec![]))
+}
+
+/// Lists the tools of all servers that are available. Starts no process of a tenant's own.
+async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
+    let McpRequest { http, caller, .. } = request;
+    let gateway = &http.app.gateway;
+    asked_timeout(&http.headers)?;
+    let found = gateway.servers(caller).map(|server| async move {
+        if server.must_start_for(&caller.tenant.id) {
+            let known = server.known_tools(&caller.tenant.id);
+            return (server, known);
+        }
+        // Listing starts the process that a session has of its own.
+        let until = |_: &Backend| http.arrived + START_WAIT;
+        let ready = gateway.ready(caller, server.clone(), until).await.ok();
+        let has_tools = |ready: &Ready| ready.about.capabilities.tools.is_some();
+        let ready = ready.filter(|(_, ready)| has_tools(ready));
+        let tools = ready.map(|(backend, ready)| {
+            backend.refresh_if_stale(&ready);
+            ready.tools.clone()
+        });
+        (server, tools)
+    });
+    let (mut servers, mut left_out) = (vec![], vec![]);
+    for (server, tools) in join_all(found).await {
+        match tools {
+            Some(tools) => servers.push((server, tools)),
+            None if server.must_start_for(&caller.tenant.id) => left_out.push(server.id().clone()),
+            None => {}
+        }
+    }
+    let sets: Vec<_> = servers.iter().map(|(server, tools)| (server, tools)).collect();
+    let key = list_key(&http.app, caller, ListForm::Exposed, &sets);
+    let len = servers.iter().map(|(_, tools)| tools.bytes()).sum();
+    let render = || {
+        let all = servers.iter().flat_map(|(server, tools)| {
+            let may_call = |tool: &Tool| caller.tenant.may_call(server.id().as_str(), tool.name());
+            let granted = tools.exposed().filter(move |(_, tool)| may_call(tool));
+            granted.filter_map(|(name, tool)| renamed(tool.definition().get(), TOOLS, name))
+        });
+        let caching = servers.iter().map(|(_, tools)| tools.caching()).reduce(Caching::and);
+        // A server may be added at any time, so the list must not be cached.
+        let caching = Caching { ttl_ms: 0, ..caching.unwrap_or_default() };
+        RenderedList::paged("tools", &all.collect::<Vec<_>>(), caching)
+    };
+    Ok((rendered(request, key, len, render).await, left_out))
+}
+
+/// Returns a list of tools, from the cache or rendered.
+async fn rendered(
     request: &McpRequest<'_>,
+    key: ListKey,
+    len: usize,
+    render: impl FnOnce() -> RenderedList,
+) -> Arc<RenderedList> {
+    let (app, tenant) = (&request.http.app, &*request.caller.tenant);
+    app.lists.get_or_render(key, (tenant, app.gateway.offload()), len, render).await
+}
+
+async fn list_of_one(
+    request: &McpRequest<'_>,
+    server: &str,
     kind: ListKind,
-    timeout: Option<Duration>,
-) -> Result<Listing, RpcError> {
-    let (caller, arrived) = (request.caller, request.http.arrived);
-    let gateway = &request.http.app.gateway;
-    let lists = gateway.servers(caller).map(|server| async move {
-        // Listing starts the process that a tenant or a session has of its own.
+) -> Result<Listed, RpcError> {
+    let McpRequest { http, caller, .. } = request;
+    let timeout = asked_timeout(&http.headers)?;
+    let until = |backend: &Backend| http.arrived + list_timeout(backend, timeout);
+    let server = http.app.gateway.server(caller, server)?;
+    let ready = http.app.gateway.ready_or_start(caller, server.clone(), until).await;
+    let (backend, ready) = ready?;
+    let list = list_one(request, &server, &ready, kind, until(&backend)).await?;
+    Ok((list.render(request, kind).await, vec![]))
+}
+
+/// Lists the items of all servers that are available, without those that are not. Starts no process
+/// of a tenant's own.
+async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed, RpcError> {
+    let McpRequest { http, caller, .. } = request;
+    let (gateway, arrived) = (&http.app.gateway, http.arrived);
+    let timeout = asked_timeout(&http.headers)?;
+    let (idle, running): (Vec<_>, Vec<_>) =
+        gateway.servers(caller).partition(|server| server.must_start_for(&caller.tenant.id));
+    let lists = running.into_iter().map(|server| async move {
+        // Listing starts the process that a session has of its own.
         let until = |_: &Backend| arrived + START_WAIT;
         let (backend, ready) = gateway.ready(caller, server.clone(), until).await.ok()?;
         let deadline = arrived + list_timeout(&backend, timeout);
-        let list = list_one(request, &server, &backend, &ready, kind, deadline).await;
-        Some(list.map(|list| list.exposed(caller, server.id().as_str(), &ready, kind)))
+        let list = list_one(request, &server, &ready, kind, deadline).await;
+        Some(list.map(|list| list.exposed(server.id().as_str(), kind)))
     });
     let mut found = vec![];
     for list in join_all(lists).await.into_iter().flatten() {
@@ -153,34 +271,31 @@ async fn list_all(
     let caching = found.iter().map(|list| list.caching).reduce(Caching::and).unwrap_or_default();
     let items = found.into_iter().flat_map(|list| list.items).collect();
     // A server may be added at any time, so the list must not be cached.
-    Ok(Listing { items, caching: Caching { ttl_ms: 0, ..caching } })
+    let list = Listing { items, caching: Caching { ttl_ms: 0, ..caching } };
+    let left_out = idle.iter().map(|server| server.id().clone()).collect();
+    Ok((list.render(request, kind).await, left_out))
 }
 
+fn has_none(member: &str) -> RpcError {
+    RpcError::new(METHOD_NOT_FOUND, format!("this server has no {member}"))
+}
+
+/// Asks a server for all pages of a list of prompts or resources.
 async fn list_one(
     request: &McpRequest<'_>,
     server: &Arc<Server>,
-    backend: &Backend,
     ready: &Ready,
     kind: ListKind,
     deadline: Instant,
 ) -> Result<Listing, RpcError> {
-    let (caller, id) = (request.caller, server.id().as_str());
+    let caller = request.caller;
     let capabilities = &ready.about.capabilities;
     let capability = match kind.method {
-        method::TOOLS_LIST => &capabilities.tools,
         method::PROMPTS_LIST => &capabilities.prompts,
         _ => &capabilities.resources,
     };
-    let is_granted = kind.is_tools() || caller.tenant.may_use_all_of(id);
-    if capability.is_none() || !is_granted {
-        let message = format!("this server has no {}", kind.member);
-        return Err(RpcError::new(METHOD_NOT_FOUND, message));
-    }
-    if kind.is_tools() {
-        backend.refresh_if_stale(ready);
-        let tools = granted(caller, id, ready);
-        let items = tools.map(|tool| tool.definition().get().to_owned()).collect();
-        return Ok(Listing { items, caching: ready.tools.caching() });
+    if capability.is_none() || !caller.tenant.may_use_all_of(server.id().as_str()) {
+        return Err(has_none(kind.member));
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
     let gateway = &request.http.app.gateway;
@@ -228,14 +343,7 @@ impl Listing {
     }
 
     /// Renames the items so that names tell servers apart. Items without a name are left out.
-    fn exposed(mut self, caller: &Caller, server: &str, ready: &Ready, kind: ListKind) -> Self {
-        if kind.is_tools() {
-            let tools = ready.tools.exposed();
-            let granted = tools.filter(|(_, tool)| caller.tenant.may_call(server, tool.name()));
-            let named = |(name, tool): (&str, &Tool)| renamed(tool.definition().get(), kind, name);
-            self.items = granted.filter_map(named).collect();
-            return self;
-        }
+    fn exposed(mut self, server: &str, kind: ListKind) -> Self {
         let exposed = |item: &String| {
             let members = Members::parse(item).ok()?;
             let name = text_of(members.get(kind.key)?)?;
@@ -249,58 +357,12 @@ impl Listing {
         self
     }
 
-    /// Returns one page, with the cursor of the next.
-    fn page(&self, kind: ListKind, cursor: Option<&str>, era: Era) -> Result<String, RpcError> {
-        let start = match cursor {
-            None => 0,
-            Some(cursor) => self.start_of(cursor).ok_or_else(|| {
-                RpcError::invalid_params(
-                    "`params.cursor` is not, or no longer, a cursor of this list: start again \
-                     without it",
-                )
-            })?,
-        };
-        let mut page = format!("{{\"{}\":[", kind.member);
-        let mut end = start;
-        for item in &self.items[start..] {
-            if end > start {
-                if end - start == PAGE_ITEMS || page.len() + item.len() > PAGE_BYTES {
-                    break;
-                }
-                page.push(',');
-            }
-            page.push_str(item);
-            end += 1;
-        }
-        page.push(']');
-        if end < self.items.len() {
-            page += &format!(",\"nextCursor\":\"{end}-{}\"", self.fingerprint());
-        }
-        if era == Era::Modern {
-            let Caching { ttl_ms, is_public } = self.caching;
-            let scope = if is_public { "public" } else { "private" };
-            page += &format!(
-                ",\"resultType\":\"complete\",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\""
-            );
-        }
-        page.push('}');
-        Ok(page)
-    }
-
-    /// Returns the first item after a cursor. A cursor is valid only for the list it was made for.
-    fn start_of(&self, cursor: &str) -> Option<usize> {
-        let (start, fingerprint) = cursor.split_once('-')?;
-        let start = start.parse().ok().filter(|start| *start < self.items.len())?;
-        (fingerprint == self.fingerprint()).then_some(start)
-    }
-
-    fn fingerprint(&self) -> String {
-        let mut hash = SipHasher::new();
-        for item in &self.items {
-            hash.write(item.as_bytes());
-            hash.write_u8(0);
-        }
-        format!("{:x}", hash.finish())
+    async fn render(self, request: &McpRequest<'_>, kind: ListKind) -> Arc<RenderedList> {
+        let (offload, turn) =
+            (request.http.app.gateway.offload(), &request.caller.tenant.long_work);
+        let len = self.items.iter().map(String::len).sum();
+        let render = || RenderedList::paged(kind.member, &self.items, self.caching);
+        Arc::new(offload.in_place(turn, len, render).await)
     }
 }
 

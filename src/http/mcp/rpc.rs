@@ -184,6 +184,11 @@ impl From<CallError> for RpcError {
     }
 }
 
+/// Writes the start of a successful response. The result and `}` must follow.
+pub(super) fn result_start(id: &RawValue) -> Bytes {
+    [r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":"#].concat().into()
+}
+
 /// Writes a successful response; `result` is JSON.
 pub(super) fn result(id: &RawValue, result: &str) -> Bytes {
     // A string of exactly the right length becomes `Bytes` without a copy.

@@ -1,13 +1,16 @@
 //! Calls a tool over plain HTTP: `POST /v1/servers/{server}/tools/{tool}`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use tokio::time::Instant;
 
+use super::asked::{Asked, give_back_request_id, request_id_header};
+use super::kept;
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::auth::Authenticated;
@@ -20,6 +23,7 @@ use crate::http::headers::{
 use crate::http::state::AppState;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::results::ResultKind;
 use crate::tenants::limits::{Admission, Cost};
 
 /// Calls a tool: the request's body is its arguments, the response's body its result.
@@ -30,17 +34,25 @@ pub(crate) async fn call_tool(
     request: Request<Body>,
 ) -> Response<Body> {
     let id = CallId::generate();
-    let (caller, admission, call) = match read_request(&app, id, caller, path, request).await {
-        Ok(read) => read,
+    let request_id = request_id_header(request.headers());
+    let mut response = match read_request(&app, id, caller, path, request).await {
+        Ok((caller, admission, call, asked)) if asked.is_kept() => {
+            let answered = kept::call(&app, &caller, admission, call, asked).await;
+            answered.unwrap_or_else(|error| call_failed(error, id))
+        }
+        Ok((caller, admission, call, asked)) => {
+            match app.gateway.call(&caller, admission, call).await {
+                Ok(reply) => succeeded(reply, id, asked.tool_errors_fail),
+                Err(error) => call_failed(error.into(), id),
+            }
+        }
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
-            return call_failed(error, id);
+            call_failed(error, id)
         }
     };
-    match app.gateway.call(&caller, admission, call).await {
-        Ok(reply) => succeeded(reply, id),
-        Err(error) => call_failed(error.into(), id),
-    }
+    give_back_request_id(request_id, &mut response);
+    response
 }
 
 async fn read_request(
@@ -49,18 +61,20 @@ async fn read_request(
     caller: Result<Authenticated, HttpError>,
     path: Result<Path<(String, String)>, PathRejection>,
     request: Request<Body>,
-) -> Result<(Caller, Admission, Call), HttpError> {
+) -> Result<(Caller, Admission, Call, Asked), HttpError> {
     let Authenticated(caller) = caller?;
     let Path((server, tool)) = path?;
     let arrived = Instant::now();
     let server = app.gateway.server(&caller, &server)?;
-    let asked = asked_timeout_of(&server, request.headers())?;
+    let asked = Asked::read(request.headers())?;
+    let timeout = asked_timeout_of(&server, request.headers())?;
     let fairness_key = fairness_key(request.headers())?;
-    let deadline = arrived + asked.unwrap_or(server.config().timeout);
+    let deadline = arrived + timeout.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
     let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
-    let mut admission = caller.tenant.admit(Cost::Call).await.map_err(CallError::from)?;
+    let cost = if asked.is_kept() { Cost::KeptCall } else { Cost::Call };
+    let mut admission = caller.tenant.admit(cost).await.map_err(CallError::from)?;
     let tenant = &caller.tenant;
     let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), || {
         // A tool without arguments can be called without a body.
@@ -82,14 +96,17 @@ async fn read_request(
         deadline,
         // A REST caller does not ask for progress, so nothing moves the deadline.
         deadline_max: None,
+        begin_mark: None,
     };
-    Ok((caller, admission, call))
+    Ok((caller, admission, call, asked))
 }
 
-fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
-    let timing =
-        format!("queue;dur={}, backend;dur={}", millis(reply.queue), millis(reply.backend));
+fn succeeded(reply: Reply, id: CallId, tool_errors_fail: bool) -> Response<Body> {
+    let timing = server_timing(reply.queue, reply.backend);
     let mut response = Response::new(Body::from(reply.result));
+    if tool_errors_fail && reply.kind == ResultKind::ToolError {
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    }
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CALL_ID.clone(), text_value(id.to_string()));
@@ -98,4 +115,9 @@ fn succeeded(reply: Reply, id: CallId) -> Response<Body> {
     headers.insert(ATTEMPTS.clone(), reply.attempts.into());
     add_rate_status(headers, &reply.rate_status);
     response
+}
+
+/// Returns the value of `Server-Timing`.
+pub(super) fn server_timing(queue: Duration, backend: Duration) -> String {
+    format!("queue;dur={}, backend;dur={}", millis(queue), millis(backend))
 }

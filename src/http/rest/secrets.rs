@@ -36,7 +36,7 @@ pub(crate) async fn list(
     let Path(server) = path?;
     let server = app.gateway.server(&caller, &server)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
-    let records = app.store.list_secrets(&caller.tenant.id, Some(server.id())).await?;
+    let records = app.store.list_secrets(caller.tenant.id.name(), Some(server.id())).await?;
     let views = by_tenant::views(server.id(), Some(server.config()), &records);
     ok(&json!({"secrets": views}))
 }
@@ -54,7 +54,7 @@ pub(crate) async fn set(
     let body = body::read_for(&caller, request.into_body(), limit, deadline).await?;
     let value = value_of(&body)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
-    let tenant = &caller.tenant.id;
+    let tenant = caller.tenant.id.name();
     let label = Label { tenant, server: server.id(), name: &name };
     let set = app.directory.secrets();
     let view = set.set(&Actor::tenant(tenant), label, server.config(), &value).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn remove(
     let server = app.gateway.server(&caller, &server)?;
     require_key(&headers)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
-    let tenant = &caller.tenant.id;
+    let tenant = caller.tenant.id.name();
     let label = Label { tenant, server: server.id(), name: &name };
     app.directory.secrets().remove(&Actor::tenant(tenant), label).await?;
     let view = json!({"server": server.id().as_str(), "name": name, "set": false});

@@ -145,7 +145,8 @@ impl ServerView {
             return Self::without_process(server);
         };
         let ready = ready(&backend);
-        let tools = ready.as_ref().map(|it| granted(caller, server.id().as_str(), it).count());
+        let tools =
+            ready.as_ref().map(|it| granted(caller, server.id().as_str(), &it.tools).count());
         let replacement = registry.replacement(server, Some(&caller.tenant.id));
         let replacement = replacement.as_deref().map(ReplacementView::for_caller);
         Self { tools, replacement, ..Self::of_backend(server, &backend, ready.as_deref()) }
@@ -196,7 +197,7 @@ impl ServerView {
 
 fn suspect_view(suspect: &Suspect) -> Value {
     let state = if suspect.is_quarantined { "quarantined" } else { "apart" };
-    json!({"tenant": suspect.tenant.as_str(), "state": state, "until": suspect.until})
+    json!({"tenant": suspect.tenant.name().as_str(), "state": state, "until": suspect.until})
 }
 
 fn ready(backend: &Backend) -> Option<Arc<Ready>> {

@@ -8,17 +8,22 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::server_view::{ServerView, Viewer};
-use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, Ready};
+use crate::backend::Backend;
+use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::gateway::{CallError, Caller};
 use crate::http::auth::Authenticated;
 use crate::http::error::HttpResult;
 use crate::http::headers::{SESSION_ID, add_rate_status};
+use crate::http::list_cache::{ListForm, ListKey};
+use crate::http::rendered_list::{RenderedList, body_of};
 use crate::http::state::AppState;
+use crate::protocol::mcp::results::Caching;
+use crate::registry::Server;
 use crate::tenants::limits::{Cost, RateStatus};
 
 pub(crate) async fn list_servers(
@@ -68,24 +73,50 @@ pub(crate) async fn list_tools(
     let rate_status = admit(&caller).await?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
-    let (backend, ready) = app.gateway.ready(&caller, server, until).await?;
-    let tools = granted(&caller, backend.id().as_str(), &ready);
-    let tools = BTreeMap::from([("tools", tools.map(Tool::definition).collect::<Vec<_>>())]);
-    Ok(json(&tools, &rate_status))
+    let tools = match server.known_tools(&caller.tenant.id) {
+        Some(known) => known,
+        None => app.gateway.ready_or_start(&caller, server.clone(), until).await?.1.tools.clone(),
+    };
+    let key = list_key(&app, &caller, ListForm::Rest, &[(&server, &tools)]);
+    let render = || {
+        let tools = granted(&caller, server.id().as_str(), &tools);
+        let items: Vec<_> = tools.map(|tool| tool.definition().get()).collect();
+        RenderedList::whole("tools", &items, Caching::default())
+    };
+    let of = (&*caller.tenant, app.gateway.offload());
+    let list = app.lists.get_or_render(key, of, tools.bytes(), render).await;
+    let page = list.page(None).expect("there is a first page");
+    let body = body_of([page, Bytes::from_static(b"}")]);
+    Ok(with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), &rate_status))
+}
+
+/// Returns the key of a list of these servers' tools, for a caller.
+pub(crate) fn list_key(
+    app: &AppState,
+    caller: &Caller,
+    form: ListForm,
+    servers: &[(&Arc<Server>, &Arc<ToolSet>)],
+) -> ListKey {
+    let servers = servers.iter().map(|(server, tools)| (server.id(), tools.version()));
+    app.lists.key(form, &caller.tenant.policy.servers, servers)
 }
 
 /// Returns the tools that a caller may call.
 pub(crate) fn granted<'a>(
     caller: &'a Caller,
     server: &'a str,
-    ready: &'a Ready,
+    tools: &'a ToolSet,
 ) -> impl Iterator<Item = &'a Tool> {
-    ready.tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
+    tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
 }
 
 fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
-    let mut response = ([(header::CONTENT_TYPE, "application/json")], body).into_response();
+    with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), rate_status)
+}
+
+fn with_rate_status(response: impl IntoResponse, rate_status: &RateStatus) -> Response<Body> {
+    let mut response = response.into_response();
     add_rate_status(response.headers_mut(), rate_status);
     response
 }

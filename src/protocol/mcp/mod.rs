@@ -88,6 +88,8 @@ pub mod meta {
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     /// The gateway's own: the milliseconds that a request has left.
     pub const TIMEOUT: &str = "trunkline/timeoutMs";
+    /// In the gateway's lists: the servers that are left out because their process does not run.
+    pub const NOT_LISTED: &str = "trunkline/notListed";
 }
 
 /// Modern: headers and body of a request disagree.

@@ -3,7 +3,8 @@
 //!
 //! A tenant's first call starts its process. The process drains when it was not used for
 //! `idle_timeout`, when another tenant needs its slot, or when the tenant's secrets change. The
-//! next call starts a new one.
+//! next call starts a new one. A tenant's processes drain when it is removed; the next tenant of
+//! its name has processes of its own.
 //!
 //! After a reload, a tenant's next call starts the rollover to a process of the new configuration.
 //! Each configuration has slots of its own, so for a while there may be more than `max_tenants`.
@@ -12,6 +13,7 @@
 //! tenant's process starts when the evicted one is gone, so one configuration never has more than
 //! `max_tenants`.
 
+mod known_tools;
 mod process;
 
 use std::collections::HashMap;
@@ -19,16 +21,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
+use self::known_tools::KnownTools;
 use self::process::TenantProcess;
 use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, Rollover, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
 use crate::backend::Backend;
 use crate::backend::changes::recipients::Recipients;
+use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
+use crate::tenants::Tenant;
 use crate::tenants::secrets::{SealedSet, Vault, wanted};
 
 pub struct PerTenant {
@@ -39,19 +45,22 @@ pub struct PerTenant {
     /// Counts the configurations of the server.
     generation: u64,
     table: Arc<Mutex<TenantTable>>,
+    known: Arc<Mutex<KnownTools>>,
 }
 
 impl PerTenant {
     pub(super) fn new(group: ProcessGroup, vault: Arc<Vault>) -> Self {
-        let (names, table) = (wanted(&group.config).into(), Arc::default());
-        Self { group, vault, names, generation: 0, table }
+        let names = wanted(&group.config).into();
+        let (table, known) = (Arc::default(), Arc::default());
+        Self { group, vault, names, generation: 0, table, known }
     }
 
     /// Returns the same server with another configuration. Processes stay until
     /// [`Self::replaced_by`].
     pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         let renewed = Self::new(self.group.renewed(config), self.vault.clone());
-        Self { generation: self.generation + 1, table: self.table.clone(), ..renewed }
+        let (table, known) = (self.table.clone(), self.known.clone());
+        Self { generation: self.generation + 1, table, known, ..renewed }
     }
 
     /// Starts no more processes. Those that there are serve until the next server has others ready,
@@ -77,9 +86,10 @@ impl PerTenant {
     }
 
     /// Returns the tenant's backend; starts it if it is not running.
-    pub(super) fn get(&self, tenant: &TenantId) -> Result<BackendRef, NoBackend> {
+    pub(super) fn get(&self, tenant: &Tenant) -> Result<BackendRef, NoBackend> {
+        let (removed, tenant) = (&tenant.removed, &tenant.id);
         let mut table = self.table.lock();
-        if self.group.retired.is_cancelled() {
+        if self.group.retired.is_cancelled() || removed.is_cancelled() {
             return Err(NoBackend::Stopped);
         }
         let sealed = if self.names.is_empty() {
@@ -95,7 +105,7 @@ impl PerTenant {
             let active = rollover.active.as_ref().filter(|it| self.serves(it, tenant));
             return Ok(active.unwrap_or(newest).backend.clone().into());
         }
-        self.start(&mut table, tenant, sealed)
+        self.start(&mut table, tenant, removed, sealed)
     }
 
     /// Starts a process for a tenant that has none of this configuration and these secrets.
@@ -103,6 +113,7 @@ impl PerTenant {
         &self,
         table: &mut TenantTable,
         tenant: &TenantId,
+        removed: &CancellationToken,
         sealed: Option<Arc<SealedSet>>,
     ) -> Result<BackendRef, NoBackend> {
         let rollover = table.rollover(tenant);
@@ -148,7 +159,8 @@ impl PerTenant {
         let (generation, names) = (self.generation, self.names.clone());
         let process = TenantProcess { backend: backend.clone(), generation, sealed, names, slot };
         let old = kept.map(|kept| kept.backend);
-        let run = self.run(tenant, process.clone(), blocking, old.clone());
+        let removed = removed.clone();
+        let run = self.run(tenant, removed, process.clone(), blocking, old.clone());
         self.group.spawn(run);
         match old {
             Some(_) => rollover.next = Some(process),
@@ -171,6 +183,26 @@ impl PerTenant {
     /// Returns the tenant's backend, if it is running.
     pub(super) fn existing(&self, tenant: &TenantId) -> Option<Arc<Backend>> {
         self.table.lock().current(tenant).map(|process| process.backend.clone())
+    }
+
+    /// Returns whether the tenant has a process that takes calls, or will.
+    pub(super) fn has_process(&self, tenant: &TenantId) -> bool {
+        self.table.lock().current(tenant).is_some_and(|process| !process.is_draining())
+    }
+
+    /// Returns the tools that the tenant's process will have, if it does not run and an earlier one
+    /// was alike. The definitions of a pinned server must be approved, which only a process shows.
+    pub(super) fn known_tools(&self, tenant: &TenantId) -> Option<Arc<ToolSet>> {
+        if self.group.config.pin || self.has_process(tenant) {
+            return None;
+        }
+        self.known.lock().get(self.owner_of_tools(tenant))
+    }
+
+    /// Returns the tenant whose the list of tools is: none, unless processes start with secrets.
+    /// Then a definition may tell something of its tenant.
+    fn owner_of_tools<'t>(&self, tenant: &'t TenantId) -> Option<&'t TenantId> {
+        (!self.names.is_empty()).then_some(tenant)
     }
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
+use super::known_tools::KnownTools;
 use super::{PerTenant, TenantTable};
 use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
@@ -74,6 +76,7 @@ impl PerTenant {
     pub(super) fn run(
         &self,
         tenant: &TenantId,
+        removed: CancellationToken,
         process: TenantProcess,
         blocking: Vec<Arc<Backend>>,
         old: Option<Arc<Backend>>,
@@ -81,6 +84,7 @@ impl PerTenant {
         let (tenant, table, vault) = (tenant.clone(), self.table.clone(), self.vault.clone());
         let slot = self.group.may_start(&tenant, process.slot.clone());
         let stop = self.group.stop.clone();
+        let (known, owner) = (self.known.clone(), self.owner_of_tools(&tenant).cloned());
         async move {
             let may_start = async {
                 for other in blocking {
@@ -100,11 +104,30 @@ impl PerTenant {
             tokio::select! {
                 () = run => {}
                 () = retire_when_idle(&tenant, &process, &table) => {}
+                () = retire_when_removed(&removed, &process) => {}
                 () = retire_when_outdated(&tenant, &process, &table, &vault) => {}
+                () = learn_tools(&process, owner, &known) => {}
             }
             table.lock().forget(&tenant, &process);
         }
     }
+}
+
+/// Retires a process whose tenant is removed. Never ends.
+async fn retire_when_removed(removed: &CancellationToken, process: &TenantProcess) {
+    removed.cancelled().await;
+    process.retire();
+    pending().await
+}
+
+/// Keeps the first list of tools: a process that is started later begins with the same. Never ends.
+async fn learn_tools(process: &TenantProcess, owner: Option<TenantId>, known: &Mutex<KnownTools>) {
+    if let Some(ready) = process.backend.first_ready().await
+        && ready.about.capabilities.tools.is_some()
+    {
+        known.lock().learn(owner, &ready.tools);
+    }
+    pending().await
 }
 
 /// Retires a process that was neither used nor listened to for `idle_timeout`. Never ends.

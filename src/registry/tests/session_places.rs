@@ -40,7 +40,7 @@ fn processes(all: &[(&str, Is)]) -> HashMap<SessionId, SessionProcess> {
             Listening(seconds) => Sleeper::new(ago(seconds), true),
             Left(seconds) => Sleeper::new(ago(seconds), false),
         });
-        let (tenant, session) = (TenantId::parse(tenant).unwrap(), SessionId::generate());
+        let (tenant, session) = (TenantId::testing(tenant), SessionId::generate());
         let owner = SessionOwner { tenant, session: session.clone(), client };
         let (id, config, environment) = (id.clone(), config(1), environment.clone());
         let (secrets, recipients) = (Arc::default(), Recipients::new(id.clone(), None));
@@ -54,7 +54,7 @@ fn processes(all: &[(&str, Is)]) -> HashMap<SessionId, SessionProcess> {
 #[track_caller]
 fn place(all: &[(&str, Is)], tenant: &str, max: usize) -> Result<Option<(String, u64)>, NoBackend> {
     let processes = processes(all);
-    ensure_place(&processes, &TenantId::parse(tenant).unwrap(), &config(max))?;
+    ensure_place(&processes, &TenantId::testing(tenant), &config(max))?;
     let ended = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
         let silent = process.owner.client.silent_since().unwrap().elapsed().as_secs();

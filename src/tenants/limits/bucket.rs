@@ -270,7 +270,8 @@ impl governor::clock::Clock for Clock {
 /// Returns the key in Valkey. A cluster hashes the part in braces: all keys of a tenant are on one
 /// node. A changed rate has another key, and starts full.
 fn key(tenant: &TenantId, pattern: Option<&Pattern>, quota: Quota) -> String {
-    let mut key = format!("trunkline:{{{tenant}}}:{}ns:{}", quota.interval.as_nanos(), quota.burst);
+    let (tenant, interval) = (tenant.unique_text(), quota.interval.as_nanos());
+    let mut key = format!("trunkline:{{{tenant}}}:{interval}ns:{}", quota.burst);
     if let Some(pattern) = pattern {
         write!(key, ":{pattern}").expect("writing to memory does not fail");
     }
@@ -285,7 +286,7 @@ mod tests {
 
     fn bucket(burst: u32) -> (Bucket, FakeRelativeClock) {
         let clock = FakeRelativeClock::default();
-        let tenant = TenantId::parse("acme").unwrap();
+        let tenant = TenantId::testing("acme");
         let rate = Some("10/s".parse().unwrap());
         let limit = Limit { rate, burst: Some(burst), max_in_flight: None };
         (Bucket::new(&tenant, None, &limit, &Clock::Fake(clock.clone())).unwrap(), clock)

@@ -77,5 +77,5 @@ impl Drop for TenantPermit {
 /// Returns the key in Valkey, on the node of the tenant's rates. A changed limit keeps its key.
 fn in_flight_key(tenant: &TenantId, pattern: Option<&Pattern>) -> String {
     let pattern = pattern.map(|pattern| format!(":{pattern}")).unwrap_or_default();
-    format!("trunkline:{{{tenant}}}:in-flight{pattern}")
+    format!("trunkline:{{{}}}:in-flight{pattern}", tenant.unique_text())
 }

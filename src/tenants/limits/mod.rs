@@ -48,6 +48,9 @@ pub enum Cost {
     /// One of the calls in flight. The rate was charged before: by the replica that received the
     /// request, or for the list that needs this call.
     PaidCall,
+    /// One of the rate: for a call that is kept, or a question about one. Its permit is taken when
+    /// it runs.
+    KeptCall,
     /// One of the rate of lists.
     List,
     /// Nothing: a list that another replica has charged.
@@ -68,7 +71,7 @@ struct PatternLimit {
 /// if nobody waits for it: the server still works on it.
 #[derive(Debug)]
 pub struct Admission {
-    /// `None` for a list.
+    /// `None` for a list, and for a kept call that does not run.
     _tenant: Option<TenantPermit>,
     /// For limits of single servers and tools.
     scoped: Vec<TenantPermit>,
@@ -193,7 +196,7 @@ impl Limits {
     /// first, because it can be given back and a charged rate cannot. Waits only for shared limits.
     pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
         let tenant = match cost {
-            Cost::List | Cost::PaidList => None,
+            Cost::List | Cost::PaidList | Cost::KeptCall => None,
             Cost::Call | Cost::PaidCall => match self.in_flight.take().await {
                 Some(permit) => Some(permit),
                 None => return Err(busy(TENANT, &self.in_flight, self.rate_status())),
@@ -202,7 +205,7 @@ impl Limits {
         let mut admission =
             Admission { _tenant: tenant, scoped: vec![], charged: RateStatus::default() };
         match cost {
-            Cost::Call => self.charge_again(&mut admission).await?,
+            Cost::Call | Cost::KeptCall => self.charge_again(&mut admission).await?,
             // Shared lists would cost a round trip, and lists do no harm that replicas share.
             Cost::List => admission.charged = take_all(&Vec::from_iter(&self.lists), 1)?,
             Cost::PaidCall => admission.charged = self.rate_status(),

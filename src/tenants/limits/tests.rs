@@ -26,7 +26,7 @@ fn in_flight(max: u32) -> Limit {
 
 fn limits(policy: &Policy) -> (Limits, FakeRelativeClock) {
     let clock = FakeRelativeClock::default();
-    let tenant = TenantId::parse("acme").unwrap();
+    let tenant = TenantId::testing("acme");
     let limits = Limits::with_clock(&tenant, policy, None, Clock::Fake(clock.clone()));
     (limits, clock)
 }

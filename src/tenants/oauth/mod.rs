@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::common::ids::TenantId;
+use crate::common::ids::TenantName;
 use crate::config::OAuth;
 
 use jwks::Jwks;
@@ -37,7 +37,7 @@ pub struct Verifier {
 /// The claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
-    pub tenant: TenantId,
+    pub tenant: TenantName,
     /// In milliseconds since 1970.
     pub expires: i64,
 }
@@ -101,12 +101,12 @@ impl Verifier {
         Ok(Verified { tenant, expires: (expires * 1000.0) as i64 })
     }
 
-    fn tenant(&self, claims: &Value) -> Result<TenantId, TokenError> {
+    fn tenant(&self, claims: &Value) -> Result<TenantName, TokenError> {
         // A list of issuers passes the checks before.
         if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
             return Err(TokenError::Issuer);
         }
         let tenant = claims.pointer(&self.tenant_claim).and_then(Value::as_str);
-        TenantId::parse(tenant.ok_or(TokenError::Tenant)?).map_err(|_| TokenError::Tenant)
+        TenantName::parse(tenant.ok_or(TokenError::Tenant)?).map_err(|_| TokenError::Tenant)
     }
 }

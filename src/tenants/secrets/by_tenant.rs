@@ -9,9 +9,7 @@ use serde::Serialize;
 
 use crate::common::ids::ServerId;
 use crate::config::{self, Secret};
-use crate::store::{
-    Actor, Follower, Rotated, SealedSecret, SecretRecord, Store, StoreError, Subject,
-};
+use crate::store::{Actor, Follower, Rotated, SecretRecord, Store, StoreError, Subject};
 use crate::tenants::secrets::{
     InvalidSecret, Keyring, Label, NAME_LEN_MAX, Resealed, Vault, wanted,
 };
@@ -46,9 +44,7 @@ impl TenantSecrets {
     /// Reads all secrets. Without keys no server can require any, and nothing is read.
     pub async fn open(store: Store, keys: &[Secret]) -> Result<Self, StoreError> {
         let secrets = Self { store, vault: Arc::new(Vault::new(Keyring::new(keys))) };
-        if !secrets.vault.keyring().is_empty() {
-            secrets.load().await?;
-        }
+        secrets.load().await?;
         Ok(secrets)
     }
 
@@ -69,7 +65,11 @@ impl TenantSecrets {
         }
     }
 
-    async fn load(&self) -> Result<(), StoreError> {
+    /// Reads all secrets, if there may be any.
+    pub(in crate::tenants) async fn load(&self) -> Result<(), StoreError> {
+        if self.vault.keyring().is_empty() {
+            return Ok(());
+        }
         let (revision, secrets) = self.store.secrets().await?;
         self.vault.replace(revision, secrets);
         Ok(())
@@ -128,16 +128,12 @@ pub async fn rotate(
         return Err(InvalidSecret::NoKeys.into());
     }
     let mut unreadable = vec![];
-    let reseal = |secret: &SealedSecret| {
-        let SealedSecret { tenant, server, name, sealed, .. } = secret;
-        let label = Label { tenant, server, name };
-        match keyring.reseal(label, sealed) {
-            Resealed::Anew(sealed) => Some(sealed),
-            Resealed::Already => None,
-            Resealed::Unreadable => {
-                unreadable.push(label.to_string());
-                None
-            }
+    let reseal = |label: Label<'_>, sealed: &str| match keyring.reseal(label, sealed) {
+        Resealed::Anew(sealed) => Some(sealed),
+        Resealed::Already => None,
+        Resealed::Unreadable => {
+            unreadable.push(label.to_string());
+            None
         }
     };
     let rotated = store.rotate_secrets(actor, reseal).await?;

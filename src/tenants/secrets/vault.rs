@@ -97,7 +97,7 @@ impl Vault {
     ) -> Result<config::Secrets, Vec<String>> {
         let (mut opened, mut missing) = (config::Secrets::new(), vec![]);
         for name in names {
-            let label = Label { tenant, server, name };
+            let label = Label { tenant: tenant.name(), server, name };
             let sealed = set.and_then(|set| Some((set, set.by_name.get(name)?)));
             let value = sealed.and_then(|(set, sealed)| {
                 let value = self.keyring.open(label, &sealed.sealed);

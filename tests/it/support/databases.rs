@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use tempfile::TempDir;
 use trunkline::config::Secret;
 use trunkline::store::Store;
@@ -29,6 +30,13 @@ impl Database {
     /// With SQLite, where its file is, alone.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_ref().map(TempDir::path)
+    }
+
+    /// Changes it behind the store's back.
+    pub async fn run(&self, statement: &str) {
+        let mut connection = AnyConnection::connect(self.url.expose()).await.unwrap();
+        connection.execute(AssertSqlSafe(statement)).await.unwrap();
+        connection.close().await.unwrap();
     }
 
     /// Opens it, as one replica of several.

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use trunkline::common::ids::{TenantGeneration, TenantName};
 use trunkline::config::Secret;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::limits::{Limits, SharedLimits};
@@ -157,7 +158,7 @@ impl Replica {
 
     /// The limits of a tenant here.
     pub fn limits(&self, tenant: &str, policy: &trunkline::common::policy::Policy) -> Limits {
-        let tenant = trunkline::common::ids::TenantId::parse(tenant).unwrap();
+        let tenant = TenantName::parse(tenant).unwrap().of(TenantGeneration::BUILT_IN);
         Limits::new(&tenant, policy, Some(self.shared.clone()))
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::config::{self, Config, Secret, Sources};
 use trunkline::store::{Actor, KeyOwner, Store};
 use uuid::Uuid;
@@ -93,7 +93,7 @@ impl Setup {
 
     /// A new key of a tenant's.
     pub async fn new_key(&self, tenant: &str) -> String {
-        let owner = KeyOwner::Tenant(TenantId::parse(tenant).unwrap());
+        let owner = KeyOwner::Tenant(TenantName::parse(tenant).unwrap());
         let key = self.store().await.create_key(&Actor::cli("test"), &owner, None, None).await;
         key.unwrap().key.expose().to_owned()
     }
@@ -114,6 +114,11 @@ impl Setup {
         args.extend(Fake::new(self.dir.path(), id).args());
         args.extend(options.iter().map(|option| (*option).to_owned()));
         self.server(id, python(), &args, settings)
+    }
+
+    /// Takes all tenants away again.
+    pub fn without_tenants(self) -> Self {
+        Self { tenants: String::new(), ..self }
     }
 
     /// Starts the gateway without any server.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::backend::Environment;
 use trunkline::backend::supervise::restart_policy::Budget;
-use trunkline::common::ids::TenantId;
+use trunkline::common::ids::TenantName;
 use trunkline::common::policy::Policy;
 use trunkline::gateway::Gateway;
 use trunkline::http::server::{CONNECTIONS_MAX, ConnectionBounds};
@@ -51,7 +51,7 @@ impl Setup {
         let (serving, stop_serving) = (TaskTracker::new(), CancellationToken::new());
         let mut addrs = vec![];
         for tenant in tenants {
-            let id = TenantId::parse(tenant).unwrap();
+            let id = TenantName::parse(tenant).unwrap();
             config.tenants.entry(id.clone()).or_insert_with(Policy::unlimited);
             config.auth.anonymous_tenant = Some(id);
             let directory = Directory::open(store.clone(), &config, None).await.unwrap();

@@ -16,7 +16,7 @@ use trunkline::store::Store;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Directory;
 
-use crate::worker::tenant_id;
+use crate::worker::tenant_name;
 
 /// The fronts of all tenants.
 pub struct Fronts {
@@ -36,8 +36,8 @@ impl Fronts {
         let store = Store::open(&store, None).await.expect("the directory is ours");
         let mut addresses = Vec::with_capacity(tenants);
         for tenant in 0..tenants {
-            config.tenants.insert(tenant_id(tenant), Policy::unlimited());
-            config.auth.anonymous_tenant = Some(tenant_id(tenant));
+            config.tenants.insert(tenant_name(tenant), Policy::unlimited());
+            config.auth.anonymous_tenant = Some(tenant_name(tenant));
             let directory = Directory::open(store.clone(), &config, None).await;
             let directory = Arc::new(directory.expect("the store is open"));
             let app = Arc::new(AppState::new(gateway.clone(), directory, None, &config));

@@ -55,7 +55,7 @@ mod tests {
 
     fn waiting(of: &[(&str, &[&str])]) -> BTreeMap<TenantId, BTreeSet<String>> {
         let uris = |uris: &[&str]| uris.iter().map(|uri| uri.to_string()).collect();
-        of.iter().map(|(tenant, it)| (TenantId::parse(tenant).unwrap(), uris(it))).collect()
+        of.iter().map(|(tenant, it)| (TenantId::testing(tenant), uris(it))).collect()
     }
 
     #[test]
@@ -66,7 +66,7 @@ mod tests {
         let taken: Vec<_> = std::iter::from_fn(&mut next).collect();
         // A resource that both want is requested once.
         assert_eq!(taken, ["a1", "bx", "a2", "by", "a3", "a4"]);
-        rotation.end(&TenantId::parse("a").unwrap());
+        rotation.end(&TenantId::testing("a"));
         assert_eq!(rotation.next(&mut all).unwrap().1, "5");
         assert!(rotation.next(&mut all).is_none());
     }

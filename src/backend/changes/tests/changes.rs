@@ -16,7 +16,7 @@ fn changes() -> Arc<Changes> {
 
 fn listener(changes: &Arc<Changes>, lists: Lists) -> (Arc<Mailbox>, Subscription) {
     let mailbox = Arc::new(Mailbox::default());
-    (mailbox.clone(), changes.subscribe(TenantId::parse("a").unwrap(), mailbox, lists))
+    (mailbox.clone(), changes.subscribe(TenantId::testing("a"), mailbox, lists))
 }
 
 fn in_secs(seconds: u64) -> Instant {
@@ -157,8 +157,7 @@ async fn a_refusal_leaves_no_watch_and_the_next_watch_asks_again() {
 #[tokio::test(start_paused = true)]
 async fn watched_resources_are_limited_for_one_tenant_and_for_all_together() {
     let changes = changes();
-    let of =
-        |name: &str| changes.subscribe(TenantId::parse(name).unwrap(), Arc::default(), Lists::ALL);
+    let of = |name: &str| changes.subscribe(TenantId::testing(name), Arc::default(), Lists::ALL);
     let uris = |from: usize, n: usize| (from..from + n).map(|n| n.to_string());
     let (a, too_long) = (of("t0"), "x".repeat(URI_LEN_MAX + 1));
     assert!(matches!(a.watch(&too_long, in_secs(1)).await, Err(WatchError::TooLong)));

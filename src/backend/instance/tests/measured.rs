@@ -41,7 +41,7 @@ impl Server {
 
     /// Makes a call; returns how long it waited for its turn.
     async fn call(&self, tenant: &str, tool: &str, takes: Duration) -> Duration {
-        let (tenant, came) = (TenantId::parse(tenant).unwrap(), Instant::now());
+        let (tenant, came) = (TenantId::testing(tenant), Instant::now());
         let place = self.backend.queue.enqueue(&tenant, 1, 0);
         let _permit = place.acquire(takes, came + HOUR).await.unwrap();
         let instance_permit = self.backend.instance_permit(None, came + HOUR).await.unwrap();

@@ -183,7 +183,7 @@ async fn those_who_listen_hear_of_differences_only() {
     let (connection, mut peer) = connect(PIPE_LEN, recipients);
     scene.list(&connection, &mut peer, &listed).await;
     let mailbox = Arc::new(Mailbox::default());
-    let tenant = TenantId::parse("a").unwrap();
+    let tenant = TenantId::testing("a");
     let _listener = changes.subscribe(tenant, mailbox.clone(), Lists::ALL);
     for (pins, is_told) in [
         (approved(&[]), false),

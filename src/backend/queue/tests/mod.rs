@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn tenant(name: &str) -> TenantId {
-    TenantId::parse(name).unwrap()
+    TenantId::testing(name)
 }
 
 async fn acquire(queue: &Arc<Queue>, name: &str) -> Result<SlotPermit, QueueError> {

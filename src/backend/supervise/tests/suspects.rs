@@ -10,7 +10,7 @@ const QUARANTINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn tenant(number: usize) -> TenantId {
-    TenantId::parse(&format!("t{number}")).unwrap()
+    TenantId::testing(&format!("t{number}"))
 }
 
 fn tenants(numbers: &[usize]) -> Vec<TenantId> {
@@ -54,7 +54,7 @@ fn a_tenant_alone_with_a_neighbour_is_refused_after_five_crashes() {
     assert!(suspects.cells().is_empty());
     // The likelier one is apart after two, and the neighbour notices nothing more.
     assert_eq!(poison(&mut suspects, &hostile, &all, now), Fault::Suspects);
-    assert_eq!(cell_of(&suspects, &hostile).unwrap().members, [hostile.clone()]);
+    assert_eq!(cell_of(&suspects, &hostile).unwrap().members, std::slice::from_ref(&hostile));
     for _ in 0..3 {
         assert!(!is_refused(&suspects, &hostile) && cell_of(&suspects, &neighbour).is_none());
         poison(&mut suspects, &hostile, &all, now);

@@ -35,7 +35,7 @@ use crate::backend::{Backend, RunState};
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::AppState;
-use crate::http::headers::{asked_timeout, text_value};
+use crate::http::headers::{asked_timeout, refuse_key, text_value};
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::{Params, ParamsError};
 use crate::protocol::mcp::{Era, ProtocolVersion, method};
@@ -75,7 +75,7 @@ async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError>
     }
     let capabilities = RawValue::from_string(supported_capabilities(capabilities.get()))
         .expect("JSON without some members is JSON");
-    let tenant = &http.caller.tenant.id;
+    let tenant = &http.caller.tenant;
     let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
     let (session, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
     let session = &session.session;
@@ -197,6 +197,7 @@ fn shows_per_session(request: &McpRequest<'_>) -> bool {
 /// Returns when the slowest server of the endpoint must have answered.
 fn latest_deadline(request: &McpRequest<'_>) -> Result<Instant, CallError> {
     let http = request.http;
+    refuse_key(&http.headers)?;
     let asked = asked_timeout(&http.headers)?;
     let longest = |server: &config::ServerConfig| match asked {
         Some(asked) => asked.min(server.max_deadline()),
@@ -284,7 +285,7 @@ pub(super) async fn accept_notification(
         // A session that is unknown here runs no request here, so the store need not be asked.
         method::CANCELLED if http.is_forwarded => {
             let token = session_token(http)?;
-            http.app.sessions.acquire(&http.caller.tenant.id, &http.scope, token)?
+            http.app.sessions.acquire(&http.caller.tenant, &http.scope, token)?
         }
         _ => session_of(http).await?,
     };

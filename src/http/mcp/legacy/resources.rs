@@ -9,7 +9,7 @@ use super::{EMPTY, session_not_found};
 use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::Lists;
 use crate::gateway::CallError;
-use crate::http::headers::asked_timeout_of;
+use crate::http::headers::{asked_timeout_of, refuse_key};
 use crate::http::mcp::McpRequest;
 use crate::http::mcp::modern::listen::watch_error;
 use crate::http::mcp::rpc::RpcError;
@@ -34,6 +34,7 @@ async fn watch_admitted(
 ) -> Result<String, RpcError> {
     let (http, caller) = (request.http, request.caller);
     let (server, uri) = resource(request, session)?;
+    refuse_key(&http.headers)?;
     let timeout = asked_timeout_of(&server, &http.headers)?.unwrap_or(server.config().timeout);
     let deadline = http.arrived + timeout;
     let (backend, _) = http.app.gateway.ready(caller, server, |_| deadline).await?;

@@ -30,7 +30,8 @@ pub(crate) struct RequestState {
 impl RequestState {
     fn digest(&self) -> Vec<u8> {
         let arguments = self.arguments.as_deref().map(without_space).unwrap_or_default();
-        let texts = [self.tenant.as_str(), &self.server, self.method, &self.name];
+        let tenant = self.tenant.unique_text();
+        let texts = [&*tenant, &self.server, self.method, &self.name];
         let mut hash = Sha256::new();
         for part in texts.map(str::as_bytes).into_iter().chain([&*arguments]) {
             hash.update((part.len() as u64).to_be_bytes());
@@ -86,7 +87,7 @@ mod tests {
     fn state(sealer: &Arc<Sealer>, tenant: &str, name: &str, arguments: &str) -> RequestState {
         RequestState {
             sealer: sealer.clone(),
-            tenant: TenantId::parse(tenant).unwrap(),
+            tenant: TenantId::testing(tenant),
             server: "std".to_owned(),
             method: "tools/call",
             name: name.to_owned(),

@@ -26,7 +26,7 @@ impl AppState {
         scope: &Scope,
         token: &str,
     ) -> Result<SessionInUse<'_>, RpcError> {
-        let acquire = || self.sessions.acquire(&tenant.id, scope, token);
+        let acquire = || self.sessions.acquire(tenant, scope, token);
         match acquire() {
             Err(NoSession::Unknown(_)) => {}
             known => return known.map_err(RpcError::from),
@@ -49,7 +49,7 @@ impl AppState {
         token: &str,
         may_ask: bool,
     ) -> Result<SessionInUse<'_>, RpcError> {
-        let acquire = || self.sessions.acquire(&tenant.id, scope, token);
+        let acquire = || self.sessions.acquire(tenant, scope, token);
         let unknown = match acquire() {
             Err(NoSession::Unknown(unknown)) => unknown,
             known => return known.map_err(RpcError::from),

@@ -34,6 +34,7 @@ use crate::gateway::CallError;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::LogLevel;
 use crate::protocol::mcp::params::text_of;
+use crate::tenants::Tenant;
 
 /// The most requests of one session that can be cancelled.
 const RUNNING_MAX: usize = 4096;
@@ -83,14 +84,16 @@ struct SessionState {
 }
 
 impl Session {
+    /// Opens a session, which ends with its tenant.
     pub(crate) fn new(
         id: SessionId,
-        tenant: TenantId,
+        tenant: &Tenant,
         capabilities: String,
         owner: OwnerReplica,
         expires: u64,
     ) -> Self {
-        let (state, ended) = (Mutex::new(SessionState::new()), CancellationToken::new());
+        let (tenant, ended) = (tenant.id.clone(), tenant.removed.child_token());
+        let state = Mutex::new(SessionState::new());
         Self { id, tenant, capabilities, owner, expires, mailbox: Arc::default(), state, ended }
     }
 

@@ -22,6 +22,7 @@ use crate::common::ids::{SessionId, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::http::mcp::Scope;
 use crate::protocol::mcp::ProtocolVersion;
+use crate::tenants::Tenant;
 
 /// The longest life of a session.
 const VALID_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -125,12 +126,12 @@ impl Sessions {
     /// Opens a session and returns its token, unless the tenant opens sessions too often.
     pub(crate) fn create(
         &self,
-        tenant: &TenantId,
+        tenant: &Tenant,
         scope: &Scope,
         version: ProtocolVersion,
         capabilities: &RawValue,
     ) -> Option<(SessionInUse<'_>, String)> {
-        self.rate.check_key(tenant).ok()?;
+        self.rate.check_key(&tenant.id).ok()?;
         let (id, expires) = (SessionId::generate(), now() + VALID_FOR.as_secs());
         let token = SessionToken {
             id: *id.as_bytes(),
@@ -142,9 +143,10 @@ impl Sessions {
             capabilities,
         };
         let token = serde_json::to_vec(&token).expect("plain data");
-        let token = self.sealer.seal(Purpose::Session, tenant.as_str().as_bytes(), &token);
+        let context = tenant.id.unique_text();
+        let token = self.sealer.seal(Purpose::Session, context.as_bytes(), &token);
         let (capabilities, owner) = (capabilities.get().to_owned(), OwnerReplica::This);
-        let session = Session::new(id.clone(), tenant.clone(), capabilities, owner, expires);
+        let session = Session::new(id.clone(), tenant, capabilities, owner, expires);
         let session = Arc::new(session);
         session.request_started();
         self.shard(&id).lock().live.insert(id, session.clone());
@@ -155,11 +157,12 @@ impl Sessions {
     /// endpoint, and its session must not have ended.
     pub(crate) fn acquire(
         &self,
-        tenant: &TenantId,
+        tenant: &Tenant,
         scope: &Scope,
         token: &str,
     ) -> Result<SessionInUse<'_>, NoSession> {
-        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token);
+        let context = tenant.id.unique_text();
+        let token = self.sealer.open(Purpose::Session, context.as_bytes(), token);
         let token = token.ok_or(NoSession::NotFound)?;
         let token = SessionToken::parse(&token)
             .filter(|token| token.server == scope.server())
@@ -171,7 +174,7 @@ impl Sessions {
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
             let owner = self.owner(token.owner, token.address);
-            Arc::new(Session::new(id, tenant.clone(), capabilities, owner, token.expires))
+            Arc::new(Session::new(id, tenant, capabilities, owner, token.expires))
         });
         let session = session.clone();
         // First this, then the check: a session with an open request is not evicted.
@@ -223,7 +226,7 @@ impl Sessions {
     /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended
     /// or is unknown. Does not count as use.
     pub(crate) fn id_in(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
-        let token = self.sealer.open(Purpose::Session, tenant.as_str().as_bytes(), token)?;
+        let token = self.sealer.open(Purpose::Session, tenant.unique_text().as_bytes(), token)?;
         let token = SessionToken::parse(&token)?;
         let id = SessionId::from_bytes(token.id);
         let known = self.check(&self.shard(&id).lock(), &id, &token);
@@ -305,10 +308,12 @@ impl Sessions {
                 let is_unused = |session: &Arc<Session>| Arc::strong_count(session) == 1;
                 shard.live.values().for_each(|session| session.forget_unheard());
                 shard.live.retain(|_, session| !(is_unused(session) && session.is_blank()));
-                // Sessions that ended because their process was idle or has crashed.
+                // Sessions that ended because their process was idle or has crashed, or because
+                // their tenant is removed.
                 let ended = shard.live.values().filter(|session| session.has_ended());
                 let ended: Vec<_> = ended.cloned().collect();
                 for session in ended {
+                    session.end();
                     shard.revoke(&session);
                     self.announce_end(&session);
                 }

@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn one_tenant_cannot_take_the_permits_of_another_and_leaves_nothing_behind() {
         let quota = Arc::new(StreamQuota::default());
-        let [a, b] = ["a", "b"].map(|tenant| TenantId::parse(tenant).unwrap());
+        let [a, b] = ["a", "b"].map(TenantId::testing);
         let taken: Vec<_> = (0..STREAMS_MAX).map(|_| quota.take(&a).unwrap()).collect();
         assert!(quota.take(&a).is_err());
         assert!(quota.take(&b).is_ok());

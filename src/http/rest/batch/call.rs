@@ -91,6 +91,7 @@ impl RunningBatch {
                 arrived,
                 deadline,
                 deadline_max: None,
+                begin_mark: None,
             };
             match self.call_admitted(&caller, call).await {
                 Err(error) if self.waits_for_limit(&error, deadline) => {}

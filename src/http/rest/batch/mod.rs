@@ -25,7 +25,7 @@ use crate::gateway::Caller;
 use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, HttpResult};
-use crate::http::headers::{accepts, fairness_key, tool_errors_fail, trace_members};
+use crate::http::headers::{accepts, fairness_key, refuse_key, tool_errors_fail, trace_members};
 use crate::http::state::AppState;
 
 /// The largest body of a batch.
@@ -72,6 +72,7 @@ async fn read(
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
     let fairness_key = fairness_key(&head.headers)?;
+    refuse_key(&head.headers)?;
     let tool_errors_fail = tool_errors_fail(&head.headers)?;
     let body = body::read_for(&caller, body, BODY_MAX, arrived + body::TIMEOUT).await?;
     let len = body.len();

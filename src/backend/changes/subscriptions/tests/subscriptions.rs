@@ -36,7 +36,7 @@ pub(super) fn open_with(version: ProtocolVersion, capabilities: Value, queue: Ar
     let changes = Changes::new(ServerId::parse("test").unwrap());
     let mailbox = Arc::new(Mailbox::default());
     let listener =
-        Arc::new(changes.subscribe(TenantId::parse("a").unwrap(), mailbox.clone(), Wanted::ALL));
+        Arc::new(changes.subscribe(TenantId::testing("a"), mailbox.clone(), Wanted::ALL));
     let (peer, keeping) = run(&changes, &queue, version, capabilities);
     Scene { peer, changes, queue, mailbox, listener, keeping }
 }
@@ -302,7 +302,7 @@ async fn a_tenant_whose_resources_are_never_answered_delays_only_itself() {
         hanging += 1;
     }
     assert_eq!(hanging, 4);
-    let other = TenantId::parse("b").unwrap();
+    let other = TenantId::testing("b");
     let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
     let began = Instant::now();
     for uri in ["x", "y", "z"] {
@@ -345,7 +345,7 @@ async fn a_tenant_whose_resources_a_modern_server_is_slow_to_refuse_delays_only_
     let all = scene.listens(json!({"resourceSubscriptions": bad})).await;
     scene.peer.send(json!({"id": all, "error": refused})).await;
     let first = scene.listens(json!({"resourceSubscriptions": ["bad-00"]})).await;
-    let other = TenantId::parse("b").unwrap();
+    let other = TenantId::testing("b");
     let other = scene.changes.subscribe(other, Arc::default(), Wanted::ALL);
     let watching = tokio::spawn(async move {
         let watched = other.watch("x", Instant::now() + Duration::from_secs(60)).await;

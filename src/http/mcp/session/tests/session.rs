@@ -8,9 +8,11 @@ use crate::backend::changes::recipients::{Recipients, ServerRequest, SessionClie
 use crate::backend::connection::CloseReason;
 use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
+use crate::common::policy::Policy;
 
 fn session() -> Arc<Session> {
-    let tenant = TenantId::parse("acme").unwrap();
+    let id = TenantId::testing("acme");
+    let tenant = &Tenant::new(id, 0, Policy::unlimited(), None);
     Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 

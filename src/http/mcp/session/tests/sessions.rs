@@ -6,6 +6,8 @@ use tokio::time::advance;
 
 use super::*;
 use crate::cluster::testing::replica;
+use crate::common::ids::TenantGeneration;
+use crate::common::policy::Policy;
 use crate::http::mcp::stream::stream_quota::StreamQuota;
 use crate::protocol::mcp::LogLevel;
 
@@ -15,8 +17,8 @@ fn sessions() -> Sessions {
     Sessions::new(Arc::new(Sealer::random()), None)
 }
 
-fn tenant(id: &str) -> TenantId {
-    TenantId::parse(id).unwrap()
+fn tenant(id: &str) -> Tenant {
+    Tenant::new(TenantId::testing(id), 0, Policy::unlimited(), None)
 }
 
 /// Opens a session whose client has its token.
@@ -76,11 +78,30 @@ async fn state_is_remembered_until_the_session_ends() {
 }
 
 #[tokio::test]
+async fn a_session_ends_with_its_tenant() {
+    let (sessions, quota, acme) = (sessions(), Arc::<StreamQuota>::default(), tenant("acme"));
+    let capabilities = RawValue::from_string("{}".into()).unwrap();
+    let version = ProtocolVersion::LATEST_LEGACY;
+    let opened = sessions.create(&acme, &ALL, version, &capabilities).unwrap();
+    let session = opened.0.session.clone();
+    session.set_log_level(LogLevel::Error, &quota).unwrap();
+    drop(opened);
+    assert!(!session.has_ended());
+    acme.removed.cancel();
+    assert!(session.has_ended());
+    sessions.sweep();
+    assert_eq!(live(&sessions), 0);
+}
+
+#[tokio::test]
 async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
     let sessions = sessions();
     let token = open(&sessions);
     assert!(acquire(&sessions, &token).is_some());
     assert!(sessions.acquire(&tenant("other"), &ALL, &token).is_err());
+    let next = TenantId::testing("acme").name().clone().of(TenantGeneration::from_number(2));
+    let next = Tenant::new(next, 0, Policy::unlimited(), None);
+    assert!(sessions.acquire(&next, &ALL, &token).is_err(), "the next tenant of that name");
     assert!(sessions.acquire(&tenant("acme"), &Scope::One("std".into()), &token).is_err());
     assert!(sessions.acquire(&tenant("acme"), &ALL, "").is_err());
     let seal = |expires, version| {
@@ -89,7 +110,8 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
         let (server, address, capabilities) = (None, None, &*capabilities);
         let token = SessionToken { id, expires, version, server, owner, address, capabilities };
         let token = serde_json::to_vec(&token).unwrap();
-        sessions.sealer.seal(Purpose::Session, b"acme", &token)
+        let context = tenant("acme").id.unique_text();
+        sessions.sealer.seal(Purpose::Session, context.as_bytes(), &token)
     };
     let elsewhere = acquire(&sessions, &seal(now() + 60, "2025-11-25")).unwrap();
     assert!(!elsewhere.session.is_owned_here());
@@ -117,9 +139,9 @@ async fn the_store_is_asked_once_about_a_session_from_before_the_start() {
     let [(owner, _), (mut other, _)] = two_replicas();
     let token = open(&owner);
     assert!(!is_unknown(&owner, &token) && is_unknown(&other, &token));
-    assert_eq!(other.id_in(&tenant("acme"), &token), None);
+    assert_eq!(other.id_in(&tenant("acme").id, &token), None);
     assert!(acquire(&other, &token).is_some() && !is_unknown(&other, &token));
-    assert!(other.id_in(&tenant("acme"), &token).is_some());
+    assert!(other.id_in(&tenant("acme").id, &token).is_some());
     let ended = open(&owner);
     let Err(NoSession::Unknown(unknown)) = other.acquire(&tenant("acme"), &ALL, &ended) else {
         panic!("known");
@@ -135,7 +157,7 @@ async fn the_store_is_asked_once_about_a_session_from_before_the_start() {
 async fn the_store_is_asked_about_sessions_that_may_have_been_evicted() {
     let [(owner, _), _] = two_replicas();
     let token = open(&owner);
-    let id = owner.id_in(&tenant("acme"), &token).unwrap();
+    let id = owner.id_in(&tenant("acme").id, &token).unwrap();
     let expires = now() + VALID_FOR.as_secs() + 1;
     let fill = |sessions: &Sessions| {
         let mut shard = sessions.shard(&id).lock();

@@ -1,0 +1,94 @@
+//! The kept calls of each tenant, counted, and their bounds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::accepted::AcceptedQueue;
+use crate::common::byte_budget::{ByteBudget, TenantBytes};
+use crate::common::ids::{CallId, TenantId};
+use crate::store::CallTotal;
+
+/// Bytes of arguments that wait to begin here: of one tenant, and of all.
+const ACCEPTED_BYTES_OF_TENANT_MAX: usize = 16 << 20;
+const ACCEPTED_BYTES_MAX: usize = 256 << 20;
+
+/// All tenants that had kept calls here lately.
+pub(super) struct Accounts {
+    by_tenant: RwLock<HashMap<TenantId, Arc<Account>>>,
+    budget: Arc<ByteBudget>,
+}
+
+pub(super) struct Account {
+    pub(super) tenant: TenantId,
+    /// Records in the store: as last read, and those of this gateway since.
+    records: AtomicI64,
+    bytes: AtomicI64,
+    pub(super) waiters: AtomicU32,
+    /// Calls that wait to begin here.
+    pub(super) accepted: AcceptedQueue,
+    /// The bytes of their arguments.
+    pub(super) accepted_bytes: Arc<TenantBytes>,
+    /// The last call that an eviction has looked at.
+    pub(super) evicted_until: Mutex<Option<CallId>>,
+}
+
+impl Accounts {
+    pub(super) fn new() -> Self {
+        let budget = ByteBudget::new(ACCEPTED_BYTES_OF_TENANT_MAX, ACCEPTED_BYTES_MAX);
+        Self { by_tenant: RwLock::default(), budget }
+    }
+
+    pub(super) fn of(&self, tenant: &TenantId) -> Arc<Account> {
+        if let Some(account) = self.by_tenant.read().get(tenant) {
+            return account.clone();
+        }
+        let mut by_tenant = self.by_tenant.write();
+        let account = by_tenant.entry(tenant.clone()).or_insert_with(|| {
+            Arc::new(Account {
+                tenant: tenant.clone(),
+                records: AtomicI64::new(0),
+                bytes: AtomicI64::new(0),
+                waiters: AtomicU32::new(0),
+                accepted: AcceptedQueue::default(),
+                accepted_bytes: self.budget.tenant(),
+                evicted_until: Mutex::default(),
+            })
+        });
+        account.clone()
+    }
+
+    /// Takes over the totals of the store. Forgets tenants that have nothing.
+    pub(super) fn set_totals(&self, totals: &[CallTotal]) {
+        for total in totals {
+            let account = self.of(&total.tenant);
+            account.records.store(total.records, Ordering::Relaxed);
+            account.bytes.store(total.bytes, Ordering::Relaxed);
+        }
+        let has_some = |tenant: &TenantId| totals.iter().any(|total| total.tenant == *tenant);
+        self.by_tenant
+            .write()
+            .retain(|tenant, account| has_some(tenant) || Arc::strong_count(account) > 1);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Account>> {
+        self.by_tenant.read().values().cloned().collect()
+    }
+}
+
+impl Account {
+    pub(super) fn records(&self) -> i64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> i64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, records: i64, bytes: i64) {
+        self.records.fetch_add(records, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,199 @@
+//! Answers questions about kept calls: their state, their outcome, a list; and cancels them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::follow::{LOOK_FIRST, head_of};
+use super::keyed::{LOOK_MAX, cancelled_before};
+use super::outcome::{Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
+use super::request::Details;
+use super::{Calls, Refusal};
+use crate::cluster::Peer;
+use crate::common::ids::CallId;
+use crate::store::{CallQuery, CallState, StoreError, StoredCall};
+use crate::tenants::Tenant;
+
+/// How long a cancel waits until it has taken effect.
+const CANCEL_WAIT: Duration = Duration::from_secs(3);
+
+/// A record as its tenant sees it. Times are in milliseconds since 1970.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallView {
+    pub id: String,
+    pub server: String,
+    pub tool: String,
+    /// `accepted`, `running` or `ended`.
+    pub state: &'static str,
+    /// The place among the tenant's calls that wait to begin, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<usize>,
+    pub created: i64,
+    pub begun: Option<i64>,
+    pub ended: Option<i64>,
+    pub expires: i64,
+    pub outcome: Option<OutcomeKind>,
+    pub executed: Option<Ran>,
+    pub code: Option<String>,
+    pub attempts: Option<u32>,
+    pub labels: Vec<String>,
+    pub request_id: Option<String>,
+}
+
+/// Asks for a tenant's calls, the latest first.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    pub label: Option<String>,
+    /// All, if empty.
+    pub states: Vec<CallState>,
+    pub before: Option<CallId>,
+    pub limit: u32,
+}
+
+/// The result of waiting for a call by its id.
+pub enum Polled {
+    Ended(Arc<Outcome>),
+    Open(Box<CallView>),
+}
+
+/// The result of cancelling a call.
+pub enum Cancelled {
+    /// The call has ended, now or before.
+    Ended(Box<CallView>),
+    /// The call is another gateway's to cancel.
+    RunsAt(Peer),
+}
+
+impl Calls {
+    pub async fn view(&self, tenant: &Tenant, id: CallId) -> Result<CallView, Refusal> {
+        Ok(self.view_of(self.record(tenant, id).await?))
+    }
+
+    /// Returns a call's outcome, or its state if it has not ended by `deadline`.
+    pub async fn result(
+        &self,
+        tenant: &Tenant,
+        id: CallId,
+        deadline: Instant,
+    ) -> Result<Polled, Refusal> {
+        let mut pause = LOOK_FIRST;
+        loop {
+            let record = self.record(tenant, id).await?;
+            if matches!(record.state, CallState::Ended | CallState::Abandoned) {
+                if let Some(open) = self.0.open.by_id(id) {
+                    // Until its key can be used again, if it can.
+                    let _ = timeout(LOOK_MAX, open.over()).await;
+                }
+                let head = head_of(&record);
+                return Ok(Polled::Ended(self.0.replay(&record, head).await.result?));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Polled::Open(Box::new(self.view_of(record))));
+            }
+            match self.0.open.by_id(id) {
+                Some(open) => {
+                    let is_over = timeout(left, open.over()).await.is_ok();
+                    // The store may be away, and the record not be written for long.
+                    sleep(if is_over { LOOK_FIRST } else { Duration::ZERO }).await;
+                }
+                None => sleep(pause.min(left)).await,
+            }
+            pause = (pause * 3 / 2).min(LOOK_MAX);
+        }
+    }
+
+    /// Cancels a call. One that has ended stays as it is.
+    pub async fn cancel(&self, tenant: &Tenant, id: CallId) -> Result<Cancelled, Refusal> {
+        let record = self.record(tenant, id).await?;
+        let is_open = matches!(record.state, CallState::Accepted | CallState::Begun);
+        match self.0.open.by_id(id).filter(|_| is_open) {
+            Some(open) if self.0.cancel_waiting(&open).await => {}
+            Some(open) => {
+                open.cancel.cancel();
+                let _ = timeout(CANCEL_WAIT, open.over()).await;
+            }
+            None if record.state == CallState::Accepted => {
+                let (head, at) = (cancelled_before().json(), self.0.clock.now());
+                let cancelled = self.0.store.cancel_call(id, &head, at).await;
+                cancelled.map_err(|_| Refusal::StoreUnavailable { executed: Ran::Unknown })?;
+            }
+            None if is_open => {
+                if let Some(peer) = self.0.owners.peer(&record.owner) {
+                    return Ok(Cancelled::RunsAt(peer));
+                }
+            }
+            None => {}
+        }
+        Ok(Cancelled::Ended(Box::new(self.view(tenant, id).await?)))
+    }
+
+    /// Returns calls without their results, the latest first.
+    pub async fn list(
+        &self,
+        tenant: &Tenant,
+        query: ListQuery,
+    ) -> Result<Vec<CallView>, StoreError> {
+        let query = CallQuery {
+            tenant: tenant.id.clone(),
+            label: query.label,
+            states: query.states,
+            before: query.before,
+            limit: query.limit,
+        };
+        let records = self.0.store.calls(&query).await?;
+        Ok(records.into_iter().map(|record| self.view_of(record)).collect())
+    }
+
+    async fn record(&self, tenant: &Tenant, id: CallId) -> Result<StoredCall, Refusal> {
+        let record = self.0.store.call(&tenant.id, id).await;
+        match record {
+            Ok(Some(record)) if record.expires >= self.0.clock.now() => Ok(record),
+            Ok(_) => Err(Refusal::NoSuchCall),
+            Err(_) => Err(Refusal::StoreUnavailable { executed: Ran::No }),
+        }
+    }
+
+    fn view_of(&self, record: StoredCall) -> CallView {
+        let details = Details::stored(&record.request);
+        let head = match record.state {
+            CallState::Ended => head_of(&record),
+            CallState::Abandoned => Some(Head::without_answer(OUTCOME_UNKNOWN, Ran::Unknown)),
+            CallState::Accepted | CallState::Begun => None,
+        };
+        let here = self.0.open.by_id(record.id);
+        CallView {
+            id: record.id.to_string(),
+            server: record.server.to_string(),
+            tool: record.tool,
+            state: match record.state {
+                CallState::Accepted => "accepted",
+                CallState::Begun => "running",
+                CallState::Ended | CallState::Abandoned => "ended",
+            },
+            position: here.and_then(|open| open.account.accepted.position(record.id)),
+            created: record.created,
+            begun: record.begun,
+            ended: record.ended,
+            expires: record.expires,
+            outcome: head.as_ref().map(|head| head.outcome),
+            executed: head.as_ref().map(|head| head.executed),
+            attempts: head.as_ref().map(|head| head.attempts),
+            code: head.and_then(|head| head.code),
+            labels: details.labels,
+            request_id: details.request_id,
+        }
+    }
+}
+
+/// Returns the states in the store that a caller knows by this name.
+pub fn states_named(name: &str) -> Option<Vec<CallState>> {
+    Some(match name {
+        "accepted" => vec![CallState::Accepted],
+        "running" => vec![CallState::Begun],
+        "ended" => vec![CallState::Ended, CallState::Abandoned],
+        _ => return None,
+    })
+}

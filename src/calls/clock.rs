@@ -1,0 +1,22 @@
+//! The time of records. Begins with the machine's clock and then goes on steadily: a step of that
+//! clock neither forgets a call early nor keeps all of them.
+
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct Clock {
+    /// In milliseconds since 1970.
+    began: i64,
+    began_at: Instant,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self { began: jiff::Timestamp::now().as_millisecond(), began_at: Instant::now() }
+    }
+
+    /// Milliseconds since 1970.
+    pub(super) fn now(&self) -> i64 {
+        self.began + i64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(i64::MAX / 2)
+    }
+}

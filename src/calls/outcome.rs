@@ -1,0 +1,155 @@
+//! How a call ended, as it is kept and given back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::refusal::Refusal;
+use crate::gateway::{CallError, Executed, Reply};
+use crate::protocol::mcp::results::ResultKind;
+
+/// The code of a call that was cancelled.
+pub const CANCELLED: &str = "cancelled";
+/// The code of a call of which nobody knows how it ended.
+pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
+/// Whether the tool has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ran {
+    Yes,
+    No,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeKind {
+    Ok,
+    ToolError,
+    Error,
+}
+
+/// An outcome without the bytes of its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    pub status: u16,
+    pub outcome: OutcomeKind,
+    pub executed: Ran,
+    /// The code of an error.
+    pub code: Option<String>,
+    pub attempts: u32,
+    pub queue_us: u64,
+    pub backend_us: u64,
+}
+
+/// An answer: the same for the first request and for each retry.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub head: Head,
+    /// The result object, or the problem.
+    pub body: Bytes,
+    /// Only in the first answer to a call that did not run.
+    pub retry_after: Option<Duration>,
+}
+
+/// Writes an error as its caller sees it: the status and the body.
+pub type RenderError = fn(&CallError) -> (u16, Bytes);
+
+impl Ran {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<Executed> for Ran {
+    fn from(executed: Executed) -> Self {
+        match executed {
+            Executed::No => Self::No,
+            Executed::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl OutcomeKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Head {
+    /// Returns the head of a call that ended without an answer.
+    pub(super) fn without_answer(code: &str, executed: Ran) -> Self {
+        Self {
+            status: 0,
+            outcome: OutcomeKind::Error,
+            executed,
+            code: Some(code.to_owned()),
+            attempts: 0,
+            queue_us: 0,
+            backend_us: 0,
+        }
+    }
+
+    /// Returns the refusal that a call without an answer is given back as.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        match self.code.as_deref() {
+            Some(CANCELLED) => Some(Refusal::Cancelled { executed: self.executed }),
+            Some(OUTCOME_UNKNOWN) => Some(Refusal::OutcomeUnknown),
+            _ => None,
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).expect("heads are plain data")
+    }
+}
+
+impl Outcome {
+    pub(super) fn of(outcome: Result<Reply, CallError>, render: RenderError) -> Self {
+        match outcome {
+            Ok(reply) => Self::of_reply(reply),
+            Err(error) => Self::of_error(&error, render),
+        }
+    }
+
+    fn of_reply(reply: Reply) -> Self {
+        let outcome = match reply.kind {
+            ResultKind::ToolError => OutcomeKind::ToolError,
+            ResultKind::Complete | ResultKind::InputRequired => OutcomeKind::Ok,
+        };
+        let head = Head {
+            status: 200,
+            outcome,
+            executed: Ran::Yes,
+            code: None,
+            attempts: reply.attempts,
+            queue_us: reply.queue.as_micros() as u64,
+            backend_us: reply.backend.as_micros() as u64,
+        };
+        Self { head, body: reply.result, retry_after: None }
+    }
+
+    pub(super) fn of_error(error: &CallError, render: RenderError) -> Self {
+        let (status, body) = render(error);
+        let head = Head {
+            status,
+            outcome: OutcomeKind::Error,
+            executed: error.executed().into(),
+            code: Some(error.code().to_owned()),
+            attempts: error.attempts(),
+            queue_us: 0,
+            backend_us: 0,
+        };
+        Self { head, body, retry_after: error.retry_after() }
+    }
+}

@@ -1,0 +1,90 @@
+//! The reasons why a kept call has no answer to give back.
+
+use crate::calls::outcome::Ran;
+use crate::common::ids::CallId;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "the call with this `Idempotency-Key` still runs; retry later, or ask GET /v1/calls/{0}"
+    )]
+    InProgress(CallId),
+    /// The request's deadline has ended the waiting, not the call.
+    #[error(
+        "the call was not answered by the deadline, and still runs; retry with the same \
+         `Idempotency-Key`, or ask GET /v1/calls/{0}"
+    )]
+    StillRunning(CallId),
+    #[error(
+        "this `Idempotency-Key` was used with other arguments; a call with other arguments needs a \
+         key of its own"
+    )]
+    Mismatch,
+    #[error("the call ran, but its answer is no longer kept (`[calls] max_bytes`)")]
+    ResultGone,
+    #[error(
+        "nobody knows how the call ended: the gateway that ran it is gone; to run it again on \
+         purpose, use a new key"
+    )]
+    OutcomeUnknown,
+    #[error("the call was cancelled")]
+    Cancelled { executed: Ran },
+    #[error("the store cannot be reached now, and calls that are kept need it")]
+    StoreUnavailable { executed: Ran },
+    #[error("the gateway has too many calls that are kept under way")]
+    Overloaded,
+    #[error("too many requests wait for this call, or for your others; retry when they are fewer")]
+    TooManyWaiters,
+    #[error(
+        "{max} calls of yours are kept (`[calls] max_records`); no call is forgotten early, so \
+         wait until the oldest have expired"
+    )]
+    TooManyRecords { max: u32 },
+    #[error("too many of your calls wait to begin; retry when some have begun")]
+    TooManyAccepted,
+    #[error("there is no call with this id")]
+    NoSuchCall,
+}
+
+impl Refusal {
+    /// Returns the stable code that callers match on.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InProgress(_) => "in_progress",
+            Self::StillRunning(_) => "deadline_exceeded",
+            Self::Mismatch => "idempotency_mismatch",
+            Self::ResultGone => "result_gone",
+            Self::OutcomeUnknown => super::OUTCOME_UNKNOWN,
+            Self::Cancelled { .. } => super::CANCELLED,
+            Self::StoreUnavailable { .. } => "store_unavailable",
+            Self::Overloaded => "overloaded",
+            Self::TooManyWaiters | Self::TooManyRecords { .. } | Self::TooManyAccepted => {
+                "tenant_busy"
+            }
+            Self::NoSuchCall => "not_found",
+        }
+    }
+
+    pub fn executed(&self) -> Ran {
+        match self {
+            Self::ResultGone => Ran::Yes,
+            Self::StillRunning(_) | Self::OutcomeUnknown => Ran::Unknown,
+            Self::Cancelled { executed } | Self::StoreUnavailable { executed } => *executed,
+            _ => Ran::No,
+        }
+    }
+
+    /// Returns true if the same request may succeed later. With the same key nothing runs twice.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::InProgress(_)
+                | Self::StillRunning(_)
+                | Self::StoreUnavailable { .. }
+                | Self::Overloaded
+                | Self::TooManyWaiters
+                | Self::TooManyRecords { .. }
+                | Self::TooManyAccepted
+        )
+    }
+}

@@ -1,0 +1,196 @@
+//! Kept calls by their id: `/v1/calls`. Another tenant's call and an unknown one are the same 404.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{Extensions, HeaderMap, Method, Response, header};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::asked::WAIT_MAX;
+use super::kept;
+use crate::calls::{CallView, Cancelled, ListQuery, Polled, Ran, Refusal, states_named};
+use crate::cluster::{Peer, PeerRequest, end_to_end};
+use crate::common::ids::CallId;
+use crate::gateway::{CallError, Caller};
+use crate::http::auth::Authenticated;
+use crate::http::auth::store_quota::wait;
+use crate::http::error::{HttpError, HttpResult, call_failed};
+use crate::http::headers::{CALL_ID, text_value, tool_errors_fail};
+use crate::http::replicas::Forwarded;
+use crate::http::state::AppState;
+use crate::tenants::limits::Cost;
+
+/// Calls in one page: by default, and at most.
+const PAGE: u32 = 100;
+const PAGE_MAX: u32 = 1000;
+/// How long another replica may take to cancel a call.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResultParams {
+    /// In seconds.
+    wait: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListParams {
+    label: Option<String>,
+    state: Option<String>,
+    before: Option<String>,
+    limit: Option<u32>,
+}
+
+pub(crate) async fn show(
+    State(app): State<Arc<AppState>>,
+    Authenticated(caller): Authenticated,
+    path: Result<Path<String>, PathRejection>,
+) -> HttpResult {
+    let id = call_id(path)?;
+    charge(&caller).await?;
+    let _turn = wait(&caller.tenant.store_permits).await?;
+    Ok(view(app.calls.view(&caller.tenant, id).await?))
+}
+
+/// Answers as the call itself was or will be answered; with 202 while it is not over.
+pub(crate) async fn result(
+    State(app): State<Arc<AppState>>,
+    Authenticated(caller): Authenticated,
+    path: Result<Path<String>, PathRejection>,
+    params: Result<Query<ResultParams>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, HttpError> {
+    let id = call_id(path)?;
+    let seconds = params?.0.wait.unwrap_or_default().min(WAIT_MAX);
+    let tool_errors_fail = tool_errors_fail(&headers)?;
+    charge(&caller).await?;
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut response = match app.calls.result(&caller.tenant, id, deadline).await {
+        Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, tool_errors_fail),
+        Ok(Polled::Open(view)) => kept::not_over(id, view_json(*view).to_string()),
+        Err(refusal @ Refusal::NoSuchCall) => return Err(refusal.into()),
+        Err(refusal) => call_failed(refusal.into(), id),
+    };
+    response.headers_mut().insert(CALL_ID.clone(), text_value(id.to_string()));
+    Ok(response)
+}
+
+pub(crate) async fn cancel(
+    State(app): State<Arc<AppState>>,
+    Authenticated(caller): Authenticated,
+    path: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> HttpResult {
+    let id = call_id(path)?;
+    charge(&caller).await?;
+    match app.calls.cancel(&caller.tenant, id).await? {
+        Cancelled::Ended(ended) => Ok(view(*ended)),
+        // A request that came from a replica goes no further.
+        Cancelled::RunsAt(_) if extensions.get::<Forwarded>().is_some() => {
+            Ok(view(app.calls.view(&caller.tenant, id).await?))
+        }
+        Cancelled::RunsAt(peer) => {
+            cancel_at(&app, &peer, id, &headers).await?;
+            Ok(view(app.calls.view(&caller.tenant, id).await?))
+        }
+    }
+}
+
+/// Has another replica cancel a call that it runs, for the same caller.
+async fn cancel_at(
+    app: &AppState,
+    peer: &Peer,
+    id: CallId,
+    headers: &HeaderMap,
+) -> Result<(), HttpError> {
+    let unknown = || Refusal::StoreUnavailable { executed: Ran::Unknown };
+    let cluster = app.cluster.as_ref().ok_or_else(unknown)?;
+    let request = PeerRequest {
+        method: Method::DELETE,
+        path: format!("/v1/calls/{id}"),
+        headers: end_to_end(headers),
+        body: Bytes::new(),
+    };
+    match timeout(PEER_TIMEOUT, cluster.send(peer, &request)).await {
+        // Its record tells the rest.
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => {
+            tracing::debug!(replica = %peer.address, %error, "a call could not be cancelled");
+            Err(unreachable_replica().into())
+        }
+        Err(_) => Err(unreachable_replica().into()),
+    }
+}
+
+fn unreachable_replica() -> CallError {
+    let reason = "the replica that runs the call cannot be reached".to_owned();
+    CallError::ServerUnavailable { reason, retry_after: PEER_TIMEOUT }
+}
+
+/// Lists calls, the latest first; `next` is the `before` of the next page.
+pub(crate) async fn list(
+    State(app): State<Arc<AppState>>,
+    Authenticated(caller): Authenticated,
+    params: Result<Query<ListParams>, QueryRejection>,
+) -> HttpResult {
+    let Query(params) = params?;
+    let limit = params.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(HttpError::invalid(format!("`limit` must be from 1 to {PAGE_MAX}")));
+    }
+    let unknown = || HttpError::invalid("`state` must be `accepted`, `running` or `ended`");
+    let states = match params.state.as_deref() {
+        None => vec![],
+        Some(name) => states_named(name).ok_or_else(unknown)?,
+    };
+    let before = params.before.as_deref().map(|text| {
+        CallId::parse(text).ok_or_else(|| HttpError::invalid("`before` must be the id of a call"))
+    });
+    charge(&caller).await?;
+    let _turn = wait(&caller.tenant.store_permits).await?;
+    let query = ListQuery { label: params.label, states, before: before.transpose()?, limit };
+    let calls = app.calls.list(&caller.tenant, query).await?;
+    let next = calls.last().filter(|_| calls.len() == limit as usize).map(|call| call.id.clone());
+    let calls: Vec<_> = calls.into_iter().map(view_json).collect();
+    Ok(respond(&json!({"calls": calls, "next": next})))
+}
+
+/// Charges one request to the tenant's rate. No call is counted in flight.
+async fn charge(caller: &Caller) -> Result<(), CallError> {
+    caller.tenant.admit(Cost::KeptCall).await?;
+    Ok(())
+}
+
+fn call_id(path: Result<Path<String>, PathRejection>) -> Result<CallId, HttpError> {
+    let Path(id) = path?;
+    CallId::parse(&id).ok_or(HttpError::Kept(Refusal::NoSuchCall))
+}
+
+fn view(view: CallView) -> Response<Body> {
+    respond(&view_json(view))
+}
+
+/// Writes times as others are written.
+fn view_json(view: CallView) -> Value {
+    let mut json = json!(view);
+    for name in ["created", "begun", "ended", "expires"] {
+        let time = json[name].as_i64().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        json[name] = json!(time);
+    }
+    json
+}
+
+fn respond(body: &Value) -> Response<Body> {
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, body.to_string()).into_response()
+}

@@ -1,0 +1,167 @@
+//! Answers calls that are kept: those with an `Idempotency-Key`, and asynchronous ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::asked::Asked;
+use super::call::server_timing;
+use crate::calls::{
+    Answer, CallRequest, Details, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal, Waited,
+};
+use crate::common::ids::CallId;
+use crate::gateway::{Call, Caller, Operation, ToolName};
+use crate::http::error::{HttpError, HttpResult, whole_seconds};
+use crate::http::headers::{
+    ATTEMPTS, CALL_ID, OUTCOME, PREFERENCE_APPLIED, REPLAYED, SERVER_TIMING, add_rate_status,
+    text_value,
+};
+use crate::http::state::AppState;
+use crate::store::CallState;
+use crate::tenants::limits::Admission;
+
+/// When to look again for a call that is not over, in seconds.
+const LOOK_AGAIN: u64 = 1;
+
+/// Makes a call that is kept, or answers with what became of an earlier one.
+pub(super) async fn call(
+    app: &AppState,
+    caller: &Caller,
+    mut admission: Admission,
+    call: Call,
+    asked: Asked,
+) -> HttpResult {
+    let rate_status = admission.take_rate_status();
+    let deadline = call.deadline;
+    let is_async = asked.prefer.respond_async;
+    let wait = asked.prefer.wait.map(|wait| Instant::now() + wait);
+    let tool_errors_fail = asked.tool_errors_fail;
+    let request = request(call, asked)?;
+    let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
+    let mut ticket = app.calls.submit(caller, request, mode)?;
+    ticket.decided(deadline).await?;
+    // The caller of an asynchronous call does not wait for it unless it says so.
+    let until = match (is_async, wait) {
+        (true, wait) => wait.unwrap_or_else(Instant::now).min(deadline),
+        (false, Some(wait)) if ticket.is_retry() => wait.min(deadline),
+        (false, _) => deadline,
+    };
+    // Also if it is over already: its caller expects no result now.
+    if is_async
+        && wait.is_none()
+        && let Some((identity, state)) = ticket.begun()
+    {
+        let mut response = accepted(&identity, state);
+        add_rate_status(response.headers_mut(), &rate_status);
+        return Ok(response);
+    }
+    let mut response = match ticket.wait(until).await? {
+        Waited::Answered(answer) => answered(answer, tool_errors_fail),
+        Waited::Open(identity, state) if is_async => accepted(&identity, state),
+        Waited::Open(identity, _) if Instant::now() < deadline => {
+            return Err(Refusal::InProgress(identity.id).into());
+        }
+        Waited::Open(identity, _) => return Err(Refusal::StillRunning(identity.id).into()),
+        Waited::Undecided => {
+            return Err(Refusal::StoreUnavailable { executed: Ran::Unknown }.into());
+        }
+    };
+    add_rate_status(response.headers_mut(), &rate_status);
+    Ok(response)
+}
+
+fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
+    let Operation::Tool { name: ToolName::Own(tool), arguments, .. } = call.operation else {
+        return Err(HttpError::invalid("only tools can be called so"));
+    };
+    // PostgreSQL cannot store it, and no tool is called so.
+    if tool.contains('\0') {
+        return Err(HttpError::invalid("the name of a tool has no zero byte"));
+    }
+    let timeout = call.server.config().timeout.max(call.deadline - call.arrived);
+    Ok(CallRequest {
+        id: call.id,
+        server: call.server,
+        tool,
+        arguments,
+        key: asked.key,
+        details: Details {
+            timeout_ms: timeout.as_millis() as u64,
+            labels: asked.labels,
+            request_id: asked.request_id,
+            is_async: asked.prefer.respond_async,
+            fairness_key: call.fairness_key,
+            trace: call.meta.others,
+        },
+    })
+}
+
+fn answered(answer: Answer, tool_errors_fail: bool) -> Response<Body> {
+    let mut response = outcome(&answer.outcome, tool_errors_fail);
+    let headers = response.headers_mut();
+    headers.insert(CALL_ID.clone(), text_value(answer.id.to_string()));
+    if answer.is_replay {
+        headers.insert(REPLAYED.clone(), HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// Writes an outcome as its first caller gets it.
+pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Response<Body> {
+    let head = &outcome.head;
+    let is_error = head.outcome == OutcomeKind::Error;
+    let status = match head.outcome {
+        OutcomeKind::ToolError if tool_errors_fail => StatusCode::UNPROCESSABLE_ENTITY,
+        _ => StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY),
+    };
+    let mut response = Response::new(Body::from(outcome.body.clone()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let content_type = if is_error { "application/problem+json" } else { "application/json" };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(OUTCOME.clone(), HeaderValue::from_static(head.outcome.as_str()));
+    headers.insert(ATTEMPTS.clone(), head.attempts.into());
+    if !is_error {
+        let micros = Duration::from_micros;
+        let timing = server_timing(micros(head.queue_us), micros(head.backend_us));
+        headers.insert(SERVER_TIMING.clone(), text_value(timing));
+    }
+    let retry_after = outcome.retry_after.map(whole_seconds);
+    headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into())));
+    response
+}
+
+/// Answers with 202: the call goes on, and can be asked for.
+fn accepted(identity: &Identity, state: CallState) -> Response<Body> {
+    let state = match state {
+        CallState::Accepted => "accepted",
+        CallState::Begun => "running",
+        CallState::Ended | CallState::Abandoned => "ended",
+    };
+    let body = json!({
+        "id": identity.id.to_string(),
+        "state": state,
+        "expires": Timestamp::from_millisecond(identity.expires).ok(),
+    });
+    let mut response = not_over(identity.id, body.to_string());
+    let headers = response.headers_mut();
+    headers.insert(PREFERENCE_APPLIED.clone(), HeaderValue::from_static("respond-async"));
+    headers.insert(header::LOCATION, text_value(format!("/v1/calls/{}", identity.id)));
+    response
+}
+
+/// Answers with 202 for a call that is not over yet.
+pub(super) fn not_over(id: CallId, body: String) -> Response<Body> {
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    let mut response = (StatusCode::ACCEPTED, content_type, body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, LOOK_AGAIN.into());
+    headers.insert(CALL_ID.clone(), text_value(id.to_string()));
+    response
+}
