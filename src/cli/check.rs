@@ -97,13 +97,15 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Approves the tools of pinned servers that the store does not know yet: the operator has just seen
-/// them.
+/// Approves the tools of pinned servers that the store does not know yet: the operator sees them
+/// here.
 async fn approve_first_use(config: &Config, reports: &[Report]) -> anyhow::Result<()> {
-    let found = |report: &'_ Report| {
-        Some((report.server.clone(), report.outcome.as_ref().ok()?.pinned.clone()?))
-    };
-    let pinned: Vec<(ServerId, Vec<Definition>)> = reports.iter().filter_map(found).collect();
+    let pinned: Vec<(&ServerId, &Vec<Definition>)> = reports
+        .iter()
+        .filter_map(|Report { server, outcome, .. }| {
+            Some((server, outcome.as_ref().ok()?.pinned.as_ref()?))
+        })
+        .collect();
     if pinned.is_empty() {
         return Ok(());
     }

@@ -160,7 +160,7 @@ mod tests {
     async fn ended_sessions_beyond_the_queue_are_counted() {
         let (ended_here, mut waiting) = mpsc::channel(1);
         let replica = Cluster { ended_here, ..replica("a key") };
-        let tenant = TenantId::parse("a").unwrap();
+        let tenant = TenantId::testing("a");
         let record = || replica.record_ended(&tenant, SessionId::generate(), 0);
         let recorded = [(); 3].map(|()| record());
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
@@ -179,7 +179,7 @@ mod tests {
         let (ended_here, _waiting) = mpsc::channel(UNWRITTEN_MAX);
         let unwritten = TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX);
         let replica = Cluster { ended_here, unwritten, ..replica("a key") };
-        let [a, b] = ["a", "b"].map(|tenant| TenantId::parse(tenant).unwrap());
+        let [a, b] = ["a", "b"].map(TenantId::testing);
         let record = |tenant| replica.record_ended(tenant, SessionId::generate(), 0);
         let _of_a: Vec<_> = (0..UNWRITTEN_MAX).map(|_| record(&a)).collect();
         let lost = || replica.unwritten_lost.load(Ordering::Relaxed);
