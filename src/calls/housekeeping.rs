@@ -41,11 +41,29 @@ impl CallsInner {
         for account in self.accounts.all() {
             self.evict(&account).await?;
         }
+        self.delete_gone_tenants().await?;
         for _ in 0..STEPS_MAX {
             if !self.store.delete_expired_calls(&self.owners.me, self.clock.now()).await? {
                 break;
             }
             sleep(STEP_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes the calls of tenants that were removed.
+    async fn delete_gone_tenants(&self) -> Result<(), StoreError> {
+        for tenant in self.store.gone_call_tenants().await? {
+            let mut steps = 0;
+            while self.store.delete_tenants_calls(&self.owners.me, &tenant).await? {
+                steps += 1;
+                if steps == STEPS_MAX {
+                    // The rest in the next round.
+                    return Ok(());
+                }
+                sleep(STEP_PAUSE).await;
+            }
+            self.store.forget_call_usage(&tenant).await?;
         }
         Ok(())
     }

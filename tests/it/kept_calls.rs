@@ -2,6 +2,10 @@
 
 use reqwest::RequestBuilder;
 use serde_json::json;
+use sqlx::{AnyConnection, Connection};
+use trunkline::common::ids::TenantName;
+use trunkline::common::policy::Policy;
+use trunkline::store::Actor;
 
 use crate::support::{Answer, Api, Gateway, Setup, eventually, in_time, on_both, refused};
 
@@ -274,8 +278,7 @@ async fn results_at_rest_are_sealed_if_there_are_keys() {
         let first = Answer::of(keyed(&gateway, "a", "raw", &word)).await;
         let again = Answer::of(keyed(&gateway, "a", "raw", &word)).await;
         assert!(is_replay(&again) && again.body == first.body);
-        use sqlx::Connection;
-        let mut connection = sqlx::AnyConnection::connect(database.url.expose()).await.unwrap();
+        let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
         let stored: String = sqlx::query_scalar("SELECT result FROM calls")
             .fetch_one(&mut connection)
             .await
@@ -337,4 +340,38 @@ async fn a_call_without_a_key_has_no_record() {
     let calls = gateway.get("/v1/calls").await.json();
     assert_eq!(calls["calls"].as_array().unwrap().len(), 0);
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn kept_calls_go_with_their_tenant() {
+    on_both(async |database| {
+        let setup = Setup::new().with_store(&database.url).fake("fake").without_anonymous();
+        let gateway = setup.start().await;
+        let (store, actor) = (database.open().await, Actor::cli("test"));
+        let name = TenantName::parse("acme").unwrap();
+        store.add_tenant(&actor, &name, &Policy::unlimited()).await.unwrap();
+        let first = gateway.as_tenant("acme").await;
+        Answer::of(keyed(&first, "k", "raw", "{}")).await.tool_text();
+        assert!(is_replay(&Answer::of(keyed(&first, "k", "raw", "{}")).await));
+        store.remove_tenant(&actor, &name).await.unwrap();
+        store.add_tenant(&actor, &name, &Policy::unlimited()).await.unwrap();
+        // Whoever has the name next has none of its calls.
+        let second = gateway.as_tenant("acme").await;
+        let again = Answer::of(keyed(&second, "k", "raw", "{}")).await;
+        assert!(!is_replay(&again) && again.status == 200, "{again:?}");
+        assert_eq!(second.get("/v1/calls").await.json()["calls"].as_array().unwrap().len(), 1);
+        let mut connection = AnyConnection::connect(database.url.expose()).await.unwrap();
+        eventually("the other's calls are deleted", async || {
+            let left: (i64, i64) = sqlx::query_as(
+                "SELECT (SELECT COUNT(*) FROM calls), (SELECT COUNT(*) FROM call_usage)",
+            )
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+            (left == (1, 1)).then_some(())
+        })
+        .await;
+        gateway.stop().await;
+    })
+    .await;
 }

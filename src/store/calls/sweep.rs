@@ -58,6 +58,30 @@ impl Store {
         self.delete_calls(owner, gone.bind(now).bind(ROWS_PER_STEP)).await
     }
 
+    /// Returns the tenants that keep calls and exist no more. The built-in tenant always exists.
+    pub async fn gone_call_tenants(&self) -> Result<Vec<TenantId>> {
+        let rows = sqlx::query_as::<_, (String, i64)>(
+            "SELECT DISTINCT tenant, generation FROM call_usage WHERE generation <> 0 \
+             AND NOT EXISTS (SELECT 1 FROM tenants WHERE tenants.id = call_usage.tenant \
+             AND COALESCE(tenants.generation, tenants.created) = call_usage.generation) \
+             AND NOT EXISTS (SELECT 1 FROM file_tenants \
+             WHERE file_tenants.name = call_usage.tenant \
+             AND file_tenants.generation = call_usage.generation)",
+        );
+        let rows = with_timeout(rows.fetch_all(&self.pool()?)).await?;
+        let tenant = |(name, generation): (String, i64)| {
+            Ok(TenantName::parse(&name)?.of(TenantGeneration::from_number(generation)))
+        };
+        rows.into_iter().map(tenant).collect()
+    }
+
+    /// Forgets how much a tenant keeps that is gone with all its calls.
+    pub async fn forget_call_usage(&self, tenant: &TenantId) -> Result<()> {
+        let forget = sqlx::query("DELETE FROM call_usage WHERE tenant = $1 AND generation = $2");
+        let forget = forget.bind(tenant.name().to_string()).bind(tenant.generation().number());
+        with_timeout(forget.execute(&self.pool()?)).await.map(drop)
+    }
+
     /// Deletes some records of a tenant that is gone. Returns whether there may be more.
     pub async fn delete_tenants_calls(&self, owner: &str, tenant: &TenantId) -> Result<bool> {
         let gone = sqlx::query_as(
