@@ -82,7 +82,7 @@ fn read(outcome: Result<Reply, CallError>) -> Outcome {
             let is_error = reply.kind == ResultKind::ToolError;
             Outcome::Result { result: reply.result, is_error }
         }
-        Err(CallError::Backend(error)) => {
+        Err(CallError::Backend { error, .. }) => {
             let data = error.data.map(|data| data.get().to_owned()).unwrap_or_default();
             Outcome::ServerError { message: error.message, data }
         }

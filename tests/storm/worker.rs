@@ -11,6 +11,7 @@ use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::Policy;
 use trunkline::gateway::{Caller, Gateway};
 use trunkline::tenants::Tenant;
+use trunkline::tenants::budgets::Budgets;
 
 use crate::direct::Direct;
 use crate::mcp;
@@ -86,7 +87,13 @@ pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
 
 /// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), 0, Policy::unlimited(), None)))
+    Caller::of(Arc::new(Tenant::new(
+        tenant_id(tenant),
+        0,
+        Policy::unlimited(),
+        None,
+        &Budgets::unlimited(),
+    )))
 }
 
 /// The name of a tenant.
