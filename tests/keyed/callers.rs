@@ -1,5 +1,5 @@
-//! Callers as executors are: each has one call at a time, and sends it again with the same key until
-//! it has an outcome.
+//! Callers as executors are: each has one call at a time, and sends it again with the same key
+//! until it has an outcome.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// One outcome in so many is asked for again.
 const AGAIN: u64 = 8;
 
-/// What became of one key.
+/// The outcome of one key.
 pub struct Outcome {
     pub key: u64,
     pub began: Instant,

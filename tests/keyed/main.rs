@@ -40,13 +40,13 @@ use self::gateways::{Gateways, Plant};
 #[derive(Clone, Parser)]
 struct Options {
     /// How many keys
-    #[arg(long, default_value = "3000")]
+    #[arg(long, default_value = "6000")]
     calls: u64,
     /// Callers at once
     #[arg(long, default_value = "32")]
     callers: usize,
     /// The pause between two kills, in milliseconds, on average
-    #[arg(long, default_value = "700")]
+    #[arg(long, default_value = "300")]
     kill_every_ms: u64,
     /// Two replicas on PostgreSQL instead of one gateway on SQLite
     #[arg(long)]
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 async fn storm(options: &Options) -> ExitCode {
     let mut passed = run(options, Plant::Nothing).await == 0;
     if !options.no_plant {
-        let planted = Options { calls: options.calls.min(3000), ..options.clone() };
+        let planted = Options { calls: options.calls.min(6000), ..options.clone() };
         println!("with the mark of begun calls planted away:");
         let was_seen = run(&planted, Plant::NoMark).await > 0;
         println!("the planted bug was {}", if was_seen { "seen" } else { "NOT SEEN" });

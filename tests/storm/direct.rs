@@ -11,6 +11,7 @@ use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::protocol::mcp::results::ResultKind;
 use trunkline::tenants::Tenant;
+use trunkline::tenants::budgets::Budgets;
 use trunkline::tenants::limits::Cost;
 
 use crate::outcome::Outcome;
@@ -33,7 +34,13 @@ impl Direct {
     pub fn remake_tenant(&mut self) {
         let before = self.caller.tenant.clone();
         let id = before.id.name().clone().of(TenantGeneration::generate());
-        self.caller = Caller::of(Arc::new(Tenant::new(id, 0, Policy::unlimited(), None)));
+        self.caller = Caller::of(Arc::new(Tenant::new(
+            id,
+            0,
+            Policy::unlimited(),
+            None,
+            &Budgets::unlimited(),
+        )));
         before.removed.cancel();
     }
 
