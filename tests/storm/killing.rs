@@ -80,9 +80,10 @@ pub async fn run(options: &Options, time: Duration, tally: &Arc<Tally>, watchdog
         (0..SERVERS).map(|server| round.server(server, dir.path())).collect();
     config.insert(ServerId::parse(NEIGHBOUR).expect("a plain name"), neighbour(dir.path()));
     let mut environment = round.environment(&metrics);
-    // However often they are killed, they come back: it is the kills that are to be seen here.
-    let (starts, healthy_after) = (usize::MAX, Duration::ZERO);
-    environment.budget = Budget { starts, healthy_after, ..Budget::default() };
+    // However often they are killed, they come back: it is the kills that are to be seen here. No
+    // tenant is blamed for them, so a tenant's quarantine lasts no time.
+    let (starts, healthy_after, probe_every) = (usize::MAX, Duration::ZERO, Duration::ZERO);
+    environment.budget = Budget { starts, healthy_after, probe_every, ..Budget::default() };
     let before = Idle::now();
     let registry = Registry::start(&config, &environment, &Arc::default(), &servers, &stop);
     let gateway = Arc::new(Gateway::new(registry, metrics));

@@ -7,7 +7,7 @@
 //! - [`framing`]: one message is one line: written, split off a stream, safe from JSON of outside
 //! - [`members`]: reads the members of one object, with raw values, and writes them with changes
 //! - [`id_scan`]: finds the id of an answer that is too long to keep
-//! - [`spans`], [`pointer`]: find parts of JSON text by position, and by JSON Pointer
+//! - [`mod@spans`], [`mod@pointer`]: find parts of JSON text by position, and by JSON Pointer
 
 pub mod envelope;
 pub mod framing;
