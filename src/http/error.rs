@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::connections::ShareUsed;
-use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
+use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED, add_rate_status, text_value};
 use super::unsent::hold;
 use crate::calls::Refusal;
 use crate::common::ids::{CallId, TenantName};
@@ -220,6 +220,10 @@ impl IntoResponse for HttpError {
             _ => {}
         }
         let mut response = self.problem().into_response();
+        if let Self::Kept(Refusal::OutcomeUnknown | Refusal::ResultGone) = &self {
+            // The record says so, to every retry.
+            response.headers_mut().insert(REPLAYED.clone(), HeaderValue::from_static("true"));
+        }
         if let Self::Unauthenticated { challenge, .. } = self {
             let challenge = HeaderValue::from_str(&challenge).ok();
             let challenge = challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge));
