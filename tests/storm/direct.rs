@@ -5,19 +5,16 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use trunkline::common::ids::{CallId, TenantGeneration};
-use trunkline::common::policy::Policy;
 use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::protocol::mcp::results::ResultKind;
-use trunkline::tenants::Tenant;
-use trunkline::tenants::budgets::Budgets;
 use trunkline::tenants::limits::Cost;
 
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::round::server_name;
-use crate::worker::{caller, leave};
+use crate::worker::{caller, caller_of, leave};
 
 pub struct Direct {
     gateway: Arc<Gateway>,
@@ -33,14 +30,7 @@ impl Direct {
     /// one, which had the same ids.
     pub fn remake_tenant(&mut self) {
         let before = self.caller.tenant.clone();
-        let id = before.id.name().clone().of(TenantGeneration::generate());
-        self.caller = Caller::of(Arc::new(Tenant::new(
-            id,
-            0,
-            Policy::unlimited(),
-            None,
-            &Budgets::unlimited(),
-        )));
+        self.caller = caller_of(before.id.name().clone().of(TenantGeneration::generate()));
         before.removed.cancel();
     }
 

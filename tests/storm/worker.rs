@@ -87,13 +87,12 @@ pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
 
 /// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    Caller::of(Arc::new(Tenant::new(
-        tenant_id(tenant),
-        0,
-        Policy::unlimited(),
-        None,
-        &Budgets::unlimited(),
-    )))
+    caller_of(tenant_id(tenant))
+}
+
+pub fn caller_of(tenant: TenantId) -> Caller {
+    let (policy, budgets) = (Policy::unlimited(), Budgets::unlimited());
+    Caller::of(Arc::new(Tenant::new(tenant, 0, policy, None, &budgets)))
 }
 
 /// The name of a tenant.
