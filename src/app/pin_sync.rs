@@ -1,7 +1,7 @@
 //! Synchronises pins: approvals go from the store to the gateway, observed tools from the gateway
 //! to the store.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::backend::instance::pins::Pins;
 use crate::backend::instance::tools::{Tool, ToolSet};
-use crate::common::ids::ServerId;
+use crate::common::ids::{ServerId, TenantId};
 use crate::config::Config;
 use crate::pins::{Definition, canonical, within_bounds};
 use crate::store::{Follower, HELD_MAX, Pinned, Sighting, Store, StoreError, Subject};
@@ -17,6 +17,8 @@ use crate::telemetry::metrics::Metrics;
 
 /// Limits the writes for a server that keeps changing its tools.
 const WRITE_PAUSE: Duration = Duration::from_millis(300);
+/// The held definitions that the own processes of one tenant may add: a quarter is kept for others.
+const HELD_OF_TENANT_MAX: usize = HELD_MAX - HELD_MAX / 4;
 
 /// Returns the pinned servers of a configuration, with their approvals as far as the store can be
 /// read.
@@ -66,8 +68,10 @@ async fn reconcile(pins: &Pins, store: &Store) -> Result<(), StoreError> {
     outcome
 }
 
-/// Approves the tools of servers that are seen for the first time. Returns whether there were any,
-/// and the first error.
+/// Approves the tools of servers that are seen for the first time, as a process lists them that
+/// tenants share. A tenant's own process decides nothing for others: where there is none but such,
+/// no tool is approved, and the operator decides. Returns whether there were any, and the first
+/// error.
 async fn approve_first_use(
     pins: &Pins,
     store: &Store,
@@ -75,12 +79,24 @@ async fn approve_first_use(
 ) -> (bool, Result<(), StoreError>) {
     let (mut were_any, mut outcome) = (false, Ok(()));
     for server in pins.servers().iter().filter(|server| !pinned.contains_key(*server)) {
-        let Some(tools) = pins.tools(server).into_iter().next() else { continue };
-        let definitions = within_bounds(tools.all().map(definition));
-        let used = store.first_use(server, &definitions).await;
-        if let Ok(true) = used {
-            let tools = definitions.len();
-            tracing::info!(%server, tools, "server `{server}` is new: its tools are approved");
+        let runs = pins.tools(server);
+        if runs.is_empty() {
+            continue;
+        }
+        let shared = runs.iter().find(|(tenant, _)| *tenant == TenantId::gateway());
+        let definitions = shared.map(|(_, tools)| within_bounds(tools.all().map(definition)));
+        let used = store.first_use(server, definitions.as_deref().unwrap_or_default()).await;
+        match (&used, definitions) {
+            (Ok(true), Some(definitions)) => {
+                let tools = definitions.len();
+                tracing::info!(%server, tools, "server `{server}` is new: its tools are approved");
+            }
+            (Ok(true), None) => tracing::warn!(
+                %server,
+                "server `{server}` is new, and only tenants' own processes list its tools: all are \
+                 held back until `trunkline pin approve {server} --all`"
+            ),
+            _ => {}
         }
         were_any |= used.is_ok();
         outcome = outcome.and(used.map(drop));
@@ -90,13 +106,25 @@ async fn approve_first_use(
 
 /// Compares the tools of a server's instances with what the store knows. Missing tools count only
 /// after a fresh list: another replica's instance may have others.
-fn sighting(known: &Pinned, runs: &[Arc<ToolSet>], is_fresh: bool) -> Sighting {
-    let tools = || runs.iter().flat_map(|tools| tools.all());
+fn sighting(known: &Pinned, runs: &[(TenantId, Arc<ToolSet>)], is_fresh: bool) -> Sighting {
+    let tools = || runs.iter().flat_map(|(_, tools)| tools.all());
     let held: Vec<&Tool> = tools().filter(|tool| tool.is_held()).collect();
     let key = |tool: &Tool| (tool.name().to_owned(), tool.hash());
     let mut seen = HashSet::new();
-    let new = held.iter().filter(|tool| !known.held.contains(&key(tool)) && seen.insert(key(tool)));
-    let new = within_bounds(new.take(HELD_MAX).map(|tool| definition(tool)));
+    let mut by_tenant: HashMap<&TenantId, usize> = HashMap::new();
+    let tools_of = |(tenant, tools)| ToolSet::all(tools).map(move |tool| (tenant, tool));
+    let new = runs.iter().map(|(tenant, tools)| (tenant, &**tools)).flat_map(tools_of);
+    let new = new.filter(|(tenant, tool)| {
+        if !tool.is_held() || !seen.insert(key(tool)) {
+            return false;
+        }
+        let count = by_tenant.entry(tenant).or_default();
+        *count += 1;
+        let is_shared = **tenant == TenantId::gateway();
+        let max = if is_shared { HELD_MAX } else { HELD_OF_TENANT_MAX };
+        *count <= max && !known.held.contains(&key(tool))
+    });
+    let new = within_bounds(new.map(|(_, tool)| definition(tool)).take(HELD_MAX));
     if !is_fresh || runs.is_empty() {
         return Sighting { held: new, ..Sighting::default() };
     }
@@ -113,7 +141,7 @@ fn sighting(known: &Pinned, runs: &[Arc<ToolSet>], is_fresh: bool) -> Sighting {
     }
 }
 
-fn definition(tool: &Tool) -> Definition {
+pub(crate) fn definition(tool: &Tool) -> Definition {
     Definition {
         tool: tool.name().to_owned(),
         hash: tool.hash(),

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::output::{print, table};
-use super::{ConfigArgs, Loaded, load_config};
+use super::{ConfigArgs, Loaded, load_config, with_store};
+use crate::app::pin_sync::definition;
 use crate::backend::Environment;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::CloseReason;
@@ -17,8 +18,9 @@ use crate::backend::instance::run::{Launch, Run};
 use crate::backend::instance::start_error::StartError;
 use crate::backend::stdio::sandbox::{Kernel, Plan, PlanError, plan};
 use crate::common::ids::ServerId;
-use crate::config::Transport;
-use crate::pins::printable;
+use crate::config::{Config, Transport};
+use crate::pins::{Definition, printable, within_bounds};
+use crate::store::{Missing, Store, StoreError};
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::secrets::wanted;
@@ -38,6 +40,8 @@ struct Found {
     era: String,
     name: String,
     tools: Vec<String>,
+    /// The definitions of the tools, if the server is pinned.
+    pinned: Option<Vec<Definition>>,
 }
 
 #[tokio::main]
@@ -48,9 +52,9 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
     let (mut left_out, mut failed) = (String::new(), 0);
-    for (server, mut config) in config.servers {
+    for (server, mut config) in config.servers.clone() {
         // Shows all tools, approved or not.
-        config.pin = false;
+        let is_pinned = std::mem::take(&mut config.pin);
         let secrets = wanted(&config);
         if !secrets.is_empty() {
             let secrets = secrets.join("`, `");
@@ -75,7 +79,7 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {
-                    let found = Found::of(&run);
+                    let found = Found::of(&run, is_pinned);
                     run.stop(&CloseReason::Stopped).await;
                     Ok(found)
                 }
@@ -88,8 +92,38 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     let mut reports = checks.join_all().await;
     reports.sort_by(|a, b| a.server.cmp(&b.server));
     print(&format!("{}{left_out}", render(&reports)))?;
+    approve_first_use(&config, &reports).await?;
     failed += reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Approves the tools of pinned servers that the store does not know yet: the operator sees them
+/// here.
+async fn approve_first_use(config: &Config, reports: &[Report]) -> anyhow::Result<()> {
+    let pinned: Vec<(&ServerId, &Vec<Definition>)> = reports
+        .iter()
+        .filter_map(|Report { server, outcome, .. }| {
+            Some((server, outcome.as_ref().ok()?.pinned.as_ref()?))
+        })
+        .collect();
+    if pinned.is_empty() {
+        return Ok(());
+    }
+    let approve = async |store: &Store| {
+        let mut text = String::new();
+        for (server, definitions) in &pinned {
+            if store.first_use(server, definitions).await? {
+                let tools = definitions.len();
+                text +=
+                    &format!("\n{server} is new to the store: its {tools} tools are approved\n");
+            }
+        }
+        Ok::<_, StoreError>(text)
+    };
+    match with_store(config, Missing::Refuse, approve).await {
+        Ok(text) => print(&text),
+        Err(error) => print(&format!("\nno tool of a pinned server was approved: {error:#}\n")),
+    }
 }
 
 /// Returns the confinement of a server's program, if it has one.
@@ -101,7 +135,7 @@ fn confined(transport: &Transport) -> Result<Option<Plan>, PlanError> {
 }
 
 impl Found {
-    fn of(run: &Run) -> Self {
+    fn of(run: &Run, is_pinned: bool) -> Self {
         let ready = &run.ready;
         let (version, info) = (ready.dialect.version(), &ready.about.info);
         Self {
@@ -109,6 +143,7 @@ impl Found {
             era: version.era().to_string(),
             name: format!("{} {}", info.name, info.version).trim().to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
+            pinned: is_pinned.then(|| within_bounds(ready.tools.all().map(definition))),
         }
     }
 }
@@ -176,6 +211,7 @@ mod tests {
             era: "modern".into(),
             name: "demo 1.0".into(),
             tools: vec!["echo".into(), "time".into()],
+            pinned: None,
         };
         let detail = "it ended with exit code 3".to_owned();
         let stderr = vec!["boom".into()];
@@ -219,6 +255,7 @@ mod tests {
             era: "modern".into(),
             name: forged.into(),
             tools: vec![forged.into()],
+            pinned: None,
         };
         let (reason, detail, stderr) = (String::new(), forged.to_owned(), vec![forged.to_owned()]);
         let error = StartError { reason, detail, stderr, is_permanent: false };

@@ -10,13 +10,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::Cluster;
-use crate::common::ids::SessionId;
+use crate::common::ids::{SessionId, TenantId};
+use crate::common::tenant_quota::QuotaPermit;
 use crate::store::{
     EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError, Subject,
 };
 
 /// Ended sessions that may wait for the store.
 pub(super) const UNWRITTEN_MAX: usize = 4096;
+/// The most of one tenant: a quarter is kept for others, however many sessions a tenant ends.
+pub(super) const UNWRITTEN_OF_TENANT_MAX: usize = UNWRITTEN_MAX - UNWRITTEN_MAX / 4;
 const BATCH: usize = 1000;
 
 /// A session that ended here and is not in the store yet.
@@ -26,17 +29,24 @@ pub(super) struct UnwrittenEnd {
     expires: i64,
     /// Fires when the store has it.
     written: oneshot::Sender<()>,
+    _permit: QuotaPermit,
 }
 
 impl Cluster {
     /// Queues the end of a session for the store. Its token would be valid until `expires`, in
     /// milliseconds since 1970. The receiver fires when it is written, or fails if the queue is
-    /// full.
-    pub fn record_ended(&self, id: SessionId, expires: i64) -> oneshot::Receiver<()> {
+    /// full, or has as many of the tenant as it may.
+    pub fn record_ended(
+        &self,
+        tenant: &TenantId,
+        id: SessionId,
+        expires: i64,
+    ) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
-        if let Err(TrySendError::Full(_)) =
-            self.ended_here.try_send(UnwrittenEnd { id, expires, written })
-        {
+        let queued = self.unwritten.take(tenant).map(|_permit| {
+            self.ended_here.try_send(UnwrittenEnd { id, expires, written, _permit })
+        });
+        if matches!(queued, None | Some(Err(TrySendError::Full(_)))) {
             let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
             // Logged less and less often.
             if lost.is_power_of_two() {
@@ -144,12 +154,15 @@ impl EndedSessions {
 mod tests {
     use super::*;
     use crate::cluster::testing::replica;
+    use crate::common::tenant_quota::TenantQuota;
 
     #[tokio::test]
     async fn ended_sessions_beyond_the_queue_are_counted() {
         let (ended_here, mut waiting) = mpsc::channel(1);
         let replica = Cluster { ended_here, ..replica("a key") };
-        let recorded = [(); 3].map(|()| replica.record_ended(SessionId::generate(), 0));
+        let tenant = TenantId::testing("a");
+        let record = || replica.record_ended(&tenant, SessionId::generate(), 0);
+        let recorded = [(); 3].map(|()| record());
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
         // Waiting for a lost one fails at once.
         let [first, second, third] = recorded;
@@ -158,7 +171,20 @@ mod tests {
         assert!(first.await.is_ok());
         // At shutdown the receiver is gone, and none counts as lost.
         drop(waiting);
-        drop(replica.record_ended(SessionId::generate(), 0));
+        drop(record());
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
+    }
+    #[tokio::test]
+    async fn a_tenant_that_ends_many_sessions_leaves_room_for_those_of_others() {
+        let (ended_here, _waiting) = mpsc::channel(UNWRITTEN_MAX);
+        let unwritten = TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX);
+        let replica = Cluster { ended_here, unwritten, ..replica("a key") };
+        let [a, b] = ["a", "b"].map(TenantId::testing);
+        let record = |tenant| replica.record_ended(tenant, SessionId::generate(), 0);
+        let _of_a: Vec<_> = (0..UNWRITTEN_MAX).map(|_| record(&a)).collect();
+        let lost = || replica.unwritten_lost.load(Ordering::Relaxed);
+        assert_eq!(lost(), UNWRITTEN_MAX as u64 / 4);
+        let _of_b: Vec<_> = (0..UNWRITTEN_MAX / 4).map(|_| record(&b)).collect();
+        assert_eq!(lost(), UNWRITTEN_MAX as u64 / 4);
     }
 }

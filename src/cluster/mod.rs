@@ -33,7 +33,9 @@ use crate::common::tenant_quota::{QuotaPermit, TenantQuota};
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{EndedSessionWriter, UNWRITTEN_MAX, UnwrittenEnd};
+use self::ended_sessions::{
+    EndedSessionWriter, UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX, UnwrittenEnd,
+};
 use self::peer_request::RefusalLog;
 use self::proof::UsedProofs;
 
@@ -78,6 +80,8 @@ pub struct Cluster {
     count: Arc<AtomicU32>,
     /// Sessions that ended here, on their way to the store.
     ended_here: mpsc::Sender<UnwrittenEnd>,
+    /// Counts the places of the queue, by tenant.
+    unwritten: Arc<TenantQuota>,
     /// Ended sessions that did not fit into the queue.
     unwritten_lost: AtomicU64,
     refusals: RefusalLog,
@@ -126,6 +130,7 @@ impl Cluster {
             others: ArcSwap::default(),
             count,
             ended_here,
+            unwritten: TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX),
             unwritten_lost: AtomicU64::new(0),
             refusals: RefusalLog::default(),
             used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),

@@ -23,6 +23,7 @@ pub(crate) fn replica(key: &str) -> Cluster {
         others: ArcSwap::default(),
         count: Arc::default(),
         ended_here: mpsc::channel(1).0,
+        unwritten: TenantQuota::new(3, 3),
         unwritten_lost: AtomicU64::new(0),
         refusals: RefusalLog::default(),
         used_proofs: UsedProofs::new(ACCEPTED_FOR),

@@ -55,7 +55,7 @@ pub use server::{
     Upstream,
 };
 pub use settings::{
-    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
     Synchronous,
 };
 pub use store_place::StateDir;

@@ -5,7 +5,7 @@ use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
-    Auth, BatchConfig, CallsConfig, Config, Replicas, SecretKeys, SharedLimitsConfig, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
 };
 use super::tenants::{TenantConfig, TenantLimit};
 
@@ -15,7 +15,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Auth::SECTION,
     OAuth::SECTION,
     StoreConfig::SECTION,
-    SharedLimitsConfig::SECTION,
+    LimitsConfig::SECTION,
     Replicas::SECTION,
     CallsConfig::SECTION,
     BatchConfig::SECTION,

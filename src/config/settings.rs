@@ -56,8 +56,8 @@ section! {
         auth: Auth = {}, Kind::Section(&Auth::SECTION);
         /// The database.
         store: StoreConfig = {}, Kind::Section(&StoreConfig::SECTION);
-        /// Limits that all replicas share.
-        limits: SharedLimitsConfig = {}, Kind::Section(&SharedLimitsConfig::SECTION);
+        /// Limits on top of those of each tenant.
+        limits: LimitsConfig = {}, Kind::Section(&LimitsConfig::SECTION);
         /// Connections between replicas. Unset: this gateway stands alone.
         replicas: Option<Replicas>, Kind::Section(&Replicas::SECTION);
         /// Calls that are kept.
@@ -123,12 +123,18 @@ section! {
 }
 
 section! {
-    /// Limits that all replicas share.
-    pub struct SharedLimitsConfig in "limits" {
+    /// Limits on top of those of each tenant.
+    pub struct LimitsConfig in "limits" {
         /// A Valkey or Redis server that holds the rates and in-flight counts of all replicas,
         /// under keys and on a channel that begin with `trunkline:`. Unset: each replica has its
         /// own.
         shared: Option<Secret>, CACHE_URL;
+        /// The most bytes of answers that callers of one tenant have not taken yet, at this
+        /// replica. Never less than twice `max_response`.
+        unsent_per_tenant: usize = "32MiB", kind::SIZE;
+        /// The most unsent bytes of all tenants together. A quarter is kept for tenants that hold
+        /// little. Never less than twice `unsent_per_tenant`.
+        unsent: usize = "128MiB", kind::SIZE;
     }
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use rand::RngExt;
 use tokio::time::Instant;
 
-use super::{Call, CallError, Executed, Reply};
+use super::{Call, CallError, Executed, Held, Reply};
 use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
 use crate::backend::queue::QueueEntry;
@@ -123,40 +123,50 @@ impl Attempt<'_> {
 }
 
 impl AttemptAnswer {
+    pub(super) fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
     /// Reads the answer. Takes `rate_status` only on success: an error keeps it for its own
     /// headers.
     pub(super) async fn into_reply(
         self,
         offload: &Offload,
         call: &Call,
+        held: Held,
         rate_status: &mut RateStatus,
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
-        let (result, ResultHead { kind, is_typed }) = read_answer(offload, answer).await?;
+        let (result, held, head) = read_answer(offload, answer, held).await?;
+        let ResultHead { kind, is_typed } = head;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
         let rate_status = std::mem::take(rate_status);
-        Ok(Reply { result, kind, is_typed, era, queue, backend, rate_status, attempts })
+        Ok(Reply { result, held, kind, is_typed, era, queue, backend, rate_status, attempts })
     }
 }
 
 /// Reads an answer; a long one on a thread of its own.
-async fn read_answer(offload: &Offload, answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+async fn read_answer(
+    offload: &Offload,
+    answer: Answer,
+    held: Held,
+) -> Result<(Bytes, Held, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    offload.run_if_long(text.len(), || read_here(answer)).await
+    offload.run_if_long(text.len(), || read_here(answer, held)).await
 }
 
-fn read_here(answer: Answer) -> Result<(Bytes, ResultHead), CallError> {
+fn read_here(answer: Answer, held: Held) -> Result<(Bytes, Held, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
-        Answer::Error(error) => return Err(CallError::from_server_error(&error)),
+        Answer::Error(error) => return Err(CallError::from_server_error(&error, held)),
     };
     let text =
         std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
     let head = ResultHead::read(text).map_err(CallError::protocol)?;
-    Ok((result, head))
+    Ok((result, held, head))
 }
 
 /// All attempts of one call so far, at whichever backends.

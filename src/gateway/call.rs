@@ -146,7 +146,7 @@ impl Call {
             // A caller with a grant of single tools sees a server that has nothing but tools.
             let message = "Method not found".to_owned();
             let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
-            return Err(CallError::Backend(error));
+            return Err(CallError::backend(error));
         };
         let (found, name) = match name {
             ToolName::Own(name) => (ready.tools.get(name), name),

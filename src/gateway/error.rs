@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::unsent::Held;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
@@ -64,6 +65,9 @@ pub enum CallError {
     /// The server's queue is full.
     #[error("too many calls are waiting for this server")]
     Overloaded,
+    /// All tenants together have reached a budget of bytes.
+    #[error("{0}")]
+    NoRoom(String),
     /// `max_tenants` or `max_sessions` is reached.
     #[error("all processes that this server may have are in use (`max_tenants`, `max_sessions`)")]
     TooManyProcesses,
@@ -86,8 +90,12 @@ pub enum CallError {
     #[error("the backend was stopped")]
     BackendStopped,
     /// A JSON-RPC error of the server.
-    #[error("the server answered with an error: {}", .0.message)]
-    Backend(ErrorObject),
+    #[error("the server answered with an error: {}", .error.message)]
+    Backend {
+        error: ErrorObject,
+        /// Counts its bytes until the caller has taken them.
+        held: Option<Held>,
+    },
     #[error("the server ended before it answered: {reason}")]
     BackendExited { reason: String, executed: Executed },
     #[error("the server broke the protocol: {reason}")]
@@ -101,6 +109,9 @@ pub enum CallError {
     },
     #[error("the server's answer is larger than the gateway passes on (`max_response`)")]
     BackendTooLarge,
+    /// No room for the answer, for this reason.
+    #[error("the server answered, and the answer was dropped: {0}")]
+    AnswerDropped(String),
     #[error("the tool asks for input that this caller cannot give")]
     InputRequired,
     /// Any of the others, after attempts or after the tenant's rates were charged.
@@ -135,15 +146,16 @@ impl CallError {
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
             Self::TenantQuarantined { .. } => "tenant_quarantined",
-            Self::Overloaded | Self::TooManyProcesses => "overloaded",
+            Self::Overloaded | Self::NoRoom(_) | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown | Self::BackendStopped => "shutting_down",
-            Self::Backend(_) => "backend_error",
+            Self::Backend { .. } => "backend_error",
             Self::BackendExited { .. } => "backend_exited",
             Self::BackendProtocol { .. } => "backend_protocol",
             Self::BackendHttp { .. } => "backend_http",
             Self::BackendTooLarge => "backend_too_large",
+            Self::AnswerDropped(_) => "answer_dropped",
             Self::InputRequired => "input_required",
             Self::NotRecorded(_) => "store_unavailable",
             Self::Withdrawn => "cancelled",
@@ -160,11 +172,13 @@ impl CallError {
             | Self::Attempted { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed,
             // With these codes the server refused the request itself.
-            Self::Backend(error) => match error.code {
+            Self::Backend { error, .. } => match error.code {
                 PARSE_ERROR | INVALID_REQUEST | METHOD_NOT_FOUND | INVALID_PARAMS => Executed::No,
                 _ => Executed::Unknown,
             },
-            Self::BackendTooLarge | Self::InputRequired => Executed::Unknown,
+            Self::BackendTooLarge | Self::AnswerDropped(_) | Self::InputRequired => {
+                Executed::Unknown
+            }
             _ => Executed::No,
         }
     }
@@ -176,6 +190,7 @@ impl CallError {
             | Self::RateLimited { .. }
             | Self::TenantQuarantined { .. }
             | Self::Overloaded
+            | Self::NoRoom(_)
             | Self::TooManyProcesses
             | Self::ServerUnavailable { .. }
             | Self::BackendStopped
@@ -201,6 +216,7 @@ impl CallError {
             Self::BackendHttp { status: 429 | 503, retry_after, .. } => *retry_after,
             Self::TenantBusy { .. }
             | Self::Overloaded
+            | Self::NoRoom(_)
             | Self::TooManyProcesses
             | Self::BackendStopped
             | Self::NotRecorded(_)
@@ -213,6 +229,14 @@ impl CallError {
     /// Returns the error of a tenant at a limit other than its calls.
     pub fn busy(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::TenantBusy { detail: detail.into(), rate_status: RateStatus::default() }
+    }
+
+    /// Returns the room that a server's own error holds.
+    pub fn held(&self) -> Option<Held> {
+        match self.last() {
+            Self::Backend { held, .. } => held.clone(),
+            _ => None,
+        }
     }
 
     pub fn rate_status(&self) -> Option<&RateStatus> {
@@ -270,10 +294,15 @@ impl CallError {
         Self::BackendProtocol { reason: reason.to_owned(), executed: Executed::Unknown }
     }
 
-    /// Reads the `error` member of an answer.
-    pub(super) fn from_server_error(error: &[u8]) -> Self {
+    /// Returns the server's own error.
+    pub fn backend(error: ErrorObject) -> Self {
+        Self::Backend { error, held: None }
+    }
+
+    /// Reads the `error` member of an answer, for which room is held.
+    pub(super) fn from_server_error(error: &[u8], held: Held) -> Self {
         match serde_json::from_slice(error) {
-            Ok(error) => Self::Backend(error),
+            Ok(error) => Self::Backend { error, held: Some(held) },
             Err(_) => Self::protocol("the JSON-RPC error has no code or no message"),
         }
     }

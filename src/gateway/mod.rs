@@ -14,6 +14,7 @@ mod attempt;
 mod call;
 mod convert;
 mod error;
+mod unsent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,8 @@ use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
 pub use self::error::{CallError, Executed};
+use self::unsent::hold_answer;
+pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
 use crate::common::offload::Offload;
@@ -40,6 +43,8 @@ use crate::tenants::limits::{Admission, Cost, RateStatus};
 pub struct Reply {
     /// The result object, byte for byte as the server wrote it.
     pub result: Bytes,
+    /// Counts the result's bytes until the caller has taken them.
+    pub held: Held,
     pub kind: ResultKind,
     /// True if the result names its own type, as modern servers must.
     pub is_typed: bool,
@@ -179,6 +184,9 @@ impl Gateway {
             let error = CallError::DeadlineExceeded { executed: Executed::No };
             return Err(error.with_rate_status(rate_status));
         }
+        if let Err(error) = check_room(&caller.tenant) {
+            return Err(error.with_rate_status(rate_status));
+        }
         let (admission, history) = (Arc::new(admission), AttemptHistory::default());
         let mut context =
             CallContext { admission, is_admitted: false, rate_status, history, is_moved: false };
@@ -279,7 +287,9 @@ async fn call_backend(
             Ok(answer) => {
                 let count = attempts.count();
                 let offload = backend.offload();
-                return answer.into_reply(offload, call, &mut context.rate_status, count).await;
+                let held = hold_answer(&caller.tenant, answer.answer())?;
+                let rate_status = &mut context.rate_status;
+                return answer.into_reply(offload, call, held, rate_status, count).await;
             }
             Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => match attempts.next(&error) {

@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::connections::ShareUsed;
-use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, add_rate_status, text_value};
+use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED, add_rate_status, text_value};
+use super::unsent::hold;
 use crate::calls::Refusal;
 use crate::common::ids::{CallId, TenantName};
 use crate::gateway::CallError;
@@ -96,15 +97,17 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
             StatusCode::CONFLICT
         }
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
-        CallError::Backend(_)
+        CallError::Backend { .. }
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }
         | CallError::BackendHttp { .. }
-        | CallError::BackendTooLarge => StatusCode::BAD_GATEWAY,
+        | CallError::BackendTooLarge
+        | CallError::AnswerDropped(_) => StatusCode::BAD_GATEWAY,
         CallError::TenantBusy { .. }
         | CallError::RateLimited { .. }
         | CallError::TenantQuarantined { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Overloaded
+        | CallError::NoRoom(_)
         | CallError::TooManyProcesses
         | CallError::ServerUnavailable { .. }
         | CallError::BackendStopped
@@ -217,6 +220,10 @@ impl IntoResponse for HttpError {
             _ => {}
         }
         let mut response = self.problem().into_response();
+        if let Self::Kept(Refusal::OutcomeUnknown | Refusal::ResultGone) = &self {
+            // The record says so, to every retry.
+            response.headers_mut().insert(REPLAYED.clone(), HeaderValue::from_static("true"));
+        }
         if let Self::Unauthenticated { challenge, .. } = self {
             let challenge = HeaderValue::from_str(&challenge).ok();
             let challenge = challenge.map(|challenge| (header::WWW_AUTHENTICATE, challenge));
@@ -263,7 +270,7 @@ fn call_problem(error: &CallError) -> Problem<'_> {
     let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
     problem.retryable = error.is_retryable();
     problem.retry_after = error.retry_after().map(whole_seconds);
-    if let CallError::Backend(ErrorObject { code, message, data }) = error.last() {
+    if let CallError::Backend { error: ErrorObject { code, message, data }, .. } = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }
     problem
@@ -278,6 +285,7 @@ pub(super) fn render_error(error: &CallError) -> (u16, Bytes) {
 
 fn call_response(error: &CallError) -> Response<Body> {
     let mut response = call_problem(error).into_response();
+    hold(&mut response, error.held());
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
     if let Some(rate_status) = error.rate_status() {

@@ -14,6 +14,7 @@ mod replicas;
 mod rest;
 pub mod server;
 mod state;
+mod unsent;
 
 use std::sync::Arc;
 
@@ -55,14 +56,17 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
     // A page of another site may read the callers' routes, never the operators'.
     let pages = callers.clone().layer(auth::origin::cors_layer()).merge(ops.clone());
     let everyone = callers.merge(ops).with_state(app.clone());
-    Routes::new(everyone, Some((pages.with_state(app.clone()), app)))
+    let unsent = app.listener_unsent();
+    Routes::new(everyone, Some((pages.with_state(app.clone()), app)), unsent)
 }
 
 /// Returns the routes of operators, for a port of their own.
 pub fn ops_router(app: Arc<AppState>) -> Routes {
+    let unsent = app.listener_unsent();
     Routes::new(
         ops_routes(get(ops::readyz_for_operators)).fallback(error::no_such_path).with_state(app),
         None,
+        unsent,
     )
 }
 
@@ -74,7 +78,8 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
         .route("/v1/calls/{id}", delete(rest::calls::cancel))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);
-    Routes::new(forwarded.with_state(app), None)
+    let unsent = app.listener_unsent();
+    Routes::new(forwarded.with_state(app), None, unsent)
 }
 
 fn ops_routes(readyz: MethodRouter<Arc<AppState>>) -> Router<Arc<AppState>> {

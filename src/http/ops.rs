@@ -98,6 +98,10 @@ pub(super) async fn metrics(
     _: OperatorsPage,
 ) -> impl IntoResponse {
     app.gateway.metrics().store_up().set(i64::from(app.store.failing().is_empty()));
+    let budgets = app.directory.budgets();
+    for (name, budget) in [("unsent", &budgets.unsent), ("arriving", &budgets.arriving)] {
+        app.gateway.metrics().show_budget(name, budget.held(), budget.refused());
+    }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], app.gateway.metrics().render())
 }

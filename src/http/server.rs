@@ -11,12 +11,13 @@ use std::time::Duration;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tokio_util::io::InspectWriter;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,6 +26,7 @@ pub use super::connections::ConnectionBounds;
 use super::connections::activity::watched;
 use super::connections::request::OpenRequest;
 use super::connections::{Admitted, Connections};
+use super::unsent::{ConnectionProgress, ExpectedResponse, StreamExecutor};
 use crate::telemetry::metrics::ConnectionMetrics;
 
 /// The most connections of one listener, where there are descriptors enough.
@@ -34,7 +36,12 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-type Builder = auto::Builder<TokioExecutor>;
+/// The longest head of a request, and the most that HTTP/1 reads at once. So a half-sent head holds
+/// at most 16 KiB, and those of [`CONNECTIONS_MAX`] connections 256 MiB. HTTP/2 keeps up to six
+/// frames of 16 KiB of a head that has no end.
+const HEAD_MAX: usize = 16 * 1024;
+
+pub(super) type Builder = auto::Builder<StreamExecutor>;
 
 /// Serves `routes` on `listener`, within the bounds of its connections. `drain` stops accepting and
 /// closes each connection after its current requests; `abort` drops the rest. Returns when all
@@ -47,7 +54,7 @@ pub async fn serve(
     drain: CancellationToken,
     abort: CancellationToken,
 ) {
-    let builder = Arc::new(builder());
+    let builder = Arc::new(builder(&routes));
     let connections = Connections::new(bounds, metrics);
     let tasks = TaskTracker::new();
     let mut is_failing = false;
@@ -89,10 +96,11 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-fn builder() -> Builder {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+pub(super) fn builder(routes: &Routes) -> Builder {
+    let mut builder = auto::Builder::new(StreamExecutor { ended: routes.unsent.ended.clone() });
     // `Activity` keeps the time of a head.
-    builder.http1().header_read_timeout(None);
+    builder.http1().header_read_timeout(None).max_buf_size(HEAD_MAX);
+    builder.http2().max_header_list_size(HEAD_MAX as u32);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL);
     builder
 }
@@ -103,7 +111,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// Serves one connection until its end. Tells a client to leave when its time is over, or for
 /// another reason (by GOAWAY over HTTP/2), and serves its open requests to their end.
-async fn serve_connection(
+pub(super) async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     admitted: &Admitted,
     builder: &Builder,
@@ -112,19 +120,28 @@ async fn serve_connection(
 ) {
     let connection = &admitted.connection;
     let activity = &connection.activity;
+    let progress = ConnectionProgress::begin();
     let service = service_fn(|mut request: Request<Incoming>| {
+        let response = ExpectedResponse::to(&mut request, &routes.unsent, &progress);
         let open = OpenRequest::new(activity.clone(), request.version());
         request.extensions_mut().insert(admitted.handle());
         let answer = routes.call(request);
-        async move { answer.await.map(|response| response.map(|body| open.answered(body))) }
+        async move { answer.await.map(|it| response.count(it).map(|body| open.answered(body))) }
     });
+    let written = progress.clone();
+    let stream = InspectWriter::new(stream, move |_: &[u8]| written.bytes_written());
     let stream = TokioIo::new(watched(stream, activity.clone()));
+    let mut stuck = std::pin::pin!(async {
+        progress.stuck().await;
+        routes.unsent.ended.inc();
+    });
     let mut served = std::pin::pin!(builder.serve_connection(stream, service));
     tokio::select! {
         // First, so that a request that has arrived is served, however late this task runs.
         biased;
         ended = served.as_mut() => return note(ended),
         () = connection.evicted.cancelled() => return,
+        () = stuck.as_mut() => return,
         () = activity.expired() => {}
         () = connection.leave.cancelled() => {}
     }
@@ -135,6 +152,7 @@ async fn serve_connection(
         biased;
         ended = served.as_mut() => note(ended),
         () = connection.evicted.cancelled() => {}
+        () = stuck.as_mut() => {}
         () = activity.expired() => {}
         () = abort.cancelled() => {}
     }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::origin::OriginPolicy;
 use super::list_cache::ListCache;
 use super::mcp::{self, Sessions, StreamQuota};
+use super::unsent::ListenerUnsent;
 use super::{admin, error, rest};
 use crate::calls::Calls;
 use crate::cluster::{Cluster, EndedSessions};
@@ -99,6 +100,13 @@ impl AppState {
 
     pub fn calls(&self) -> &Calls {
         &self.calls
+    }
+
+    /// Returns the room for responses of one listener.
+    pub(super) fn listener_unsent(&self) -> ListenerUnsent {
+        let unsent = &self.directory.budgets().unsent;
+        let ended = self.gateway.metrics().stuck_responses();
+        ListenerUnsent { nobody: unsent.tenant(), operators: unsent.tenant(), ended }
     }
 
     pub fn gateway(&self) -> &Arc<Gateway> {

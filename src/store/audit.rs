@@ -4,13 +4,18 @@ use serde_json::Value;
 
 use uuid::Uuid;
 
+use super::tenants::present_generation;
 use super::{Result, Store, StoreError, Tx, now, with_timeout};
-use crate::common::ids::TenantName;
+use crate::common::ids::TenantId;
 use crate::common::keys::KeyId;
 
 /// Names who makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Actor(String);
+pub struct Actor {
+    name: String,
+    /// A tenant that changes what is its own.
+    tenant: Option<TenantId>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
@@ -30,23 +35,37 @@ pub struct AuditEntry {
 
 impl Actor {
     pub fn cli(user: &str) -> Self {
-        Self(format!("cli:{user}"))
+        Self::named(format!("cli:{user}"))
     }
 
     pub(super) fn gateway() -> Self {
-        Self("gateway".to_owned())
+        Self::named("gateway".to_owned())
     }
 
-    pub fn tenant(id: &TenantName) -> Self {
-        Self(format!("tenant:{id}"))
+    pub fn tenant(id: &TenantId) -> Self {
+        Self { name: format!("tenant:{id}"), tenant: Some(id.clone()) }
     }
 
     pub fn key(id: KeyId) -> Self {
-        Self(format!("key:{id}"))
+        Self::named(format!("key:{id}"))
+    }
+
+    fn named(name: String) -> Self {
+        Self { name, tenant: None }
+    }
+
+    /// Fails if the actor is a tenant that was removed meanwhile: the change would be for the next
+    /// tenant of that name.
+    pub(super) async fn must_be_present(&self, change: &mut Tx) -> Result<()> {
+        let Some(tenant) = &self.tenant else { return Ok(()) };
+        match present_generation(change, tenant.name()).await? == tenant.generation() {
+            true => Ok(()),
+            false => Err(StoreError::NotFound(format!("tenant `{tenant}` any more"))),
+        }
     }
 
     pub(super) fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
@@ -83,7 +102,7 @@ pub(super) async fn note(
     )
     .bind(Uuid::now_v7().to_string())
     .bind(now())
-    .bind(&actor.0)
+    .bind(&actor.name)
     .bind(action)
     .bind(target)
     .bind(detail.to_string())

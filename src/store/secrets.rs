@@ -111,6 +111,7 @@ impl Store {
         let updated = now();
         with_timeout(async {
             let (mut change, version) = self.change_of(Subject::Secrets).await?;
+            actor.must_be_present(&mut change).await?;
             sqlx::query(
                 "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
@@ -148,6 +149,7 @@ impl Store {
             .bind(name);
             known.fetch_optional(&self.pool()?).await?.ok_or_else(unknown)?;
             let (mut change, _) = self.change_of(Subject::Secrets).await?;
+            actor.must_be_present(&mut change).await?;
             let removed = sqlx::query(
                 "DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
             )

@@ -155,6 +155,21 @@ pub(super) async fn remove_traces(
     Ok(revoked)
 }
 
+/// Returns the generation of the tenant that has a name now; that of the built-in one, if nobody
+/// else has it.
+pub(super) async fn present_generation(
+    change: &mut Tx,
+    name: &TenantName,
+) -> Result<TenantGeneration> {
+    let present = sqlx::query_scalar(
+        "SELECT COALESCE((SELECT COALESCE(generation, created) FROM tenants WHERE id = $1), \
+         (SELECT generation FROM file_tenants WHERE name = $1), $2)",
+    )
+    .bind(name.as_str())
+    .bind(TenantGeneration::BUILT_IN.number());
+    Ok(TenantGeneration::from_number(present.fetch_one(&mut **change).await?))
+}
+
 fn target(id: &TenantName) -> String {
     format!("tenant:{id}")
 }

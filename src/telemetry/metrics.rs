@@ -11,11 +11,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
-pub use super::config_metrics::ConfigMetrics;
+pub use super::metric_groups::{
+    ConfigMetrics, ConnectionMetrics, ServerMetrics, SharedLimitsMetrics, UpMetrics, UsageMetrics,
+};
 use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
@@ -185,62 +187,15 @@ metrics! {
     /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug:
     /// report it.
     task_panics: IntCounterVec = "trunkline_task_panics_total" ["task"];
+    /// Bytes that are held for tenants, by budget: unsent (answers that callers have not taken), or
+    /// arriving (request bodies that are not whole).
+    held_bytes: IntGaugeVec = "trunkline_held_bytes" ["budget"];
+    /// Requests refused, and answers dropped, because a budget of bytes was full.
+    budget_refusals: IntCounterVec = "trunkline_held_bytes_refusals_total" ["budget"];
+    /// Responses that were ended because their callers took no byte for a minute.
+    stuck_responses: IntCounterVec = "trunkline_stuck_responses_total" [];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
-}
-
-/// The metrics of one server. [`Metrics`] describes each field.
-#[derive(Clone, Debug)]
-pub struct ServerMetrics {
-    pub queue_seconds: Histogram,
-    pub in_flight: IntGauge,
-    pub restarts: IntCounter,
-    pub retries: IntCounter,
-    pub cancelled: IntCounter,
-    pub late_answers: IntCounter,
-    pub unknown_answers: IntCounter,
-    pub garbage_lines: IntCounter,
-    pub too_long_lines: IntCounter,
-    pub refused_requests: IntCounter,
-    pub identity_alarms: IntCounter,
-    pub tools: Arc<ToolsMetrics>,
-}
-
-/// The metrics of one shared server's readiness.
-#[derive(Clone, Debug)]
-pub struct UpMetrics {
-    pub up: IntGauge,
-    pub down_since: IntGauge,
-    pub instances: IntGauge,
-    pub slots: IntGauge,
-    pub stalled: IntGauge,
-    pub suspects: IntGauge,
-    pub quarantined_tenants: IntGauge,
-    pub serial: IntGauge,
-}
-
-#[derive(Clone, Debug)]
-pub struct SharedLimitsMetrics {
-    pub up: IntGauge,
-    pub fallbacks: IntCounter,
-    pub leases_granted: IntCounter,
-    pub leases_refused: IntCounter,
-}
-
-/// The metrics of one listener's connections.
-#[derive(Clone, Debug)]
-pub struct ConnectionMetrics {
-    pub unauthenticated: IntGauge,
-    pub authenticated: IntGauge,
-    pub evicted_for_room: IntCounter,
-    pub evicted_for_share: IntCounter,
-    pub refused: IntCounter,
-}
-
-#[derive(Clone, Debug)]
-pub struct UsageMetrics {
-    pub unwritten_rows: IntGauge,
-    pub lost_calls: IntCounter,
 }
 
 impl Metrics {
@@ -328,6 +283,18 @@ impl Metrics {
 
     pub fn dropped_log_lines(&self) -> IntCounter {
         self.dropped_log_lines.with_label_values::<&str>(&[])
+    }
+
+    pub fn stuck_responses(&self) -> IntCounter {
+        self.stuck_responses.with_label_values::<&str>(&[])
+    }
+
+    /// Shows a budget of bytes: what is held now, and how often there was no room.
+    pub fn show_budget(&self, budget: &str, held: usize, refused: u64) {
+        let held = i64::try_from(held).unwrap_or(i64::MAX);
+        self.held_bytes.with_label_values(&[budget]).set(held);
+        let refusals = self.budget_refusals.with_label_values(&[budget]);
+        refusals.inc_by(refused.saturating_sub(refusals.get()));
     }
 
     pub fn forgotten_sessions(&self) -> IntCounter {

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Tenant;
 use super::anonymous::{Anonymous, AnonymousAccess, UnknownTenant};
+use super::budgets::Budgets;
 use super::file_tenants::{FileTenants, TenantsOfFile};
 use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
@@ -44,6 +45,7 @@ pub struct Directory {
     /// True once a tenant called [`BUILT_IN`] was configured: there is no built-in one any more.
     built_in_replaced: AtomicBool,
     shared_limits: Option<Arc<SharedLimits>>,
+    budgets: Budgets,
     snapshot: ArcSwap<Snapshot>,
     unknown_keys: UnknownKeys,
     /// Meters of removed tenants, which may still have calls in flight.
@@ -85,6 +87,7 @@ impl Directory {
             file: FileTenants::new(config),
             built_in_replaced: AtomicBool::new(config.tenants.contains_key(BUILT_IN)),
             shared_limits,
+            budgets: Budgets::new(config),
             snapshot: ArcSwap::default(),
             unknown_keys: UnknownKeys::default(),
             removed: Mutex::default(),
@@ -174,7 +177,8 @@ impl Directory {
         let known = self.known_with(&file, &contents.tenants, &contents.file_tenants);
         let source = anonymous.and_then(|id| known.get(id)).map(|tenant| tenant.source);
         let before = self.snapshot.load_full();
-        let mut snapshot = before.next(known, contents.keys, self.shared_limits.as_ref());
+        let shared_limits = self.shared_limits.as_ref();
+        let mut snapshot = before.next(known, contents.keys, shared_limits, &self.budgets);
         let source = source.unwrap_or(Source::Store);
         snapshot.anonymous = before.anonymous.next(anonymous, &snapshot.tenants, source, is_stored);
         let left = before.tenants.values().filter(|it| it.removed.is_cancelled());
@@ -188,6 +192,10 @@ impl Directory {
 
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
     }
 
     pub fn secrets(&self) -> &TenantSecrets {

@@ -1,6 +1,7 @@
 //! Tenants: every caller belongs to one, and limits and rights apply to the tenant.
 //!
 //! - [`anonymous`]: access without a key
+//! - [`budgets`]: bytes that are held for tenants
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
 //! - [`mod@file_tenants`]: the tenants of the configuration file
 //! - [`mod@known`]: all tenants, and how they are shown
@@ -11,6 +12,7 @@
 //! - [`usage_writer`] writes the tenants' usage to the store
 
 pub mod anonymous;
+pub mod budgets;
 pub mod directory;
 mod file_tenants;
 pub mod known;
@@ -22,11 +24,11 @@ mod unknown_keys;
 pub mod usage_writer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::budgets::{Budgets, HeldBytes};
 pub use self::directory::{Directory, DirectoryError, KeyError};
 pub use self::known::{BUILT_IN, KeyView, Known, KnownTenant, Source, TenantView, known};
 pub use self::secrets::by_tenant::{SecretError, SecretView, TenantSecrets};
@@ -35,9 +37,6 @@ use crate::common::ids::TenantId;
 use crate::common::policy::Policy;
 use crate::common::usage::Meter;
 use crate::tenants::limits::{Admission, Cost, LimitRefusal, Limits, SharedLimits};
-
-/// Requests that a tenant may send at once, beyond its calls in flight.
-const READING_EXTRA: u32 = 64;
 
 /// One tenant under one policy: a change of the policy makes a new one.
 #[derive(Debug)]
@@ -48,8 +47,8 @@ pub struct Tenant {
     pub policy: Policy,
     pub limits: Limits,
     pub meter: Arc<Meter>,
-    /// Requests whose bodies are being read.
-    reading: Arc<AtomicU32>,
+    /// The bytes that the gateway holds for it.
+    pub held: HeldBytes,
     /// One at a time, so that other tenants' queries do not wait behind many of this one's.
     pub store_permits: Arc<Semaphore>,
     /// One at a time, so that long messages of this tenant do not hold up others' ones.
@@ -60,21 +59,13 @@ pub struct Tenant {
     pub removed: CancellationToken,
 }
 
-/// Held while the body of one request is read.
-pub struct ReadPermit(Arc<AtomicU32>);
-
-impl Drop for ReadPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Tenant {
     pub fn new(
         id: TenantId,
         since: i64,
         policy: Policy,
         shared_limits: Option<Arc<SharedLimits>>,
+        budgets: &Budgets,
     ) -> Self {
         let limits = Limits::new(&id, &policy, shared_limits);
         let one_at_a_time = || Arc::new(Semaphore::new(1));
@@ -84,7 +75,7 @@ impl Tenant {
             policy,
             limits,
             meter: Arc::default(),
-            reading: Arc::default(),
+            held: budgets.accounts(),
             store_permits: one_at_a_time(),
             long_work: one_at_a_time(),
             gone: CancellationToken::new(),
@@ -100,20 +91,12 @@ impl Tenant {
             limits: self.limits.with_policy(&policy),
             policy,
             meter: self.meter.clone(),
-            reading: self.reading.clone(),
+            held: self.held.clone(),
             store_permits: self.store_permits.clone(),
             long_work: self.long_work.clone(),
             gone: CancellationToken::new(),
             removed: self.removed.clone(),
         }
-    }
-
-    /// Permits one more request. Calls are limited only after they were read, but their bodies take
-    /// memory before. The extra requests let a "cancel" through.
-    pub fn read_permit(&self) -> Option<ReadPermit> {
-        let max = self.policy.limit.max_in_flight.map_or(u32::MAX, |max| max + READING_EXTRA);
-        let reading = ReadPermit(self.reading.clone());
-        (self.reading.fetch_add(1, Ordering::Relaxed) < max).then_some(reading)
     }
 
     /// Charges a request to the tenant, before anything of it is taken apart. Every request that

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Tenant;
 use super::anonymous::AnonymousAccess;
+use super::budgets::Budgets;
 use super::known::{Known, KnownTenant};
 use crate::common::ids::TenantName;
 use crate::common::keys::{KeyHash, KeyId};
@@ -82,6 +83,7 @@ impl Snapshot {
         known: Known,
         keys: Vec<KeyRecord>,
         shared_limits: Option<&Arc<SharedLimits>>,
+        budgets: &Budgets,
     ) -> Self {
         let tenants: HashMap<_, _> = known
             .into_iter()
@@ -92,7 +94,7 @@ impl Snapshot {
                     Some(before) => Arc::new(before.with_policy(policy)),
                     None => {
                         let since = since.unwrap_or_default();
-                        Arc::new(Tenant::new(id, since, policy, shared_limits.cloned()))
+                        Arc::new(Tenant::new(id, since, policy, shared_limits.cloned(), budgets))
                     }
                 };
                 Some((name, tenant))

@@ -201,6 +201,14 @@ TOOLS = {
     ),
     "say": lambda id, args, raw: (say(args["messages"]), answer(id, text("said"))),
     "progress": lambda id, args, raw: (progress(id, args["steps"]), answer(id, text("done"))),
+    "chatter": lambda id, args, raw: (
+        say([
+            {"method": "notifications/progress",
+             "params": {"progressToken": id, "progress": line, "message": "x" * args["bytes"]}}
+            for line in range(args["lines"])
+        ]),
+        answer(id, text("done")),
+    ),
     "slowly": lambda id, args, raw: threading.Thread(
         target=slowly, args=(id, args["steps"], args["ms"]), daemon=True
     ).start(),

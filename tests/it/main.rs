@@ -124,6 +124,8 @@ mod tenants_cli;
 mod tools;
 mod unconfined;
 mod unknown_keys;
+mod unsent;
+mod unsent_mcp;
 mod upstreams;
 mod usage;
 mod usage_writer;

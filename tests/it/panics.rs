@@ -19,6 +19,7 @@ use trunkline::protocol::mcp::requests::CallMeta;
 use trunkline::registry::Registry;
 use trunkline::telemetry::metrics::Metrics;
 use trunkline::tenants::Tenant;
+use trunkline::tenants::budgets::Budgets;
 use trunkline::tenants::limits::Cost;
 
 use crate::support::{Fake, Setup, TRUNKLINE, eventually, exists, in_time};
@@ -72,7 +73,13 @@ impl Planted {
 
     fn call(&self, tool: &str) -> JoinHandle<Result<Reply, CallError>> {
         let tenant = TenantName::parse("caller").unwrap().of(TenantGeneration::generate());
-        let caller = Caller::of(Arc::new(Tenant::new(tenant, 0, Policy::unlimited(), None)));
+        let caller = Caller::of(Arc::new(Tenant::new(
+            tenant,
+            0,
+            Policy::unlimited(),
+            None,
+            &Budgets::unlimited(),
+        )));
         let arrived = Instant::now();
         let call = Call {
             id: CallId::generate(),

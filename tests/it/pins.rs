@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trunkline::store::{Actor, KeyOwner};
 
 use crate::support::mcp_legacy::Session;
-use crate::support::{Api, Fake, Gateway, HttpServer, Setup, eventually, refused};
+use crate::support::{Api, Fake, Gateway, HttpServer, Setup, eventually, refused, within};
 
 pub const QUERY: &str = concat!(
     r#"{"name":"query","description":"Looks things up.","inputSchema":{"type":"object"}"#,
@@ -236,7 +236,11 @@ async fn each_tenant_s_own_process_is_compared_with_the_same_pins() {
     fake.set_extra_tools(QUERY);
     let gateway = setup.start().await;
     let (acme, globex) = (gateway.as_tenant("acme").await, gateway.as_tenant("globex").await);
-    assert_eq!(acme.call("fake", "query", "").await.tool_text(), "query");
+    // The first tenant's own process decides nothing for others: the operator does.
+    let held = acme.call("fake", "query", "").await;
+    assert_eq!(held.problem(), refused(409, "tool_held"));
+    approve_held(&gateway).await;
+    is_called(&acme, "query", 200).await;
     fake.set_extra_tools(&other_query());
     let held = globex.call("fake", "query", "").await;
     assert_eq!(held.problem(), refused(409, "tool_held"));
@@ -253,7 +257,7 @@ async fn each_session_s_own_process_is_compared_with_the_same_pins() {
     let fake = Fake::new(setup.dir.path(), "fake");
     fake.set_extra_tools(QUERY);
     let gateway = setup.start().await;
-    let before = Session::open(&gateway, "/mcp/fake").await;
+    let before = open_approved(&gateway).await;
     assert_eq!(before.tool_text("query", json!({})).await, "query");
     fake.set_extra_tools(&other_query());
     let after = Session::open(&gateway, "/mcp/fake").await;
@@ -262,4 +266,30 @@ async fn each_session_s_own_process_is_compared_with_the_same_pins() {
     // The other's has not changed.
     assert_eq!(before.tool_text("query", json!({})).await, "query");
     gateway.stop().await;
+}
+
+/// Approves what is held back, as an operator does.
+async fn approve_held(gateway: &Gateway) {
+    let store = gateway.setup().store().await;
+    let held = eventually("held", async || {
+        let (_, held) = store.pins(None).await.unwrap();
+        (!held.is_empty()).then_some(held)
+    });
+    let held = held.await;
+    let hashes: Vec<_> = held.iter().map(|held| held.definition.hash).collect();
+    store.approve(&Actor::cli("test"), &held[0].server, &hashes).await.unwrap();
+}
+
+/// Opens a session at the server `fake` and approves the tools of its process.
+pub async fn open_approved(gateway: &Gateway) -> Session {
+    let session = Session::open(gateway, "/mcp/fake").await;
+    session.error("tools/call", json!({"name": "query", "arguments": {}})).await;
+    approve_held(gateway).await;
+    within(SOON, "approved", async || {
+        let tools = session.result("tools/list", json!({})).await;
+        let has = |tool: &Value| tool["name"] == "query";
+        tools["tools"].as_array().unwrap().iter().any(has).then_some(())
+    })
+    .await;
+    session
 }

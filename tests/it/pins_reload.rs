@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::pins::{QUERY, change, is_called, other_query};
+use crate::pins::{QUERY, change, is_called, open_approved, other_query};
 use crate::support::mcp_legacy::{Session, messages};
 use crate::support::{Fake, Gateway, Setup, eventually, refused};
 
@@ -49,7 +49,7 @@ async fn a_server_that_is_pinned_while_the_gateway_runs_is_pinned() {
 async fn a_session_that_began_pinned_stays_so() {
     let (gateway, none) = start("sharing = \"session\"\npin = true").await;
     let fake = gateway.fake("fake");
-    let before = Session::open(&gateway, "/mcp/fake").await;
+    let before = open_approved(&gateway).await;
     assert_eq!(before.tool_text("query", json!({})).await, "query");
     assert!(gateway.apply(&none.fake_with("fake", &[], "sharing = \"session\"")).await);
     let after = Session::open(&gateway, "/mcp/fake").await;

@@ -227,9 +227,12 @@ async fn every_change_is_audited_and_nothing_else() {
             ]
         );
         let entries = store.audit(3, None).await.unwrap();
-        assert_eq!(entries[0].detail, json!({"revoked_keys": 0}));
+        let generation = &entries[0].detail["generation"];
+        assert_eq!(entries[0].detail, json!({"revoked_keys": 0, "generation": generation}));
         assert_eq!(entries[1].detail, json!({"tenant": "acme"}));
-        assert_eq!(entries[2].detail, json!(full()));
+        let mut set = json!(full());
+        set["generation"] = generation.clone();
+        assert_eq!(entries[2].detail, set);
         let before = store.audit(1, Some(&entries[2].id)).await.unwrap();
         assert_eq!(before[0].detail, json!({"tenant": "acme", "name": "ci", "expires": expires}));
         assert!(before[0].at <= entries[0].at && before[0].id < entries[2].id);

@@ -247,12 +247,13 @@ async fn only_operators_with_a_port_of_their_own_see_why_a_store_is_away() {
         fs::remove_file(&path).unwrap();
         let away = async || {
             let text = gateway.readyz().await.text();
-            text.contains("away").then_some(text)
+            // Other uses of the store may fail first.
+            let away = if ops.is_empty() { "away for tenants and keys\n" } else { "away" };
+            text.contains(away).then_some(text)
         };
         let text = within(SOON, "away", away).await;
         assert!(!text.contains(".db") && !text.contains("file"), "{text}");
         let Some(operators) = gateway.ops_addr else {
-            assert!(text.contains("store: away for tenants and keys\n"), "{text}");
             gateway.stop().await;
             continue;
         };

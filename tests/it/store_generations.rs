@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use trunkline::common::ids::{ServerId, TenantGeneration, TenantName};
 use trunkline::common::policy::Policy;
 use trunkline::common::usage::Counts;
-use trunkline::store::{KeyOwner, Label, Store, UsageKey, UsageOf, UsageQuery};
+use trunkline::store::{Actor, KeyOwner, Label, Store, StoreError, UsageKey, UsageOf, UsageQuery};
 
-use crate::store::{root, tenant};
+use crate::store::{root, tenant, tenant_id};
 use crate::support::on_both;
 
 const MINUTE: i64 = 60_000;
@@ -144,6 +144,33 @@ async fn secrets_belong_to_a_generation() {
         assert_eq!(of[&stored], generation(&store, "stored").await);
         assert_eq!(Some(of[&in_file]), file_generation(&store, "in_file").await);
         assert_eq!(of[&built_in], TenantGeneration::BUILT_IN);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_removed_tenant_sets_no_secrets_of_the_next() {
+    on_both(async |database| {
+        let store = database.open().await;
+        let server = ServerId::parse("one").unwrap();
+        store.add_tenant(&root(), &tenant("stored"), &Policy::new()).await.unwrap();
+        read_file(&store, &["in_file"]).await;
+        let stored = generation(&store, "stored").await;
+        let in_file = file_generation(&store, "in_file").await.unwrap();
+        let of = [("stored", stored), ("in_file", in_file), ("local", TenantGeneration::BUILT_IN)];
+        for (name, generation) in of {
+            let id = tenant(name).of(generation);
+            let (other, actor) = (tenant_id(name), Actor::tenant(&id));
+            let label = Label { tenant: id.name(), server: &server, name: "X" };
+            let set = async |actor: &Actor| store.set_secret(actor, label, "sealed").await;
+            set(&actor).await.unwrap();
+            let late = Actor::tenant(&other);
+            assert!(matches!(set(&late).await, Err(StoreError::NotFound(_))), "{name}");
+            let removed = store.remove_secret(&late, label).await;
+            assert!(matches!(removed, Err(StoreError::NotFound(_))), "{name}");
+            assert_eq!(store.list_secrets(id.name(), None).await.unwrap().len(), 1);
+            store.remove_secret(&actor, label).await.unwrap();
+        }
     })
     .await;
 }

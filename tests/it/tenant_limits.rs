@@ -205,36 +205,6 @@ async fn a_session_hears_no_more_of_what_is_no_longer_granted() {
 }
 
 #[tokio::test]
-async fn a_tenant_can_send_only_so_many_requests_at_once() {
-    let gateway =
-        setup().with_tenant("acme", "max_in_flight = 1\nservers = [\"std\"]").start().await;
-    let key = gateway.new_key("acme").await;
-    let head = format!(
-        "POST /v1/servers/std/tools/echo HTTP/1.1\r\nhost: {}\r\nx-api-key: \
-         {key}\r\ncontent-length: 12\r\n\r\n",
-        gateway.addr
-    );
-    // Each keeps the gateway waiting for its body.
-    let mut unfinished = vec![];
-    // More than the 65 that are allowed: a call below may have one of the places at that moment.
-    for _ in 0..80 {
-        let mut connection = gateway.connect().await;
-        connection.send(&head).await;
-        unfinished.push(connection);
-    }
-    let acme = gateway.with_key(&key);
-    within(SOON, "refused", async || {
-        let refusal = acme.call("std", "echo", r#"{"text":"x"}"#).await;
-        (refusal.status == 429)
-            .then(|| assert_eq!(refusal.problem(), refused(429, "tenant_busy").for_now()))
-    })
-    .await;
-    drop(unfinished);
-    within(SOON, "free again", async || (echo(&acme).await.status == 200).then_some(())).await;
-    gateway.stop().await;
-}
-
-#[tokio::test]
 async fn an_operator_is_warned_of_a_legacy_server_that_several_tenants_share() {
     let setup = Setup::new()
         .without_anonymous()

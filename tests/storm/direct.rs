@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use trunkline::common::ids::CallId;
+use trunkline::common::ids::{CallId, TenantGeneration};
 use trunkline::gateway::{Call, CallError, Caller, Gateway, Operation, Reply, ToolName};
 use trunkline::protocol::jsonrpc::RawObject;
 use trunkline::protocol::mcp::requests::CallMeta;
@@ -14,7 +14,7 @@ use trunkline::tenants::limits::Cost;
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::round::server_name;
-use crate::worker::{caller, leave};
+use crate::worker::{caller, caller_of, leave};
 
 pub struct Direct {
     gateway: Arc<Gateway>,
@@ -24,6 +24,14 @@ pub struct Direct {
 impl Direct {
     pub fn new(gateway: Arc<Gateway>, tenant: usize) -> Self {
         Self { gateway, caller: caller(tenant) }
+    }
+
+    /// Removes the tenant and adds another of its name. Servers may still work on calls of the old
+    /// one, which had the same ids.
+    pub fn remake_tenant(&mut self) {
+        let before = self.caller.tenant.clone();
+        self.caller = caller_of(before.id.name().clone().of(TenantGeneration::generate()));
+        before.removed.cancel();
     }
 
     pub async fn call(&self, plan: &Plan, server: usize) -> Outcome {
@@ -71,7 +79,7 @@ fn read(outcome: Result<Reply, CallError>) -> Outcome {
             let is_error = reply.kind == ResultKind::ToolError;
             Outcome::Result { result: reply.result, is_error }
         }
-        Err(CallError::Backend(error)) => {
+        Err(CallError::Backend { error, .. }) => {
             let data = error.data.map(|data| data.get().to_owned()).unwrap_or_default();
             Outcome::ServerError { message: error.message, data }
         }

@@ -50,6 +50,7 @@ tally! {
     hung_up = "given up by hanging up (MCP, modern)",
     fell_silent = "given up by saying so (MCP, legacy)",
     given_up = "given up, as the gateway counts",
+    remade = "tenants removed and added again (direct)",
     mismatches = "mismatches",
     alarms = "identity alarms of the gateway",
     late_answers = "late answers",

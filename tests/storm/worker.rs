@@ -11,6 +11,7 @@ use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
 use trunkline::common::policy::Policy;
 use trunkline::gateway::{Caller, Gateway};
 use trunkline::tenants::Tenant;
+use trunkline::tenants::budgets::Budgets;
 
 use crate::direct::Direct;
 use crate::mcp;
@@ -23,6 +24,8 @@ use crate::watchdog::{Watchdog, Workers};
 /// The longest pause before a server that is down is tried again, or rather the next one is.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(10);
 
+/// Calls of one worker from tenant to tenant of the same name.
+const REMADE_EVERY: u64 = 20;
 /// The deadline of calls that must be answered, if the server answers at all.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -52,6 +55,12 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
     for client_id in 1..=calls {
         let plan = Plan::draw(round_seed, tenant, worker, client_id);
         position.store(client_id, Ordering::Relaxed);
+        if let Client::Direct(client) = &mut client
+            && client_id.is_multiple_of(REMADE_EVERY)
+        {
+            client.remake_tenant();
+            shared.tally.remade.add(1);
+        }
         make(&shared, &mut client, &plan).await;
         shared.tally.calls.add(1);
         shared.watchdog.step();
@@ -78,7 +87,12 @@ pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
 
 /// Returns a caller for a tenant.
 pub fn caller(tenant: usize) -> Caller {
-    Caller::of(Arc::new(Tenant::new(tenant_id(tenant), 0, Policy::unlimited(), None)))
+    caller_of(tenant_id(tenant))
+}
+
+pub fn caller_of(tenant: TenantId) -> Caller {
+    let (policy, budgets) = (Policy::unlimited(), Budgets::unlimited());
+    Caller::of(Arc::new(Tenant::new(tenant, 0, policy, None, &budgets)))
 }
 
 /// The name of a tenant.

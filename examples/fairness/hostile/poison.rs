@@ -19,10 +19,11 @@ const EVERY: Duration = Duration::from_secs(1);
 pub const ROWS: &[Row] = &[Row {
     name: "poison",
     does: "one call a second that ends the process",
-    settings: |_| {
+    settings: |dir| {
+        let log = format!("log={}", dir.join("fake.log").display());
         Ok(format!(
             "[servers.fake]\ncommand = \"python3\"\n\
-             args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, \"log=/dev/null\"]\n"
+             args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}]\n"
         ))
     },
     hostile,

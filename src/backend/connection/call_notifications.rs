@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::common::byte_budget::{BytePermit, TenantBytes};
 use crate::protocol::mcp::LogLevel;
 
 /// Notifications of one call that may wait to be read, in number and in bytes. Further ones are
@@ -27,11 +28,16 @@ pub enum CallNotification {
     Message(Bytes),
 }
 
+/// A notification that waits, and its share of the unsent bytes of its tenant.
+type Waiting = (CallNotification, Option<BytePermit>);
+
 /// The sending side, with which the reader of a connection passes notifications on.
 #[derive(Clone, Debug)]
 pub struct NotificationSender {
-    sender: mpsc::Sender<CallNotification>,
+    sender: mpsc::Sender<Waiting>,
     waiting_bytes: Arc<AtomicUsize>,
+    /// Counts what waits; nothing counts notifications to the gateway itself.
+    unsent: Option<Arc<TenantBytes>>,
     /// The lowest level of log messages that the caller wants; none if `None`.
     log_level: Option<LogLevel>,
 }
@@ -40,16 +46,19 @@ pub struct NotificationSender {
 /// arrives, all notifications from before it have arrived.
 #[derive(Debug)]
 pub struct CallNotifications {
-    receiver: mpsc::Receiver<CallNotification>,
+    receiver: mpsc::Receiver<Waiting>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl NotificationSender {
-    pub fn new(log_level: Option<LogLevel>) -> (Self, CallNotifications) {
+    pub fn new(
+        log_level: Option<LogLevel>,
+        unsent: Option<Arc<TenantBytes>>,
+    ) -> (Self, CallNotifications) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let waiting_bytes = Arc::<AtomicUsize>::default();
         let notifications = CallNotifications { receiver, waiting_bytes: waiting_bytes.clone() };
-        (Self { sender, waiting_bytes, log_level }, notifications)
+        (Self { sender, waiting_bytes, unsent, log_level }, notifications)
     }
 
     /// Sends without waiting, because the reader of a connection must not depend on any one caller.
@@ -58,8 +67,10 @@ impl NotificationSender {
         let len = notification.len();
         let waiting = self.waiting_bytes.fetch_add(len, Ordering::AcqRel);
         // A single one may be of any size, as answers may.
-        let is_sent = (waiting == 0 || waiting + len <= WAITING_BYTES_MAX)
-            && self.sender.try_send(notification).is_ok();
+        let has_room = waiting == 0 || waiting + len <= WAITING_BYTES_MAX;
+        let permit = self.unsent.as_ref().map(|unsent| unsent.take(len)).transpose();
+        let is_sent = has_room
+            && permit.is_ok_and(|permit| self.sender.try_send((notification, permit)).is_ok());
         if !is_sent {
             self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
         }
@@ -74,17 +85,18 @@ impl NotificationSender {
 impl CallNotifications {
     /// Waits for the next notification; `None` when no sender is left. Cancel safe.
     pub async fn recv(&mut self) -> Option<CallNotification> {
-        let notification = self.receiver.recv().await;
-        self.release(notification)
+        let waiting = self.receiver.recv().await;
+        self.release(waiting)
     }
 
     /// Returns the next notification that has arrived.
     pub fn try_recv(&mut self) -> Option<CallNotification> {
-        let notification = self.receiver.try_recv().ok();
-        self.release(notification)
+        let waiting = self.receiver.try_recv().ok();
+        self.release(waiting)
     }
 
-    fn release(&self, notification: Option<CallNotification>) -> Option<CallNotification> {
+    fn release(&self, waiting: Option<Waiting>) -> Option<CallNotification> {
+        let notification = waiting.map(|(notification, _)| notification);
         let len = notification.as_ref().map_or(0, CallNotification::len);
         self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
         notification
@@ -104,10 +116,11 @@ impl CallNotification {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::byte_budget::ByteBudget;
 
     #[test]
     fn waiting_notifications_are_bounded_in_number_and_in_bytes() {
-        let (sender, mut notifications) = NotificationSender::new(None);
+        let (sender, mut notifications) = NotificationSender::new(None, None);
         let progress = CallNotification::Progress;
         let small = || progress(Bytes::from_static(b"{}"));
         assert_eq!((0..1000).filter(|_| sender.send(small())).count(), WAITING_MAX);
@@ -117,5 +130,20 @@ mod tests {
         assert!(!sender.send(large()));
         assert!(notifications.try_recv().is_some());
         assert!(sender.send(large()));
+    }
+
+    #[test]
+    fn waiting_notifications_count_among_the_unsent_bytes_of_their_tenant() {
+        let unsent = ByteBudget::new(1 << 20, 4 << 20).tenant();
+        let (sender, mut notifications) = NotificationSender::new(None, Some(unsent.clone()));
+        let progress = |len| CallNotification::Progress(Bytes::from(vec![b' '; len]));
+        assert!(sender.send(progress(1 << 20)));
+        assert_eq!(unsent.held(), 1 << 20);
+        let (other, waiting) = NotificationSender::new(None, Some(unsent.clone()));
+        assert!(!other.send(progress(1 << 19)), "there is room for more than the budget");
+        assert!(notifications.try_recv().is_some());
+        assert!(other.send(progress(1 << 19)));
+        drop(waiting);
+        assert_eq!(unsent.held(), 0);
     }
 }

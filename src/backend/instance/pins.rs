@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use super::tools::{Tool, ToolSet};
 use crate::backend::changes::mailbox::List;
 use crate::backend::connection::Connection;
-use crate::common::ids::ServerId;
+use crate::common::ids::{ServerId, TenantId};
 use crate::pins::Hash;
 use crate::telemetry::metrics::Metrics;
 
@@ -59,6 +59,8 @@ struct PinnedTools {
 
 /// The tools of one run.
 struct RunTools {
+    /// The run's tenant; the gateway if tenants share the run.
+    tenant: TenantId,
     connection: Weak<Connection>,
     tools: Arc<ToolSet>,
 }
@@ -94,12 +96,13 @@ impl Pins {
         self.listed.notified().await;
     }
 
-    /// Returns the present tools of all runs of a server.
-    pub fn tools(&self, server: &ServerId) -> Vec<Arc<ToolSet>> {
+    /// Returns the present tools of all runs of a server, each with the run's tenant. The tenant of
+    /// a run that tenants share is the gateway.
+    pub fn tools(&self, server: &ServerId) -> Vec<(TenantId, Arc<ToolSet>)> {
         let Some(pinned) = self.get(server) else { return vec![] };
         let mut tools = pinned.tools.lock();
         tools.drop_closed();
-        tools.runs.iter().map(|run| run.tools.clone()).collect()
+        tools.runs.iter().map(|run| (run.tenant.clone(), run.tools.clone())).collect()
     }
 
     /// Returns whether a server has listed its tools since this was last asked.
@@ -139,12 +142,13 @@ impl Pins {
     pub(crate) async fn add_listed(
         &self,
         server: &ServerId,
+        tenant: &TenantId,
         tools: &Arc<ToolSet>,
         connection: &Arc<Connection>,
         deadline: Instant,
     ) {
         let pinned = self.get_or_add(server);
-        pinned.tools.lock().set(tools, connection);
+        pinned.tools.lock().set(tenant, tools, connection);
         pinned.report(server);
         self.listed.notify_one();
         let mut is_known = pinned.is_known.subscribe();
@@ -183,7 +187,7 @@ impl Pinned {
 
 impl PinnedTools {
     /// Replaces the tools of a run.
-    fn set(&mut self, tools: &Arc<ToolSet>, connection: &Arc<Connection>) {
+    fn set(&mut self, tenant: &TenantId, tools: &Arc<ToolSet>, connection: &Arc<Connection>) {
         self.drop_closed();
         self.hold_unapproved(tools);
         let is_same =
@@ -196,7 +200,8 @@ impl PinnedTools {
                 tool.set_held(true);
             }
         }
-        self.runs.push(RunTools { connection: Arc::downgrade(connection), tools: tools.clone() });
+        let (tenant, tools) = (tenant.clone(), tools.clone());
+        self.runs.push(RunTools { tenant, connection: Arc::downgrade(connection), tools });
         self.is_fresh = true;
     }
 

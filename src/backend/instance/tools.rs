@@ -150,7 +150,8 @@ impl ToolSet {
     ) -> Result<Arc<Self>, ListError> {
         let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
         if is_pinned {
-            environment.pins.add_listed(server, &tools, connection, deadline).await;
+            let Environment { pins, tenant, .. } = environment;
+            pins.add_listed(server, tenant, &tools, connection, deadline).await;
         }
         Ok(tools)
     }

@@ -30,6 +30,8 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.max_body, 1 << 20);
     assert_eq!(config.max_response, 16 << 20);
+    assert_eq!(config.limits.unsent_per_tenant, 32 << 20);
+    assert_eq!(config.limits.unsent, 128 << 20);
     let expected = ServerConfig {
         transport: Transport::Stdio(Program {
             command: "cat".into(),
@@ -129,6 +131,8 @@ fn every_key_of_a_file_is_used() {
         url = "postgres://db/trunkline"
         [limits]
         shared = "redis://cache"
+        unsent_per_tenant = "6MiB"
+        unsent = "7MiB"
         [replicas]
         listen = "0.0.0.0:82"
         address = "10.0.0.3:82"
@@ -289,7 +293,11 @@ fn every_key_of_a_file_is_used() {
             earlier_url: None,
             state_dir: None,
         },
-        limits: SharedLimitsConfig { shared: Some(secret("redis://cache")) },
+        limits: LimitsConfig {
+            shared: Some(secret("redis://cache")),
+            unsent_per_tenant: 6 << 20,
+            unsent: 7 << 20,
+        },
         replicas: Some(Replicas {
             listen: ([0, 0, 0, 0], 82).into(),
             address: Some(([10, 0, 0, 3], 82).into()),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::backend::testing::{backend, set_state};
+use crate::common::byte_budget::BytePermit;
 use crate::common::offload::LONG;
 use crate::common::offload::testing::is_offloaded;
 use crate::config::{Program, ServerConfig, Transport};
@@ -9,8 +10,9 @@ fn only_a_long_answer_is_offloaded() {
     let read = |len: usize| async move {
         let around = "{\"a\":\"\"}".len();
         let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
-        let (read, head) =
-            read_answer(&Offload::new(), Answer::Result(result.clone().into())).await.unwrap();
+        let answer = Answer::Result(result.clone().into());
+        let held = Arc::new(BytePermit::nothing());
+        let (read, _, head) = read_answer(&Offload::new(), answer, held).await.unwrap();
         assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
     };
     assert!(!is_offloaded(read(LONG)));

@@ -19,6 +19,7 @@ use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
 use super::replicas::Forwarded;
 use super::state::AppState;
+use super::unsent::Account;
 use crate::common::keys::{ApiKey, KeyId};
 use crate::gateway::{Caller, CredentialLifetime};
 use crate::tenants::oauth::{TokenError, looks_like_jwt};
@@ -51,6 +52,7 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
             }
             Some(text) => by_key(app, text).await?,
         };
+        Account::set_tenant(parts, &caller.tenant);
         if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
             connection.used_by(&caller.tenant.id)?;
         }
@@ -67,6 +69,7 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
         let key = holder(app, text).await?;
         match key.holder {
             Holder::Admin => {
+                Account::set_operator(parts);
                 if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
                     connection.used_by_operator();
                 }

@@ -28,6 +28,7 @@ use crate::http::headers::{
     RATE_LIMIT_POLICY, REPLAYED, REQUEST_ID, SERVER_TIMING, SESSION_ID,
 };
 use crate::http::state::AppState;
+use crate::http::unsent::{Account, ListenerUnsent};
 
 /// The time for which a browser keeps the answer to its preflight request.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
@@ -101,6 +102,7 @@ impl FromRequestParts<Arc<AppState>> for CallersPage {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
+        Account::set_operator(parts);
         app.origins.check_open_page(parts).map(|()| Self)
     }
 }
@@ -109,6 +111,7 @@ impl FromRequestParts<Arc<AppState>> for OperatorsPage {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
+        Account::set_operator(parts);
         app.ops_origins.check_open_page(parts).map(|()| Self)
     }
 }
@@ -127,6 +130,7 @@ fn host(parts: &Parts) -> Option<Host> {
 pub struct Routes {
     everyone: HyperRouter,
     pages: Option<(HyperRouter, Arc<AppState>)>,
+    pub(in crate::http) unsent: ListenerUnsent,
 }
 
 type HyperRouter = TowerToHyperService<Router>;
@@ -134,9 +138,13 @@ type HyperRouter = TowerToHyperService<Router>;
 impl Routes {
     /// Takes a second router for allowed origins; it has [`cors_layer`] on the routes that they may
     /// read. Without it, no page of another site may read an answer.
-    pub(crate) fn new(everyone: Router, pages: Option<(Router, Arc<AppState>)>) -> Self {
+    pub(crate) fn new(
+        everyone: Router,
+        pages: Option<(Router, Arc<AppState>)>,
+        unsent: ListenerUnsent,
+    ) -> Self {
         let pages = pages.map(|(pages, app)| (TowerToHyperService::new(pages), app));
-        Self { everyone: TowerToHyperService::new(everyone), pages }
+        Self { everyone: TowerToHyperService::new(everyone), pages, unsent }
     }
 }
 

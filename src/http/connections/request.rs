@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
 use axum::http::Version;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
@@ -17,8 +16,8 @@ pub(crate) struct OpenRequest {
 }
 
 /// The body of a response; its request is open until it is dropped.
-pub(crate) struct OpenBody {
-    body: Body,
+pub(crate) struct OpenBody<B> {
+    body: B,
     request: OpenRequest,
 }
 
@@ -29,7 +28,7 @@ impl OpenRequest {
     }
 
     /// Notes that the handler has answered with this body.
-    pub(crate) fn answered(mut self, body: Body) -> OpenBody {
+    pub(crate) fn answered<B>(mut self, body: B) -> OpenBody<B> {
         self.handler_ends();
         OpenBody { body, request: self }
     }
@@ -48,14 +47,14 @@ impl Drop for OpenRequest {
     }
 }
 
-impl HttpBody for OpenBody {
-    type Data = Bytes;
-    type Error = axum::Error;
+impl<B: HttpBody + Unpin> HttpBody for OpenBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if frame.is_ready() {
             self.request.activity.progress();

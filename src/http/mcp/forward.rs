@@ -78,7 +78,9 @@ impl ForwardedCall {
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
-        let (listener, notifications) = listens.then(|| NotificationSender::new(min_level)).unzip();
+        let unsent = || Some(caller.tenant.held.unsent.clone());
+        let listener = listens.then(|| NotificationSender::new(min_level, unsent()));
+        let (listener, notifications) = listener.unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,

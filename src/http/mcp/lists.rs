@@ -28,12 +28,13 @@ use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
 use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
-use crate::gateway::{Call, CallError};
+use crate::gateway::{Call, CallError, Held, Reply, hold_response};
 use crate::http::auth::credential;
 use crate::http::headers::{add_rate_status, asked_timeout, refuse_key};
 use crate::http::list_cache::{ListForm, ListKey};
 use crate::http::rendered_list::{RenderedList, body_of};
 use crate::http::rest::servers::{granted, list_key};
+use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::pages::Pages;
@@ -48,8 +49,6 @@ use crate::tenants::limits::{Admission, Cost};
 const START_WAIT: Duration = Duration::from_secs(3);
 /// The most items that one server may list.
 const ITEMS_MAX: usize = 10_000;
-/// The code of an error that says that the tenant has reached a limit of its own.
-const TOO_MANY_REQUESTS: i64 = 429;
 
 /// A kind of list.
 #[derive(Clone, Copy)]
@@ -83,6 +82,8 @@ impl ListKind {
 struct Listing {
     items: Vec<String>,
     caching: Caching,
+    /// The room of the server's pages, while the list is made of them.
+    held: Vec<Held>,
 }
 
 /// A list for a caller, and the servers that it leaves out because their process does not run.
@@ -113,7 +114,7 @@ pub(super) async fn respond(
             add_rate_status(response.headers_mut(), &rate_status);
             Ok(response)
         }
-        Err(error) if error.code == TOO_MANY_REQUESTS => Err(error),
+        Err(error) if error.has_rate_status() => Err(error),
         Err(error) => Err(error.with_rate_status(rate_status)),
     }
 }
@@ -141,8 +142,11 @@ fn page(request: &McpRequest<'_>, (list, left_out): Listed) -> Result<Response<B
         end += &format!(",\"_meta\":{{\"{}\":{}}}", meta::NOT_LISTED, json!(names));
     }
     end += "}}";
-    let body = body_of([rpc::result_start(request.id), page, end.into()]);
-    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
+    let pieces = [rpc::result_start(request.id), page, end.into()];
+    let held = hold_response(&request.caller.tenant, pieces.iter().map(Bytes::len).sum())?;
+    let mut response = ([(header::CONTENT_TYPE, JSON)], body_of(pieces)).into_response();
+    hold(&mut response, Some(held));
+    Ok(response)
 }
 
 async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, RpcError> {
@@ -263,15 +267,16 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
     for list in join_all(lists).await.into_iter().flatten() {
         match list {
             Ok(list) => found.push(list),
-            // Otherwise the tenant would take items for gone that its limit left out.
-            Err(error) if error.code == TOO_MANY_REQUESTS => return Err(error),
+            // Otherwise the tenant would take items for gone that a limit left out.
+            Err(error) if error.is_of_limit => return Err(error),
             Err(_) => {}
         }
     }
     let caching = found.iter().map(|list| list.caching).reduce(Caching::and).unwrap_or_default();
+    let held: Vec<Held> = found.iter_mut().flat_map(|list| list.held.drain(..)).collect();
     let items = found.into_iter().flat_map(|list| list.items).collect();
     // A server may be added at any time, so the list must not be cached.
-    let list = Listing { items, caching: Caching { ttl_ms: 0, ..caching } };
+    let list = Listing { items, caching: Caching { ttl_ms: 0, ..caching }, held };
     let left_out = idle.iter().map(|server| server.id().clone()).collect();
     Ok((list.render(request, kind).await, left_out))
 }
@@ -299,14 +304,15 @@ async fn list_one(
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
     let gateway = &request.http.app.gateway;
-    let mut list = Listing { items: vec![], caching: Caching::ANY };
+    let mut list = Listing { items: vec![], caching: Caching::ANY, held: vec![] };
     let mut pages = Pages::default();
     let mut params = String::new();
     loop {
         let call = Call::plain(server.clone(), kind.method, params, deadline);
         let admission = caller.tenant.admit(Cost::PaidCall).await.map_err(CallError::from)?;
-        let page = gateway.call(caller, admission, call).await?.result;
+        let Reply { result: page, held, .. } = gateway.call(caller, admission, call).await?;
         pages.count(page.len()).map_err(endless)?;
+        list.held.push(held);
         let cursor;
         (list, cursor) = list.with_page(gateway.offload(), page, kind).await?;
         let Some(cursor) = cursor else { return Ok(list) };
@@ -376,24 +382,5 @@ fn renamed(item: &str, kind: ListKind, name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::common::offload::testing::is_offloaded;
-    use crate::common::offload::{LONG, Offload};
-
-    #[test]
-    fn only_a_long_page_is_offloaded() {
-        let read = |len: usize| async move {
-            let around = "{\"prompts\":[\"\"]}".len();
-            let page = format!("{{\"prompts\":[\"{}\"]}}", "x".repeat(len - around));
-            let list = Listing { items: vec![], caching: Caching::ANY };
-            let Ok((list, None)) = list.with_page(&Offload::new(), page.into(), KINDS[1]).await
-            else {
-                panic!("it is a page")
-            };
-            assert_eq!(list.items.len(), 1);
-        };
-        assert!(!is_offloaded(read(LONG)));
-        assert!(is_offloaded(read(LONG + 1)));
-    }
-}
+#[path = "tests/lists.rs"]
+mod tests;

@@ -58,7 +58,7 @@ use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 use super::replicas::Forwarded;
 use super::{AppState, body};
 use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller};
+use crate::gateway::{CallError, Caller, check_room};
 use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::framing::{DEPTH_MAX, ShapeExcess, check_shape};
 use crate::protocol::jsonrpc::members::MEMBERS_MAX;
@@ -167,7 +167,7 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         return error.respond(Era::Modern, None);
     }
     let (limit, deadline) = (http.app.max_body, http.arrived + body::TIMEOUT);
-    http.body = match body::read_for(&http.caller, body, limit, deadline).await {
+    http.body = match body::read_for(&http.caller, &http.headers, body, limit, deadline).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
@@ -239,6 +239,10 @@ async fn answer(
         Err(error) => return refuse(RpcError::from(error).charged(admission.as_mut())),
     };
     let era = era_of(&http.headers, method, &params);
+    // Whatever the answer is, it must find room.
+    if let Err(full) = check_room(&http.caller.tenant) {
+        return RpcError::from(full).respond(era, Some(id));
+    }
     let request = McpRequest { http, caller: &http.caller, era, id, method, params };
     match era {
         Era::Modern => modern::answer(&request, admission).await,

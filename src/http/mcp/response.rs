@@ -11,11 +11,12 @@ use tokio::time::timeout;
 
 use super::rpc;
 use super::stream::sse;
-use super::translate::Translation;
+use super::translate::{Translated, Translation};
 use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
-use crate::gateway::{CallError, Reply};
+use crate::gateway::{CallError, Held, Reply};
 use crate::http::headers::{ATTEMPTS, CALL_ID, add_rate_status, text_value};
+use crate::http::unsent::hold;
 use crate::tenants::limits::RateStatus;
 
 /// How long a response may be silent before it becomes a stream, which has keep-alives. Otherwise
@@ -29,6 +30,8 @@ type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 struct RpcResponse {
     status: StatusCode,
     message: Bytes,
+    /// Counts the message's bytes until the client has taken them.
+    held: Option<Held>,
     rate_status: RateStatus,
     attempts: u32,
 }
@@ -144,13 +147,14 @@ impl RpcResponse {
             Err(error) => (error.rate_status().cloned().unwrap_or_default(), error.attempts(), 0),
         };
         let offload = translation.offload.clone();
-        let (status, message) =
-            offload.run_if_long(len, move || translation.response(outcome)).await;
-        Self { status, message, rate_status, attempts }
+        let translated = offload.run_if_long(len, move || translation.response(outcome)).await;
+        let Translated { status, message, held } = translated;
+        Self { status, message, held, rate_status, attempts }
     }
 
     fn respond(self) -> Response<Body> {
         let mut response = rpc::respond(self.status, self.message);
+        hold(&mut response, self.held);
         response.headers_mut().insert(ATTEMPTS.clone(), self.attempts.into());
         add_rate_status(response.headers_mut(), &self.rate_status);
         response
@@ -162,6 +166,7 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
+    use crate::common::byte_budget::BytePermit;
     use crate::common::offload::testing::is_offloaded;
     use crate::common::offload::{LONG, Offload};
     use crate::protocol::mcp::results::ResultKind;
@@ -174,6 +179,7 @@ mod tests {
             let fill = "x".repeat(len - around);
             let reply = Reply {
                 result: format!("{{\"resultType\":\"complete\",\"a\":\"{fill}\"}}").into(),
+                held: Arc::new(BytePermit::nothing()),
                 kind: ResultKind::Complete,
                 is_typed: true,
                 era: Era::Modern,

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::gateway::CallError;
+use crate::gateway::{CallError, Held};
 use crate::http::error::status_of;
 use crate::http::headers::add_rate_status;
+use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::{
     Frame, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
 };
@@ -30,8 +31,12 @@ pub(crate) struct RpcError {
     status: Option<StatusCode>,
     /// Applies to modern clients only, where the code does not decide the status.
     modern_status: Option<StatusCode>,
+    /// True if a limit or a budget was reached, so that no server is at fault.
+    pub(super) is_of_limit: bool,
     /// Sent as headers.
     rate_status: RateStatus,
+    /// Counts the bytes of a server's error.
+    held: Option<Held>,
 }
 
 impl RpcError {
@@ -59,6 +64,15 @@ impl RpcError {
 
     pub(super) fn with_modern_status(self, status: StatusCode) -> Self {
         Self { modern_status: Some(status), ..self }
+    }
+
+    pub(super) fn has_rate_status(&self) -> bool {
+        !self.rate_status.is_empty()
+    }
+
+    /// Returns the room that its bytes hold.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.held.clone()
     }
 
     pub(super) fn with_rate_status(self, rate_status: RateStatus) -> Self {
@@ -105,6 +119,7 @@ impl RpcError {
 
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
+        hold(&mut response, self.held.clone());
         add_rate_status(response.headers_mut(), &self.rate_status);
         response
     }
@@ -150,15 +165,23 @@ impl From<CallError> for RpcError {
         let rate_status = error.rate_status().cloned().unwrap_or_default();
         let error = match error.into_last() {
             // The server's own error reaches the client unchanged.
-            CallError::Backend(error) => {
+            CallError::Backend { error, held } => {
                 return Self {
                     data: error.data,
                     rate_status,
+                    held,
                     ..Self::new(error.code, error.message)
                 };
             }
             error => error,
         };
+        let is_of_limit = matches!(
+            error,
+            CallError::TenantBusy { .. }
+                | CallError::RateLimited { .. }
+                | CallError::NoRoom(_)
+                | CallError::AnswerDropped(_)
+        );
         let code = match &error {
             CallError::HeaderMismatch(_) => HEADER_MISMATCH,
             CallError::InvalidRequest(_) => INVALID_REQUEST,
@@ -180,7 +203,8 @@ impl From<CallError> for RpcError {
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
         }
-        Self::new(code, error.to_string()).with_data(&data).with_rate_status(rate_status)
+        let error = Self::new(code, error.to_string()).with_data(&data);
+        Self { is_of_limit, ..error.with_rate_status(rate_status) }
     }
 }
 

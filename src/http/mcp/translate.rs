@@ -11,7 +11,7 @@ use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
 use crate::backend::connection::call_notifications::CallNotification;
 use crate::common::offload::Offload;
-use crate::gateway::{CallError, Reply};
+use crate::gateway::{CallError, Held, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::{MemberChange, Members, with_first_member};
 use crate::protocol::mcp::params::text_of;
@@ -32,6 +32,15 @@ pub(super) struct Translation {
     pub(super) state: Option<RequestState>,
     /// Runs long computations.
     pub(super) offload: Offload,
+}
+
+/// A response in the client's terms.
+pub(super) struct Translated {
+    /// Applies where the response is not part of a stream.
+    pub(super) status: StatusCode,
+    pub(super) message: Bytes,
+    /// Counts the message's bytes until the client has taken them.
+    pub(super) held: Option<Held>,
 }
 
 impl Translation {
@@ -56,13 +65,14 @@ impl Translation {
         }
     }
 
-    /// Returns the response, and its HTTP status where it is not part of a stream.
-    pub(super) fn response(&self, outcome: Result<Reply, CallError>) -> (StatusCode, Bytes) {
-        match outcome.map_err(RpcError::from).and_then(|reply| self.result(&reply)) {
-            Ok(message) => (StatusCode::OK, message),
+    pub(super) fn response(&self, outcome: Result<Reply, CallError>) -> Translated {
+        let result = |reply: Reply| Ok((self.result(&reply)?, reply.held));
+        match outcome.map_err(RpcError::from).and_then(result) {
+            Ok((message, held)) => Translated { status: StatusCode::OK, message, held: Some(held) },
             Err(error) => {
                 let error = self.error(error);
-                (error.status(self.era), error.body(Some(&self.id)))
+                let (status, held) = (error.status(self.era), error.held());
+                Translated { status, message: error.body(Some(&self.id)), held }
             }
         }
     }

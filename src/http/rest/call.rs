@@ -21,6 +21,7 @@ use crate::http::headers::{
     millis, text_value, trace_members,
 };
 use crate::http::state::AppState;
+use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::ResultKind;
@@ -72,7 +73,9 @@ async fn read_request(
     let deadline = arrived + timeout.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(request.headers()), ..CallMeta::default() };
-    let body = body::read_for(&caller, request.into_body(), app.max_body, body_deadline).await?;
+    let (head, body) = request.into_parts();
+    let read = body::read_for(&caller, &head.headers, body, app.max_body, body_deadline);
+    let body = read.await?;
     let cost = if asked.is_kept() { Cost::KeptCall } else { Cost::Call };
     let mut admission = caller.tenant.admit(cost).await.map_err(CallError::from)?;
     let tenant = &caller.tenant;
@@ -104,6 +107,7 @@ async fn read_request(
 fn succeeded(reply: Reply, id: CallId, tool_errors_fail: bool) -> Response<Body> {
     let timing = server_timing(reply.queue, reply.backend);
     let mut response = Response::new(Body::from(reply.result));
+    hold(&mut response, Some(reply.held));
     if tool_errors_fail && reply.kind == ResultKind::ToolError {
         *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     }

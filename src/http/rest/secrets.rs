@@ -51,11 +51,12 @@ pub(crate) async fn set(
     let server = app.gateway.server(&caller, &server)?;
     require_key(request.headers())?;
     let (limit, deadline) = (BODY_LEN_MAX.min(app.max_body), Instant::now() + body::TIMEOUT);
-    let body = body::read_for(&caller, request.into_body(), limit, deadline).await?;
+    let (head, body) = request.into_parts();
+    let body = body::read_for(&caller, &head.headers, body, limit, deadline).await?;
     let value = value_of(&body)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
-    let tenant = caller.tenant.id.name();
-    let label = Label { tenant, server: server.id(), name: &name };
+    let tenant = &caller.tenant.id;
+    let label = Label { tenant: tenant.name(), server: server.id(), name: &name };
     let set = app.directory.secrets();
     let view = set.set(&Actor::tenant(tenant), label, server.config(), &value).await?;
     ok(&view)
@@ -71,8 +72,8 @@ pub(crate) async fn remove(
     let server = app.gateway.server(&caller, &server)?;
     require_key(&headers)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
-    let tenant = caller.tenant.id.name();
-    let label = Label { tenant, server: server.id(), name: &name };
+    let tenant = &caller.tenant.id;
+    let label = Label { tenant: tenant.name(), server: server.id(), name: &name };
     app.directory.secrets().remove(&Actor::tenant(tenant), label).await?;
     let view = json!({"server": server.id().as_str(), "name": name, "set": false});
     ok(&view)

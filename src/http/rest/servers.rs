@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use super::server_view::{ServerView, Viewer};
 use crate::backend::Backend;
 use crate::backend::instance::tools::{Tool, ToolSet};
-use crate::gateway::{CallError, Caller};
+use crate::gateway::{CallError, Caller, check_room, hold_response};
 use crate::http::auth::Authenticated;
 use crate::http::error::HttpResult;
 use crate::http::headers::{SESSION_ID, add_rate_status};
 use crate::http::list_cache::{ListForm, ListKey};
 use crate::http::rendered_list::{RenderedList, body_of};
 use crate::http::state::AppState;
+use crate::http::unsent::hold;
 use crate::protocol::mcp::results::Caching;
 use crate::registry::Server;
 use crate::tenants::limits::{Cost, RateStatus};
@@ -31,6 +32,7 @@ pub(crate) async fn list_servers(
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
 ) -> HttpResult {
+    check_room(&caller.tenant)?;
     let rate_status = admit(&caller).await?;
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     let servers = app.gateway.servers(&caller);
@@ -70,6 +72,7 @@ pub(crate) async fn list_tools(
     path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
     let Path(server) = path?;
+    check_room(&caller.tenant)?;
     let rate_status = admit(&caller).await?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
@@ -86,8 +89,12 @@ pub(crate) async fn list_tools(
     let of = (&*caller.tenant, app.gateway.offload());
     let list = app.lists.get_or_render(key, of, tools.bytes(), render).await;
     let page = list.page(None).expect("there is a first page");
+    let held = hold_response(&caller.tenant, page.len())?;
     let body = body_of([page, Bytes::from_static(b"}")]);
-    Ok(with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), &rate_status))
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    let mut response = with_rate_status((json, body), &rate_status);
+    hold(&mut response, Some(held));
+    Ok(response)
 }
 
 /// Returns the key of a list of these servers' tools, for a caller.

@@ -5,12 +5,15 @@ use axum::body::Body;
 use axum::extract::Extension;
 use axum::routing::get;
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::TokioExecutor;
 use tokio::io::duplex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::common::byte_budget::ByteBudget;
 use crate::common::ids::TenantId;
 use crate::http::connections::ConnectionHandle;
+use crate::http::unsent::ListenerUnsent;
 use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -31,9 +34,13 @@ async fn connection() -> (SendRequest<Body>, impl Future<Output = Duration>) {
     let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let admitted = connections.admit(peer, &CancellationToken::new()).await.unwrap();
     let (ours, theirs) = duplex(64 * 1024);
+    let budget = ByteBudget::new(1 << 20, 4 << 20);
+    let ended = Metrics::new().stuck_responses();
+    let unsent = ListenerUnsent { nobody: budget.tenant(), operators: budget.tenant(), ended };
     tokio::spawn(async move {
-        let (routes, abort) = (Routes::new(routes, None), CancellationToken::new());
-        serve_connection(ours, &admitted, &builder(), routes, abort).await;
+        let (routes, abort) = (Routes::new(routes, None, unsent), CancellationToken::new());
+        let builder = builder(&routes);
+        serve_connection(ours, &admitted, &builder, routes, abort).await;
     });
     let (requests, client) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(theirs)).await.unwrap();

@@ -15,11 +15,19 @@ pub struct Api {
     pub addr: SocketAddr,
     pub client: Client,
     key: Option<String>,
+    /// Speaks HTTP/2, with this window for each response.
+    window: Option<u32>,
 }
 
 impl Api {
     pub fn new(addr: SocketAddr, key: Option<String>) -> Self {
-        Self { addr, client: client_with(key.as_deref()), key }
+        Self { addr, client: client_with(key.as_deref(), None), key, window: None }
+    }
+
+    /// The same caller over HTTP/2, with so much room for each response that is not read.
+    pub fn with_window(&self, bytes: u32) -> Self {
+        let (key, window) = (self.key.clone(), Some(bytes));
+        Self { addr: self.addr, client: client_with(key.as_deref(), window), key, window }
     }
 
     /// Returns this gateway as another caller sees it.
@@ -29,7 +37,7 @@ impl Api {
 
     /// A client of this caller with connections of its own.
     pub fn new_client(&self) -> Client {
-        client_with(self.key.as_deref())
+        client_with(self.key.as_deref(), self.window)
     }
 
     /// Calls a tool.
@@ -115,13 +123,18 @@ impl Api {
 
 /// A client that speaks to nobody but the gateway, whatever the environment says.
 pub fn client() -> Client {
-    client_with(None)
+    client_with(None, None)
 }
 
-fn client_with(key: Option<&str>) -> Client {
+fn client_with(key: Option<&str>, window: Option<u32>) -> Client {
     let mut headers = HeaderMap::new();
     if let Some(key) = key {
         headers.insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
     }
-    Client::builder().no_proxy().default_headers(headers).build().unwrap()
+    let client = Client::builder().no_proxy().default_headers(headers);
+    let client = match window {
+        Some(bytes) => client.http2_prior_knowledge().http2_initial_stream_window_size(bytes),
+        None => client,
+    };
+    client.build().unwrap()
 }

@@ -207,7 +207,7 @@ impl Ask {
         Stream { response, bytes: vec![] }
     }
 
-    async fn response(self) -> Response {
+    pub async fn response(self) -> Response {
         in_time("answered", self.into_request().send()).await.unwrap()
     }
 

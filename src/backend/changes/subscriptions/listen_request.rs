@@ -39,7 +39,7 @@ impl ListenRequest {
         let failed = |failure| ListenError::of(Err(failure));
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         let connection = &ready.connection;
-        let (listener, mut events) = NotificationSender::new(None);
+        let (listener, mut events) = NotificationSender::new(None, None);
         let call = NewCall { listener: Some(listener), ..NewCall::gateway(deadline) };
         let mut handle = connection.register(call).map_err(failed)?;
         handle.send(ready.dialect.listen(handle.id(), filter)).map_err(failed)?;

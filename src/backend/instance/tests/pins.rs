@@ -110,7 +110,7 @@ async fn a_server_that_is_seen_first_waits_for_its_tools_to_be_approved() {
     let listed = [tool("a", "")];
     let approving = async {
         scene.pins().listed().await;
-        let tools = scene.pins().tools(&server()).remove(0);
+        let (_, tools) = scene.pins().tools(&server()).remove(0);
         assert!(tools.all().all(Tool::is_held) && scene.pins().take_fresh(&server()));
         assert!(!scene.pins().take_fresh(&server()));
         scene.pins().set_approved(&server(), approved(&listed));

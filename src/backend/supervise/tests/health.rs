@@ -131,7 +131,7 @@ async fn an_idle_server_that_gives_no_sign_of_life_has_failed() {
 async fn a_server_that_is_only_listened_to_is_idle() {
     let mut watched = watch(PIPE_LEN);
     let (connection, deadline) = (&watched.ready.connection, Instant::now() + 100 * USUAL);
-    let listener = Some(NotificationSender::new(None).0);
+    let listener = Some(NotificationSender::new(None, None).0);
     let call = NewCall { listener, ..NewCall::gateway(deadline) };
     let mut handle = connection.register(call).unwrap();
     handle.send(watched.ready.dialect.listen(handle.id(), &json!({}))).unwrap();

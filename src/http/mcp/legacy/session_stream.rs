@@ -38,7 +38,7 @@ impl SessionStream {
                 session.subscribe(backend.changes(), servers.lists(backend.id()), quota)?;
             }
             subscribe_to_added(session, &mut servers)?;
-            session.open_stream(quota)
+            session.open_stream(quota, Some(caller.tenant.held.unsent.clone()))
         };
         let (stream, notifications) = open().map_err(|error| with_rate_status(error, caller))?;
         let (mailbox, scope) = (session.mailbox.clone(), http.scope.clone());

@@ -219,7 +219,7 @@ impl Accepted {
 /// Returns the client's error for a resource that cannot be watched.
 pub(crate) fn watch_error(error: &WatchError) -> RpcError {
     match error {
-        WatchError::Refused(error) => RpcError::from(CallError::Backend(ErrorObject::clone(error))),
+        WatchError::Refused(error) => RpcError::from(CallError::backend(ErrorObject::clone(error))),
         WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
         WatchError::TooMany => {
             CallError::busy("too many resources are watched; unsubscribe from some").into()

@@ -29,6 +29,7 @@ use crate::backend::connection::call_notifications::{
     CallNotification, CallNotifications, NotificationSender,
 };
 use crate::cluster::Peer;
+use crate::common::byte_budget::TenantBytes;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::Frame;
@@ -184,8 +185,9 @@ impl Session {
     pub(crate) fn open_stream(
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
+        unsent: Option<Arc<TenantBytes>>,
     ) -> Result<(Registered, CallNotifications), CallError> {
-        let (listener, notifications) = NotificationSender::new(None);
+        let (listener, notifications) = NotificationSender::new(None, unsent);
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
         let number = state.next_number();

@@ -256,7 +256,8 @@ impl Sessions {
         let cluster = self.cluster.as_ref()?;
         // The token is valid until the end of its last second.
         let expires = session.expires.saturating_add(1).saturating_mul(1000);
-        Some(cluster.record_ended(session.id.clone(), i64::try_from(expires).unwrap_or(i64::MAX)))
+        let expires = i64::try_from(expires).unwrap_or(i64::MAX);
+        Some(cluster.record_ended(&session.tenant, session.id.clone(), expires))
     }
 
     /// Returns the result of `permit` if the owner of a session is due for a keep-alive. Without a

@@ -24,8 +24,7 @@ pub(crate) trait MessageSource: Send + 'static {
 /// dropped.
 ///
 /// Messages are taken from the source only as the client reads them. The source bounds what waits
-/// for a slow client. The connection of a client that reads nothing is closed
-/// (`http/server.rs`).
+/// for a slow client. The stream of a client that reads nothing is ended (`http/unsent`).
 pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
     let events = stream::unfold(source, |mut source| async {
         let event = tokio::select! {

@@ -10,7 +10,7 @@ use super::outcome::Outcome;
 use crate::calls::batch::request::{BatchCall, WhenLimited};
 use crate::calls::batch::run::{Callee, Ended, NotMade};
 use crate::common::ids::CallId;
-use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
+use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName, check_room};
 use crate::http::error::HttpError;
 use crate::http::headers::check_timeout;
 use crate::protocol::jsonrpc::RawObject;
@@ -30,7 +30,7 @@ impl Callee for RunningBatch {
         let id = CallId::generate();
         match self.make(id, &self.batch.calls[call], arguments).await {
             Ok(mut reply) => {
-                let result = self.held.hold(std::mem::take(&mut reply.result));
+                let result = self.held.hold(std::mem::take(&mut reply.result), reply.held.clone());
                 let is_failed = reply.kind == ResultKind::ToolError;
                 let outcome = Outcome::answered(id, &reply, result.clone(), self.tool_errors_fail);
                 Ended { outcome, is_failed, result }
@@ -114,6 +114,10 @@ impl RunningBatch {
     /// Notes a refusal by the tenant's own limits. Returns whether the call can wait for them.
     fn waits_for_limit(&self, error: &CallError, deadline: Instant) -> bool {
         if self.batch.when_limited == WhenLimited::Fail || !error.is_own_limit() {
+            return false;
+        }
+        // The batch's own results may leave no room, and are held until it has ended.
+        if check_room(&self.caller.tenant).is_err() {
             return false;
         }
         let pause = match error.last() {

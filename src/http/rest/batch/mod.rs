@@ -74,7 +74,9 @@ async fn read(
     let fairness_key = fairness_key(&head.headers)?;
     refuse_key(&head.headers)?;
     let tool_errors_fail = tool_errors_fail(&head.headers)?;
-    let body = body::read_for(&caller, body, BODY_MAX, arrived + body::TIMEOUT).await?;
+    let body_deadline = arrived + body::TIMEOUT;
+    let read = body::read_for(&caller, &head.headers, body, BODY_MAX, body_deadline);
+    let body = read.await?;
     let len = body.len();
     let calls_max = app.batch.max_calls as usize;
     let parse = move || Batch::parse(&body, calls_max);

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 
 use crate::common::ids::CallId;
-use crate::gateway::Reply;
+use crate::gateway::{CallError, Held, Reply};
 use crate::http::error::{HttpError, problem_json};
 use crate::http::headers::millis;
 use crate::protocol::jsonrpc::framing::blank_line_breaks;
@@ -25,6 +25,8 @@ pub(super) struct Outcome {
     queue: Duration,
     backend: Duration,
     body: OutcomeBody,
+    /// The room of a server's own error; a result has its own.
+    _held: Option<Held>,
 }
 
 enum OutcomeBody {
@@ -60,6 +62,7 @@ impl Outcome {
             queue: reply.queue,
             backend: reply.backend,
             body,
+            _held: None,
         }
     }
 
@@ -78,6 +81,7 @@ impl Outcome {
             queue: Duration::ZERO,
             backend: Duration::ZERO,
             body: OutcomeBody::Problem(problem),
+            _held: call_error.and_then(CallError::held),
         }
     }
 
@@ -124,10 +128,10 @@ impl HeldBytes {
     }
 
     /// Counts a result until its last copy is dropped. Returns `None` if there is no room for it.
-    pub(super) fn hold(self: &Arc<Self>, result: Bytes) -> Option<Bytes> {
+    pub(super) fn hold(self: &Arc<Self>, result: Bytes, unsent: Held) -> Option<Bytes> {
         let len = result.len();
         let before = self.held.fetch_add(len, Ordering::Relaxed);
-        let held = HeldResult { result, all: self.clone() };
+        let held = HeldResult { result, all: self.clone(), _unsent: unsent };
         (before + len <= self.max).then(|| Bytes::from_owner(held))
     }
 }
@@ -135,6 +139,8 @@ impl HeldBytes {
 struct HeldResult {
     result: Bytes,
     all: Arc<HeldBytes>,
+    /// Its share of the tenant's unsent bytes.
+    _unsent: Held,
 }
 
 impl AsRef<[u8]> for HeldResult {
@@ -152,17 +158,19 @@ impl Drop for HeldResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::byte_budget::BytePermit;
 
     #[test]
     fn results_are_held_until_their_last_copy_is_gone() {
         let held = HeldBytes::new(10);
-        let first = held.hold(Bytes::from_static(b"12345678")).unwrap();
-        assert!(held.hold(Bytes::from_static(b"123")).is_none());
+        let hold = |result| held.hold(result, Arc::new(BytePermit::nothing()));
+        let first = hold(Bytes::from_static(b"12345678")).unwrap();
+        assert!(hold(Bytes::from_static(b"123")).is_none());
         let copy = first.slice(2..4);
         drop(first);
-        assert!(held.hold(Bytes::from_static(b"123")).is_none());
+        assert!(hold(Bytes::from_static(b"123")).is_none());
         drop(copy);
-        assert_eq!(held.hold(Bytes::from_static(b"1234567890")).unwrap(), "1234567890");
+        assert_eq!(hold(Bytes::from_static(b"1234567890")).unwrap(), "1234567890");
         assert_eq!(held.held.load(Ordering::Relaxed), 0);
     }
 }

@@ -9,10 +9,11 @@ use crate::backend::connection::CloseReason;
 use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::policy::Policy;
+use crate::tenants::budgets::Budgets;
 
 fn session() -> Arc<Session> {
     let id = TenantId::testing("acme");
-    let tenant = &Tenant::new(id, 0, Policy::unlimited(), None);
+    let tenant = &Tenant::new(id, 0, Policy::unlimited(), None, &Budgets::unlimited());
     Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
 }
 
@@ -40,7 +41,7 @@ fn next(notifications: &mut CallNotifications) -> Value {
 #[tokio::test]
 async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
     let (session, quota) = (session(), Arc::default());
-    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
     let [(one, mut peer_one), (two, mut peer_two)] = [process(), process()];
     ask(&session, &one, "1");
     ask(&session, &two, "1");
@@ -64,7 +65,7 @@ async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
 async fn requests_to_a_client_are_bounded_and_end_with_their_process() {
     let (session, quota) = (session(), Arc::default());
     let (connection, mut peer) = process();
-    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
     for n in 0..SERVER_REQUESTS_MAX {
         ask(&session, &connection, &n.to_string());
         next(&mut notifications);
@@ -92,7 +93,7 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
     ask(&session, &connection, "7");
     assert_eq!(peer.receive().await["error"]["code"], -32603);
     // Nor is a client that does not read.
-    let (_stream, notifications) = session.open_stream(&Arc::default()).unwrap();
+    let (_stream, notifications) = session.open_stream(&Arc::default(), None).unwrap();
     for _ in 0..=WAITING_MAX {
         session.notify("notifications/x", None);
     }
@@ -106,10 +107,10 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
 async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
     let session = session();
     let begin = |id: &str| {
-        let (listener, notifications) = NotificationSender::new(None);
+        let (listener, notifications) = NotificationSender::new(None, None);
         (session.register(&raw(id), Some(listener), CancellationToken::new()), notifications)
     };
-    let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
+    let (_stream, mut of_session) = session.open_stream(&Arc::default(), None).unwrap();
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
     // The client has disconnected from its newest request.
     drop(of_second);
@@ -142,7 +143,7 @@ async fn the_end_of_a_session_ends_its_requests_streams_and_subscriptions() {
     let (session, quota) = (session(), Arc::<StreamQuota>::default());
     let cancelled = CancellationToken::new();
     let _running = session.register(&raw("1"), None, cancelled.clone());
-    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
     SessionClient::follow_changes(&*session, &changes);
     session.end();

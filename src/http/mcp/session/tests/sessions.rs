@@ -10,6 +10,7 @@ use crate::common::ids::TenantGeneration;
 use crate::common::policy::Policy;
 use crate::http::mcp::stream::stream_quota::StreamQuota;
 use crate::protocol::mcp::LogLevel;
+use crate::tenants::budgets::Budgets;
 
 const ALL: Scope = Scope::All;
 
@@ -18,7 +19,7 @@ fn sessions() -> Sessions {
 }
 
 fn tenant(id: &str) -> Tenant {
-    Tenant::new(TenantId::testing(id), 0, Policy::unlimited(), None)
+    Tenant::new(TenantId::testing(id), 0, Policy::unlimited(), None, &Budgets::unlimited())
 }
 
 /// Opens a session whose client has its token.
@@ -100,7 +101,7 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
     assert!(acquire(&sessions, &token).is_some());
     assert!(sessions.acquire(&tenant("other"), &ALL, &token).is_err());
     let next = TenantId::testing("acme").name().clone().of(TenantGeneration::from_number(2));
-    let next = Tenant::new(next, 0, Policy::unlimited(), None);
+    let next = Tenant::new(next, 0, Policy::unlimited(), None, &Budgets::unlimited());
     assert!(sessions.acquire(&next, &ALL, &token).is_err(), "the next tenant of that name");
     assert!(sessions.acquire(&tenant("acme"), &Scope::One("std".into()), &token).is_err());
     assert!(sessions.acquire(&tenant("acme"), &ALL, "").is_err());
@@ -239,7 +240,7 @@ async fn idle_sessions_end_and_used_ones_do_not() {
     for token in [&idle, &used, &listening] {
         remember(&sessions, token, &quota);
     }
-    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota).unwrap();
+    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota, None).unwrap();
     for _ in 0..3 {
         advance(IDLE_MAX / 2).await;
         assert!(acquire(&sessions, &used).is_some());

@@ -1,0 +1,64 @@
+//! The room that an answer needs until its caller has taken it.
+//!
+//! The reader of a server's output never waits for room: the task that waits for the answer takes
+//! the permit, and without room that call alone fails. The permit goes with the answer, through
+//! every translation, until the connection has written its last byte (`http/unsent`).
+
+use std::sync::Arc;
+
+use super::CallError;
+use crate::backend::connection::Answer;
+use crate::common::byte_budget::{BytePermit, NoRoom};
+use crate::tenants::Tenant;
+use crate::tenants::limits::RateStatus;
+
+/// The memory that a response takes beside its body until it is sent: its stream, its task and its
+/// head. So short answers, too, are bounded in number.
+pub const RESPONSE_COST: usize = 4 * 1024;
+
+/// Room that is held until all copies are dropped.
+pub type Held = Arc<BytePermit>;
+
+/// Refuses new work of a tenant whose answers are not taken.
+pub fn check_room(tenant: &Tenant) -> Result<(), CallError> {
+    match tenant.held.unsent.full() {
+        None => Ok(()),
+        Some(full) => Err(no_room(full, tenant.limits.rate_status())),
+    }
+}
+
+/// Takes room for a response that the gateway made, with a body of `len` bytes. Nothing was done
+/// for it that cannot be done again.
+pub fn hold_response(tenant: &Tenant, len: usize) -> Result<Held, CallError> {
+    let held = tenant.held.unsent.take(len + RESPONSE_COST);
+    held.map(Arc::new).map_err(|full| no_room(full, tenant.limits.rate_status()))
+}
+
+/// Takes room for a server's answer. An answer that is kept in the store would need none.
+pub(super) fn hold_answer(tenant: &Tenant, answer: &Answer) -> Result<Held, CallError> {
+    let (Answer::Result(text) | Answer::Error(text)) = answer;
+    let held = tenant.held.unsent.take(text.len() + RESPONSE_COST);
+    held.map(Arc::new).map_err(|full| CallError::AnswerDropped(in_words(full)))
+}
+
+/// Returns the refusal of work, or of a response, that finds no room.
+pub fn no_room(full: NoRoom, rate_status: RateStatus) -> CallError {
+    let detail = in_words(full);
+    match full {
+        NoRoom::Tenant { .. } => CallError::TenantBusy { detail: detail.into(), rate_status },
+        NoRoom::All { .. } => CallError::NoRoom(detail),
+    }
+}
+
+fn in_words(full: NoRoom) -> String {
+    match full {
+        NoRoom::Tenant { max } => format!(
+            "your unsent bytes, the answers that your callers have not read, reach the limit of \
+             {max} bytes (`limits.unsent_per_tenant`): read them, or close their connections"
+        ),
+        NoRoom::All { max } => format!(
+            "the gateway's unsent bytes, the answers that callers have not read, reach the limit \
+             of {max} bytes (`limits.unsent`); callers that read nothing are disconnected"
+        ),
+    }
+}
