@@ -1,5 +1,5 @@
 //! Asynchronous calls: accepted now, begun when their tenant has a permit. Each tenant's calls
-//! begin in turn; one whose own limit is reached lets the others pass.
+//! begin in turn; one that a limit of its server or tool holds up lets the others pass.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,12 @@ use super::CallsInner;
 use super::account::Account;
 use super::follow::{head_of, identity_of};
 use super::key::Fingerprint;
-use super::keyed::{SettleGuard, cancelled_before, identity_of_new, store_is_away};
+use super::keyed::{ROUNDS_MAX, SettleGuard, cancelled_before, identity_of_new, store_is_away};
 use super::open_calls::{Identity, OpenCall, Settlement};
 use super::outcome::{Outcome, Ran};
 use super::refusal::Refusal;
 use super::request::{CallRequest, Details};
 use super::storing::Part;
-use super::writer::Writer;
 use crate::common::byte_budget::{BytePermit, NoRoom};
 use crate::common::ids::CallId;
 use crate::gateway::{BeginMark, CallError, Caller};
@@ -57,8 +56,8 @@ pub(super) struct AcceptedCall {
 
 /// The mark of an accepted call.
 struct AcceptedMark {
-    id: CallId,
-    writer: Writer,
+    open: Arc<OpenCall>,
+    identity: Identity,
     calls: Arc<CallsInner>,
     has_begun: AtomicBool,
 }
@@ -69,8 +68,10 @@ impl BeginMark for AcceptedMark {
             if self.has_begun.load(Ordering::Acquire) {
                 return Ok(());
             }
-            match self.writer.begin(self.id, self.calls.clock.now()).wait().await {
+            let mut begun = self.calls.writer.begin(self.open.id, self.calls.clock.now());
+            match begun.wait().await {
                 Ok(true) => {
+                    self.open.opened(self.identity.clone(), CallState::Begun);
                     self.has_begun.store(true, Ordering::Release);
                     Ok(())
                 }
@@ -115,7 +116,7 @@ impl CallsInner {
         caller: &Caller,
         request: CallRequest,
     ) -> Result<AcceptedCall, Settlement> {
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let permit = self.has_room(open).and_then(|()| self.take_place(open, &request));
             let refusal = match permit {
                 Ok(permit) => {
@@ -138,7 +139,7 @@ impl CallsInner {
                 Err(refusal) => Some(refusal),
             };
             let record = match open.scope {
-                Some(scope) => self.store.call_of_scope(&scope.text()).await,
+                Some(_) => self.record_of_key(open, caller).await,
                 None => Ok(None),
             };
             match (record, refusal) {
@@ -148,6 +149,7 @@ impl CallsInner {
                 (Err(_), _) => return Err(store_is_away()),
             }
         }
+        Err(Settlement::refused(Refusal::Overloaded))
     }
 
     fn take_place(&self, open: &OpenCall, request: &CallRequest) -> Result<BytePermit, Refusal> {
@@ -178,7 +180,6 @@ impl CallsInner {
     /// Begins a tenant's calls until none waits.
     async fn serve_accepted(self: Arc<Self>, account: Arc<Account>) {
         let queue = &account.accepted;
-        let mut blocked = 0;
         loop {
             if self.closing.is_cancelled() {
                 return self.hand_over_all(queue).await;
@@ -194,7 +195,6 @@ impl CallsInner {
             };
             match self.permits_of(&call).await {
                 Ok(begin) => {
-                    blocked = 0;
                     let (calls, account) = (self.clone(), account.clone());
                     self.tasks.spawn(async move {
                         calls.begin_accepted(call, begin).await;
@@ -202,14 +202,10 @@ impl CallsInner {
                     });
                 }
                 Err(()) => {
-                    queue.calls.lock().push_back(call);
-                    blocked += 1;
-                    if blocked >= queue.len() {
-                        blocked = 0;
-                        tokio::select! {
-                            _ = timeout(PERMIT_LOOK, queue.ended.notified()) => {}
-                            () = self.closing.cancelled() => {}
-                        }
+                    queue.calls.lock().push_front(call);
+                    tokio::select! {
+                        _ = timeout(PERMIT_LOOK, queue.ended.notified()) => {}
+                        () = self.closing.cancelled() => {}
                     }
                 }
             }
@@ -243,8 +239,8 @@ impl CallsInner {
             Ok(server) => {
                 call.request.server = server;
                 let mark = Arc::new(AcceptedMark {
-                    id: open.id,
-                    writer: self.writer.clone(),
+                    open: open.clone(),
+                    identity: call.identity.clone(),
                     calls: self.clone(),
                     has_begun: AtomicBool::new(false),
                 });
@@ -278,8 +274,6 @@ impl CallsInner {
                         }
                         _ => {}
                     }
-                } else {
-                    open.opened(call.identity.clone(), CallState::Begun);
                 }
                 result
             }

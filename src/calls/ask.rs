@@ -16,6 +16,8 @@ use crate::common::ids::CallId;
 use crate::store::{CallQuery, CallState, StoreError, StoredCall};
 use crate::tenants::Tenant;
 
+/// How long a request waits for the reads of its tenant's other ones.
+const TURN_WAIT: Duration = Duration::from_secs(1);
 /// How long a cancel waits until it has taken effect.
 const CANCEL_WAIT: Duration = Duration::from_secs(3);
 
@@ -148,6 +150,9 @@ impl Calls {
     }
 
     async fn record(&self, tenant: &Tenant, id: CallId) -> Result<StoredCall, Refusal> {
+        // One read of a tenant at a time: others must find a connection.
+        let turn = timeout(TURN_WAIT, tenant.store_permits.acquire()).await;
+        let _turn = turn.map_err(|_| Refusal::TooManyWaiters)?;
         let record = self.0.store.call(&tenant.id, id).await;
         match record {
             Ok(Some(record)) if record.expires >= self.0.clock.now() => Ok(record),

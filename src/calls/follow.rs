@@ -23,6 +23,17 @@ use crate::store::{CallState, StoreError, StoredCall};
 pub(super) const LOOK_FIRST: Duration = Duration::from_millis(20);
 
 impl CallsInner {
+    /// Returns the record that has the key of a call.
+    pub(super) async fn record_of_key(
+        &self,
+        open: &OpenCall,
+        caller: &Caller,
+    ) -> Result<Option<StoredCall>, StoreError> {
+        let scope = open.scope.expect("a keyed call has a scope").text();
+        let _turn = caller.tenant.store_permits.acquire().await;
+        self.store.call_of_scope(&scope).await
+    }
+
     /// Follows a record until its call has ended. Returns `Ok` if the call is to run here.
     pub(super) async fn follow(
         &self,
@@ -73,7 +84,11 @@ impl CallsInner {
                     pause = (pause * 3 / 2).min(LOOK_MAX);
                 }
             }
-            record = match self.store.call(&open.tenant, record.id).await {
+            // One read of a tenant at a time: others must find a connection.
+            let turn = caller.tenant.store_permits.acquire().await;
+            let read = self.store.call(&open.tenant, record.id).await;
+            drop(turn);
+            record = match read {
                 Ok(Some(record)) => record,
                 // Forgotten: it did not run.
                 Ok(None) => return Ok(()),

@@ -19,7 +19,7 @@ use crate::store::{CallState, EndedCall, NewCall};
 use crate::tenants::limits::{Admission, Cost};
 
 /// A key whose record comes and goes this often while it is read is somebody's race.
-const ROUNDS_MAX: u32 = 8;
+pub(super) const ROUNDS_MAX: u32 = 8;
 /// How long answers wait for their outcome to be kept.
 const SETTLE_WAIT: Duration = Duration::from_secs(3);
 /// The longest pause between looks at a call that another gateway runs, or at the store.
@@ -74,8 +74,7 @@ impl CallsInner {
                     Err(_) => return Err(store_is_away()),
                 }
             }
-            let scope = open.scope.expect("a keyed call has a scope").text();
-            match (self.store.call_of_scope(&scope).await, refusal) {
+            match (self.record_of_key(open, caller).await, refusal) {
                 (Ok(Some(record)), _) => self.follow(open, caller, request, record).await?,
                 (Ok(None), Some(refusal)) => return Err(refusal),
                 // Forgotten since: its first call did not run.

@@ -57,7 +57,6 @@ pub(crate) async fn show(
 ) -> HttpResult {
     let id = call_id(path)?;
     charge(&caller).await?;
-    let _turn = wait(&caller.tenant.store_permits).await?;
     Ok(view(app.calls.view(&caller.tenant, id).await?))
 }
 

@@ -11,6 +11,10 @@ use super::super::{Result, Store, StoreError, with_timeout};
 use super::{EndedCall, NewCall, call_id, json, shard_of};
 use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
+/// Keys are random, so a transaction changes pages all over the index of scopes. They must be in
+/// memory (32 MiB, by the negative number), and be copied from the log seldom (every 32 MiB of it).
+const SQLITE_SETTINGS: &str = "PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 8192";
+
 /// Transitions that are written together.
 #[derive(Clone, Debug, Default)]
 pub struct CallBatch {
@@ -84,7 +88,7 @@ async fn connect(store: &Store, is_full: bool) -> Result<AnyConnection> {
     let mut connection = store.pool()?.acquire().await?.detach();
     if store.0.kind == DatabaseKind::Sqlite {
         let level = if is_full { "FULL" } else { "NORMAL" };
-        let text = format!("PRAGMA synchronous = {level}");
+        let text = format!("PRAGMA synchronous = {level}; {SQLITE_SETTINGS}");
         connection.execute(AssertSqlSafe(text)).await?;
     }
     Ok(connection)
@@ -204,21 +208,28 @@ async fn end(
     let rows: Vec<_> = ended
         .iter()
         .map(|call| {
-            let EndedCall { at, head, result, result_len, parts, frees_key, .. } = call;
-            (call.id.to_string(), at, head, result, result_len, parts, i64::from(*frees_key))
+            let EndedCall { at, head, result, result_len, parts, .. } = call;
+            (call.id.to_string(), at, head, result, result_len, parts)
         })
         .collect();
+    // Without the scope: SQLite would write its place in the index again, in a page of its own.
     let text = format!(
         "UPDATE calls SET state = 2, arguments = NULL, ended = CAST(batch.value ->> 1 AS BIGINT), \
          head = batch.value ->> 2, result = batch.value ->> 3, \
          result_len = CAST(batch.value ->> 4 AS BIGINT), \
-         parts = CAST(batch.value ->> 5 AS BIGINT), \
-         scope = CASE WHEN CAST(batch.value ->> 6 AS BIGINT) = 1 THEN NULL ELSE scope END FROM {} \
+         parts = CAST(batch.value ->> 5 AS BIGINT) FROM {} \
          WHERE calls.id = (batch.value ->> 0) AND calls.owner = $2 AND calls.state <> 2 \
          RETURNING calls.id",
         kind.json_rows()
     );
-    ids(connection, text, &json(&rows), owner).await
+    let has_ended = ids(connection, text, &json(&rows), owner).await?;
+    let frees_key = |call: &&EndedCall| call.frees_key && has_ended.contains(&call.id);
+    let freed: Vec<_> = ended.iter().filter(frees_key).map(|call| call.id.to_string()).collect();
+    if !freed.is_empty() {
+        let text = format!("UPDATE calls SET scope = NULL WHERE id IN {}", kind.json_texts());
+        sqlx::query(AssertSqlSafe(text)).bind(json(&freed)).execute(connection).await?;
+    }
+    Ok(has_ended)
 }
 
 async fn forget(
