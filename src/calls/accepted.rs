@@ -23,6 +23,7 @@ use super::request::{CallRequest, Details};
 use super::storing::Part;
 use crate::common::byte_budget::{BytePermit, NoRoom};
 use crate::common::ids::CallId;
+use crate::common::limit_use::LimitUse;
 use crate::gateway::{BeginMark, CallError, Caller};
 use crate::protocol::jsonrpc::RawObject;
 use crate::store::{CallState, ClaimedCall};
@@ -30,6 +31,8 @@ use crate::tenants::limits::{Admission, Cost};
 
 /// Calls of one tenant that wait to begin here. Their bytes are bounded as well.
 const ACCEPTED_MAX: usize = 1000;
+/// The name of the limit of their bytes.
+pub(super) const ACCEPTED_BYTES: &str = "accepted_bytes";
 /// A permit that other calls of the tenant give back is noticed after this time.
 const PERMIT_LOOK: Duration = Duration::from_millis(50);
 /// The longest pause of a call that a narrower limit of its tenant's holds up.
@@ -92,6 +95,10 @@ impl AcceptedQueue {
     fn len(&self) -> usize {
         self.calls.lock().len()
     }
+
+    pub(super) fn limit_use(&self) -> LimitUse {
+        LimitUse::new("accepted_calls", ACCEPTED_MAX, self.len())
+    }
 }
 
 impl CallsInner {
@@ -153,12 +160,15 @@ impl CallsInner {
     }
 
     fn take_place(&self, open: &OpenCall, request: &CallRequest) -> Result<BytePermit, Refusal> {
-        if open.account.accepted.len() >= ACCEPTED_MAX {
-            return Err(Refusal::TooManyAccepted);
+        let Account { accepted, accepted_bytes, .. } = &*open.account;
+        if accepted.len() >= ACCEPTED_MAX {
+            return Err(Refusal::TooManyAccepted(accepted.limit_use()));
         }
-        let bytes = open.account.accepted_bytes.take(request.arguments.as_str().len());
+        let bytes = accepted_bytes.take(request.arguments.as_str().len());
         bytes.map_err(|no_room| match no_room {
-            NoRoom::Tenant { .. } => Refusal::TooManyAccepted,
+            NoRoom::Tenant { .. } => {
+                Refusal::TooManyAccepted(accepted_bytes.limit_use(ACCEPTED_BYTES))
+            }
             NoRoom::All { .. } => Refusal::Overloaded,
         })
     }

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::accepted::AcceptedQueue;
+use super::accepted::{ACCEPTED_BYTES, AcceptedQueue};
+use super::open_calls::WAITERS_OF_TENANT_MAX;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::common::ids::{CallId, TenantId};
+use crate::common::limit_use::LimitUse;
+use crate::config::CallsConfig;
 use crate::store::CallTotal;
 
 /// Bytes of arguments that wait to begin here: of one tenant, and of all.
@@ -87,8 +90,34 @@ impl Account {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    pub(super) fn records_use(&self, config: &CallsConfig) -> LimitUse {
+        LimitUse::new("records", config.max_records as usize, count(self.records()))
+    }
+
+    pub(super) fn waiters_use(&self, waiters: u32) -> LimitUse {
+        LimitUse::new("waiting_requests", WAITERS_OF_TENANT_MAX as usize, waiters as usize)
+    }
+
+    /// Returns all limits of this tenant's kept calls.
+    pub(super) fn limits(&self, config: &CallsConfig) -> Vec<LimitUse> {
+        let max_bytes = usize::try_from(config.max_bytes).unwrap_or(usize::MAX);
+        vec![
+            self.accepted.limit_use(),
+            self.accepted_bytes.limit_use(ACCEPTED_BYTES),
+            self.waiters_use(self.waiters.load(Ordering::Relaxed)),
+            self.records_use(config),
+            LimitUse::new("record_bytes", max_bytes, count(self.bytes())),
+        ]
+    }
+
     pub(super) fn add(&self, records: i64, bytes: i64) {
         self.records.fetch_add(records, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
+}
+
+/// Returns a total, which may be negative for a moment: the store's totals are read from time to
+/// time.
+fn count(total: i64) -> usize {
+    usize::try_from(total).unwrap_or_default()
 }

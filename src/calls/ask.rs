@@ -13,6 +13,7 @@ use super::request::Details;
 use super::{Calls, Refusal};
 use crate::cluster::Peer;
 use crate::common::ids::CallId;
+use crate::common::limit_use::LimitUse;
 use crate::store::{CallQuery, CallState, StoreError, StoredCall};
 use crate::tenants::Tenant;
 
@@ -152,7 +153,8 @@ impl Calls {
     async fn record(&self, tenant: &Tenant, id: CallId) -> Result<StoredCall, Refusal> {
         // One read of a tenant at a time: others must find a connection.
         let turn = timeout(TURN_WAIT, tenant.store_permits.acquire()).await;
-        let _turn = turn.map_err(|_| Refusal::TooManyWaiters)?;
+        let _turn =
+            turn.map_err(|_| Refusal::TooManyWaiters(LimitUse::reached("store_requests", 1)))?;
         let record = self.0.store.call(&tenant.id, id).await;
         match record {
             Ok(Some(record)) if record.expires >= self.0.clock.now() => Ok(record),

@@ -99,11 +99,11 @@ impl CallsInner {
     }
 
     pub(super) fn has_room(&self, open: &OpenCall) -> Result<(), Refusal> {
-        let max = self.config.max_records;
-        if open.account.records() < i64::from(max) {
+        let records = open.account.records_use(&self.config);
+        if Some(records.used) < records.value {
             return Ok(());
         }
-        Err(Refusal::TooManyRecords { max })
+        Err(Refusal::TooManyRecords(records))
     }
 
     pub(super) fn new_call(

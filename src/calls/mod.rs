@@ -61,6 +61,7 @@ use self::storing::Vault;
 use self::writer::{Writer, WriterTask};
 use crate::cluster::Cluster;
 use crate::common::ids::TenantId;
+use crate::common::limit_use::LimitUse;
 use crate::config::{CallsConfig, Config, Synchronous};
 use crate::gateway::{Caller, Gateway};
 use crate::store::Store;
@@ -203,6 +204,11 @@ impl Calls {
             }
         }
         Ok(ticket)
+    }
+
+    /// Returns the limits of a tenant's kept calls.
+    pub fn limits(&self, tenant: &TenantId) -> Vec<LimitUse> {
+        self.0.accounts.of(tenant).limits(&self.0.config)
     }
 
     /// Begins no more calls; those that have not begun are handed over.

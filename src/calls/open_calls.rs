@@ -16,6 +16,7 @@ use super::key::{Fingerprint, Scope};
 use super::outcome::Outcome;
 use super::refusal::Refusal;
 use crate::common::ids::{CallId, TenantId};
+use crate::common::limit_use::LimitUse;
 use crate::store::CallState;
 
 /// All tenants' kept calls under way: a few kilobytes each.
@@ -23,7 +24,7 @@ pub(super) const OPEN_MAX: usize = 65_536;
 /// Requests that wait for one call, beside its first.
 const WAITERS_OF_CALL_MAX: u32 = 64;
 /// Requests of one tenant that wait for calls, beside the first of each.
-const WAITERS_OF_TENANT_MAX: u32 = 1024;
+pub(super) const WAITERS_OF_TENANT_MAX: u32 = 1024;
 /// Calls rarely wait for each other's lock.
 const SHARDS: usize = 16;
 
@@ -205,7 +206,12 @@ impl OpenCall {
         if of_call < WAITERS_OF_CALL_MAX && of_tenant < WAITERS_OF_TENANT_MAX {
             return Ok(permit);
         }
-        Err(Refusal::TooManyWaiters)
+        // Without this request, which counts as long as the permit lives.
+        let limit = match of_call < WAITERS_OF_CALL_MAX {
+            true => self.account.waiters_use(of_tenant),
+            false => LimitUse::reached("waiting_requests_of_call", WAITERS_OF_CALL_MAX as usize),
+        };
+        Err(Refusal::TooManyWaiters(limit))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::calls::outcome::Ran;
 use crate::common::ids::CallId;
+use crate::common::limit_use::LimitUse;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -34,14 +35,14 @@ pub enum Refusal {
     #[error("the gateway has too many calls that are kept under way")]
     Overloaded,
     #[error("too many requests wait for this call, or for your others; retry when they are fewer")]
-    TooManyWaiters,
+    TooManyWaiters(LimitUse),
     #[error(
-        "{max} calls of yours are kept (`[calls] max_records`); no call is forgotten early, so \
-         wait until the oldest have expired"
+        "{} calls of yours are kept (`[calls] max_records`); no call is forgotten early, so wait \
+         until the oldest have expired", .0.used
     )]
-    TooManyRecords { max: u32 },
+    TooManyRecords(LimitUse),
     #[error("too many of your calls wait to begin; retry when some have begun")]
-    TooManyAccepted,
+    TooManyAccepted(LimitUse),
     #[error("there is no call with this id")]
     NoSuchCall,
 }
@@ -58,7 +59,7 @@ impl Refusal {
             Self::Cancelled { .. } => super::CANCELLED,
             Self::StoreUnavailable { .. } => "store_unavailable",
             Self::Overloaded => "overloaded",
-            Self::TooManyWaiters | Self::TooManyRecords { .. } | Self::TooManyAccepted => {
+            Self::TooManyWaiters(_) | Self::TooManyRecords(_) | Self::TooManyAccepted(_) => {
                 "tenant_busy"
             }
             Self::NoSuchCall => "not_found",
@@ -82,9 +83,19 @@ impl Refusal {
                 | Self::StillRunning(_)
                 | Self::StoreUnavailable { .. }
                 | Self::Overloaded
-                | Self::TooManyWaiters
-                | Self::TooManyRecords { .. }
-                | Self::TooManyAccepted
+                | Self::TooManyWaiters(_)
+                | Self::TooManyRecords(_)
+                | Self::TooManyAccepted(_)
         )
+    }
+
+    /// Returns the tenant's own limit that is reached.
+    pub fn limit(&self) -> Option<&LimitUse> {
+        match self {
+            Self::TooManyWaiters(limit)
+            | Self::TooManyRecords(limit)
+            | Self::TooManyAccepted(limit) => Some(limit),
+            _ => None,
+        }
     }
 }

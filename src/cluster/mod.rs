@@ -58,7 +58,7 @@ const NOTICES_MAX: usize = 256;
 const NOTICES_OF_TENANT_MAX: usize = 16;
 /// Notices in flight that a request was cancelled. Each is small, and goes to all replicas.
 const CANCELS_MAX: usize = 1024;
-const CANCELS_OF_TENANT_MAX: usize = 64;
+pub const CANCELS_OF_TENANT_MAX: usize = 64;
 /// Longer than a notice takes, even to a replica that hangs.
 const CANCEL_WAIT: Duration = Duration::from_secs(3);
 

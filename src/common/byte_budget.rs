@@ -10,6 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::limit_use::LimitUse;
+
 /// A body that takes at most this much may use an eighth more than each bound.
 pub const SMALL: usize = 16 * 1024;
 
@@ -85,6 +87,11 @@ fn bound(max: usize, size: usize) -> usize {
 impl TenantBytes {
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the tenant's own bound, and the bytes that count.
+    pub fn limit_use(&self, name: &'static str) -> LimitUse {
+        LimitUse::new(name, self.all.tenant_max, self.held())
     }
 
     /// Returns the bound for which new work must not begin now, if any.

@@ -4,6 +4,7 @@ pub mod byte_budget;
 pub mod error_chain;
 pub mod ids;
 pub mod keys;
+pub mod limit_use;
 pub mod offload;
 pub mod policy;
 pub mod seal;

@@ -4,8 +4,9 @@ use super::error::{CallError, Executed, RETRY_SOON};
 use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
+use crate::common::limit_use::LimitUse;
 use crate::registry::NoBackend;
-use crate::tenants::limits::LimitRefusal;
+use crate::tenants::limits::{IN_FLIGHT, LimitRefusal};
 
 impl From<NotReady> for CallError {
     fn from(not_ready: NotReady) -> Self {
@@ -27,7 +28,8 @@ impl From<NoBackend> for CallError {
                  that `initialize` opened"
                     .to_owned(),
             ),
-            NoBackend::TenantFull => Self::busy(
+            NoBackend::TenantFull(sessions) => Self::busy(
+                sessions,
                 "your tenant has as many sessions at this server as it may, and all are in use; \
                  end one of them (DELETE)",
             ),
@@ -44,8 +46,9 @@ impl From<LimitRefusal> for CallError {
     fn from(refusal: LimitRefusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            LimitRefusal::Busy { rate_status, .. } => {
-                Self::TenantBusy { detail: detail.into(), rate_status }
+            LimitRefusal::Busy { scope, limit, rate_status } => {
+                let limit = LimitUse::reached(IN_FLIGHT, limit as usize).of(scope).into();
+                Self::TenantBusy { detail: detail.into(), limit, rate_status }
             }
             LimitRefusal::RateLimited { scope, retry_after, rate_status } => {
                 Self::RateLimited { scope, retry_after, rate_status }

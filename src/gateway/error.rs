@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::unsent::Held;
+use crate::common::limit_use::LimitUse;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
@@ -46,6 +47,7 @@ pub enum CallError {
     #[error("{detail}")]
     TenantBusy {
         detail: Cow<'static, str>,
+        limit: Box<LimitUse>,
         /// The tenant's rates; nothing was taken from them.
         rate_status: RateStatus,
     },
@@ -227,8 +229,18 @@ impl CallError {
     }
 
     /// Returns the error of a tenant at a limit other than its calls.
-    pub fn busy(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::TenantBusy { detail: detail.into(), rate_status: RateStatus::default() }
+    pub fn busy(limit: LimitUse, detail: impl Into<Cow<'static, str>>) -> Self {
+        let (limit, rate_status) = (limit.into(), RateStatus::default());
+        Self::TenantBusy { detail: detail.into(), limit, rate_status }
+    }
+
+    /// Returns the tenant's own limit that refused the call.
+    pub fn limit(&self) -> Option<LimitUse> {
+        match self.last() {
+            Self::TenantBusy { limit, .. } => Some(LimitUse::clone(limit)),
+            Self::RateLimited { scope, rate_status, .. } => rate_status.limit_use(scope),
+            _ => None,
+        }
     }
 
     /// Returns the room that a server's own error holds.

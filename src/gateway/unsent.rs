@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::CallError;
 use crate::backend::connection::Answer;
-use crate::common::byte_budget::{BytePermit, NoRoom};
+use crate::common::byte_budget::{BytePermit, NoRoom, TenantBytes};
 use crate::tenants::Tenant;
+use crate::tenants::budgets::UNSENT_BYTES;
 use crate::tenants::limits::RateStatus;
 
 /// The memory that a response takes beside its body until it is sent: its stream, its task and its
@@ -23,7 +24,7 @@ pub type Held = Arc<BytePermit>;
 pub fn check_room(tenant: &Tenant) -> Result<(), CallError> {
     match tenant.held.unsent.full() {
         None => Ok(()),
-        Some(full) => Err(no_room(full, tenant.limits.rate_status())),
+        Some(full) => Err(no_room(full, &tenant.held.unsent, tenant.limits.rate_status())),
     }
 }
 
@@ -31,7 +32,8 @@ pub fn check_room(tenant: &Tenant) -> Result<(), CallError> {
 /// for it that cannot be done again.
 pub fn hold_response(tenant: &Tenant, len: usize) -> Result<Held, CallError> {
     let held = tenant.held.unsent.take(len + RESPONSE_COST);
-    held.map(Arc::new).map_err(|full| no_room(full, tenant.limits.rate_status()))
+    held.map(Arc::new)
+        .map_err(|full| no_room(full, &tenant.held.unsent, tenant.limits.rate_status()))
 }
 
 /// Takes room for a server's answer. An answer that is kept in the store would need none.
@@ -42,10 +44,13 @@ pub(super) fn hold_answer(tenant: &Tenant, answer: &Answer) -> Result<Held, Call
 }
 
 /// Returns the refusal of work, or of a response, that finds no room.
-pub fn no_room(full: NoRoom, rate_status: RateStatus) -> CallError {
+pub fn no_room(full: NoRoom, unsent: &TenantBytes, rate_status: RateStatus) -> CallError {
     let detail = in_words(full);
     match full {
-        NoRoom::Tenant { .. } => CallError::TenantBusy { detail: detail.into(), rate_status },
+        NoRoom::Tenant { .. } => {
+            let limit = unsent.limit_use(UNSENT_BYTES).into();
+            CallError::TenantBusy { detail: detail.into(), limit, rate_status }
+        }
         NoRoom::All { .. } => CallError::NoRoom(detail),
     }
 }

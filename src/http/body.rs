@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::HttpError;
 use crate::common::byte_budget::NoRoom;
 use crate::gateway::{CallError, Caller, Executed};
+use crate::tenants::budgets::ARRIVING_BYTES;
 
 /// The longest time that a body may take to arrive, whatever the deadline.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -92,6 +93,7 @@ fn no_room(full: NoRoom, caller: &Caller) -> HttpError {
                  until some are complete"
             )
             .into(),
+            limit: caller.tenant.held.arriving.limit_use(ARRIVING_BYTES).into(),
             rate_status: caller.tenant.limits.rate_status(),
         },
         NoRoom::All { max } => CallError::NoRoom(format!(

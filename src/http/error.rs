@@ -17,9 +17,13 @@ use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED, add_rate_status, text
 use super::unsent::hold;
 use crate::calls::Refusal;
 use crate::common::ids::{CallId, TenantName};
+use crate::common::limit_use::{LimitUse, millis_up};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
+
+/// The wait that is asked for where no better time is known.
+const RETRY_SOON_MS: u64 = 1000;
 
 /// The reason why a request fails: an error of HTTP itself, of the call, or of the store.
 #[derive(Debug, thiserror::Error)]
@@ -73,9 +77,12 @@ struct Problem<'a> {
     executed: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<BackendProblem<'a>>,
-    /// The header `Retry-After`, in seconds.
-    #[serde(skip)]
-    retry_after: Option<u64>,
+    /// The tenant's own limit that is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<LimitUse>,
+    /// The exact time that the header `Retry-After` rounds up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
 }
 
 /// A server's own JSON-RPC error, unchanged.
@@ -126,7 +133,7 @@ fn status_of_refusal(refusal: &Refusal) -> StatusCode {
         Refusal::ResultGone => StatusCode::GONE,
         Refusal::OutcomeUnknown => StatusCode::BAD_GATEWAY,
         Refusal::StoreUnavailable { .. } | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::TooManyWaiters | Refusal::TooManyRecords { .. } | Refusal::TooManyAccepted => {
+        Refusal::TooManyWaiters(_) | Refusal::TooManyRecords(_) | Refusal::TooManyAccepted(_) => {
             StatusCode::TOO_MANY_REQUESTS
         }
         Refusal::NoSuchCall => StatusCode::NOT_FOUND,
@@ -183,7 +190,8 @@ impl HttpError {
         let mut problem = Problem::new(status, code, self.to_string(), executed);
         if let Self::Kept(refusal) = self {
             problem.retryable = refusal.is_retryable();
-            problem.retry_after = problem.retryable.then_some(1);
+            problem.retry_after_ms = problem.retryable.then_some(RETRY_SOON_MS);
+            problem.limit = refusal.limit().cloned();
         }
         problem
     }
@@ -240,7 +248,7 @@ impl From<ShareUsed> for HttpError {
              with a request on each: wait until one has ended, or send more requests on fewer \
              connections (HTTP/2)"
         );
-        CallError::busy(detail).into()
+        CallError::busy(LimitUse::new("connections", max, held), detail).into()
     }
 }
 
@@ -269,7 +277,8 @@ fn call_problem(error: &CallError) -> Problem<'_> {
     let executed = error.executed().as_str();
     let mut problem = Problem::new(status_of(error), error.code(), error.to_string(), executed);
     problem.retryable = error.is_retryable();
-    problem.retry_after = error.retry_after().map(whole_seconds);
+    problem.retry_after_ms = error.retry_after().map(millis_up);
+    problem.limit = error.limit();
     if let CallError::Backend { error: ErrorObject { code, message, data }, .. } = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }
@@ -336,7 +345,8 @@ impl<'a> Problem<'a> {
             retryable: is_temporary && executed == "no",
             executed,
             backend: None,
-            retry_after: is_temporary.then_some(1),
+            limit: None,
+            retry_after_ms: is_temporary.then_some(RETRY_SOON_MS),
         }
     }
 
@@ -345,7 +355,8 @@ impl<'a> Problem<'a> {
         let status = StatusCode::from_u16(self.status).expect("made of a status");
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (status, content_type, body).into_response();
-        let retry_after = self.retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into()));
+        let seconds = self.retry_after_ms.map(|ms| whole_seconds(Duration::from_millis(ms)));
+        let retry_after = seconds.map(|seconds| (header::RETRY_AFTER, seconds.into()));
         response.headers_mut().extend(retry_after);
         response
     }

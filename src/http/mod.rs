@@ -38,6 +38,7 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
             "/v1/servers/{server}/secrets/{name}",
             put(rest::secrets::set).delete(rest::secrets::remove),
         )
+        .route("/v1/limits", get(rest::limits::show))
         .route("/v1/calls", get(rest::calls::list))
         .route("/v1/calls/{id}", get(rest::calls::show).delete(rest::calls::cancel))
         .route("/v1/calls/{id}/result", get(rest::calls::result))

@@ -33,6 +33,7 @@ use crate::backend::changes::Changes;
 use crate::backend::instance::tools::ToolSet;
 use crate::backend::{Backend, Environment};
 use crate::common::ids::{ServerId, SessionId, TenantId};
+use crate::common::limit_use::LimitUse;
 use crate::common::offload::Offload;
 use crate::config;
 use crate::tenants::Tenant;
@@ -105,6 +106,14 @@ impl Server {
             Self::Shared(backend) => Some(backend.clone()),
             Self::PerTenant(tenants) => tenants.existing(tenant),
             Self::PerSession(_) => None,
+        }
+    }
+
+    /// Returns the limit of a tenant's sessions, if each session has a process of its own.
+    pub fn session_limit(&self, tenant: &TenantId) -> Option<LimitUse> {
+        match self {
+            Self::PerSession(sessions) => Some(sessions.limit_use(tenant)),
+            Self::Shared(_) | Self::PerTenant(_) => None,
         }
     }
 

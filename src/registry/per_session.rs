@@ -15,7 +15,8 @@ use crate::backend::Backend;
 use crate::backend::changes::recipients::{Recipients, SessionClient};
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::{ServerId, SessionId, TenantId};
-use crate::config::{self, Start};
+use crate::common::limit_use::LimitUse;
+use crate::config::{self, ServerConfig, Start};
 
 /// The session that a backend belongs to.
 #[derive(Clone)]
@@ -32,7 +33,7 @@ pub enum NoBackend {
     /// The caller is in no session.
     NoSession,
     /// The tenant has as many processes as it may, and uses all of them.
-    TenantFull,
+    TenantFull(LimitUse),
     /// All processes are in use.
     TooMany,
     /// The tenant has not stored these secrets, which the server needs.
@@ -87,7 +88,7 @@ impl PerSession {
         if is_over || owner.client.has_ended() {
             return Err(NoBackend::Stopped);
         }
-        session_places::ensure_place(&processes, &owner.tenant, &self.group.config)?;
+        session_places::ensure_place(&processes, &owner.tenant, self.server())?;
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let recipients = Recipients::new(self.group.id.clone(), Some(owner.client.clone()));
         let id = self.group.id.clone();
@@ -126,6 +127,14 @@ impl PerSession {
     /// Returns the session's backend, if it is running.
     pub(super) fn existing(&self, session: &SessionId) -> Option<Arc<Backend>> {
         self.processes.lock().get(session).map(|process| process.backend.clone())
+    }
+
+    fn server(&self) -> (&ServerId, &ServerConfig) {
+        (&self.group.id, &self.group.config)
+    }
+
+    pub(super) fn limit_use(&self, tenant: &TenantId) -> LimitUse {
+        session_places::limit_use(&self.processes.lock(), tenant, self.server())
     }
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::per_session::{NoBackend, SessionProcess};
 use crate::backend::queue::{part_of_reserve, reserved_of};
-use crate::common::ids::{SessionId, TenantId};
+use crate::common::ids::{ServerId, SessionId, TenantId};
+use crate::common::limit_use::LimitUse;
 use crate::config::ServerConfig;
 
 /// The places that are taken, from one tenant's view.
@@ -30,7 +31,7 @@ struct Places<'a> {
 pub(super) fn ensure_place(
     processes: &HashMap<SessionId, SessionProcess>,
     tenant: &TenantId,
-    config: &ServerConfig,
+    (server, config): (&ServerId, &ServerConfig),
 ) -> Result<(), NoBackend> {
     let staying: Vec<_> = processes.values().filter(|process| process.stays()).collect();
     let places = Places::new(&staying, tenant, config.max_sessions);
@@ -51,10 +52,22 @@ pub(super) fn ensure_place(
     });
     match ended {
         Some((_, process)) => process.stop.cancel(),
-        None if places.is_full() => return Err(NoBackend::TenantFull),
+        None if places.is_full() => {
+            return Err(NoBackend::TenantFull(places.limit_use().of(server)));
+        }
         None => return Err(NoBackend::TooMany),
     }
     Ok(())
+}
+
+/// Returns the limit of a tenant's sessions, and those that it has.
+pub(super) fn limit_use(
+    processes: &HashMap<SessionId, SessionProcess>,
+    tenant: &TenantId,
+    (server, config): (&ServerId, &ServerConfig),
+) -> LimitUse {
+    let staying: Vec<_> = processes.values().filter(|process| process.stays()).collect();
+    Places::new(&staying, tenant, config.max_sessions).limit_use().of(server)
 }
 
 /// The order in which sessions are ended: by claim, and then those first that were silent longest.
@@ -103,6 +116,10 @@ impl<'a> Places<'a> {
     /// Returns whether the tenant has as many places as it may.
     fn is_full(&self) -> bool {
         self.held >= self.share()
+    }
+
+    fn limit_use(&self) -> LimitUse {
+        LimitUse::new("sessions", self.share() as usize, self.held as usize)
     }
 
     /// Returns the rank of a session that may be ended for the tenant. `None` for others, and for

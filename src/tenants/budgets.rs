@@ -5,6 +5,10 @@ use std::sync::Arc;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::config::Config;
 
+/// The names of these limits.
+pub const UNSENT_BYTES: &str = "unsent_bytes";
+pub const ARRIVING_BYTES: &str = "arriving_bytes";
+
 /// The largest bodies of one tenant that may arrive at once. Further ones are short: a body counts
 /// with what has arrived of it.
 const BODIES_PER_TENANT: usize = 32;

@@ -233,6 +233,7 @@ async fn a_new_key_is_refused_at_the_bound_of_records_and_old_ones_are_not() {
     let third = Answer::of(keyed(&gateway, "c", "raw", "{}")).await;
     assert_eq!(said(&third), problem(429, "tenant_busy", true, "no"));
     assert!(third.detail().contains("max_records"), "{}", third.detail());
+    assert_eq!(third.json()["limit"], json!({"name": "records", "value": 2, "used": 2}));
     assert!(is_replay(&Answer::of(keyed(&gateway, "a", "raw", "{}")).await));
     gateway.stop().await;
 }

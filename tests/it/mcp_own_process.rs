@@ -100,8 +100,9 @@ async fn there_are_at_most_max_sessions() {
     assert_eq!((third.status, third.header("mcp-session-id")), (200, ""));
     let error = &third.json()["error"];
     assert_eq!(error["code"], 429, "the third place is for another tenant");
-    let data =
-        json!({"code": "tenant_busy", "retryable": true, "executed": "no", "retryAfterMs": 1000});
+    let limit = json!({"name": "sessions", "scope": "own", "value": 2, "used": 2});
+    let data = json!({"code": "tenant_busy", "retryable": true, "executed": "no",
+        "retryAfterMs": 1000, "limit": limit});
     assert_eq!(error["data"], data);
     let other = Session::open(&gateway, "/mcp").await;
     let error = other.error("tools/call", json!({"name": "own__pid"})).await;

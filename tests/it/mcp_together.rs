@@ -174,3 +174,24 @@ async fn what_is_to_be_completed_is_named_as_its_server_does() {
     }
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn a_server_that_is_down_is_named_in_lists() {
+    let gateway = gateway().await;
+    let down = async |method: &str| {
+        let list = gateway.mcp("/mcp").ask(method, json!({})).send().await.result();
+        list["_meta"]["trunkline/unavailable"].clone()
+    };
+    for method in ["tools/list", "prompts/list"] {
+        let down = down(method).await;
+        assert_eq!((&down[0]["id"], down.as_array().unwrap().len()), (&json!("down"), 1), "{down}");
+        assert!(
+            ["starting", "backoff", "quarantined"].contains(&down[0]["state"].as_str().unwrap())
+        );
+        assert!(down[0]["reason"].is_string() && down[0]["down_since"].is_string(), "{down}");
+    }
+    let all = gateway.servers().await.json();
+    let shown = all["servers"].as_array().unwrap().iter().find(|server| server["id"] == "down");
+    assert!(shown.is_some_and(|server| server["reason"].is_string()), "{all}");
+    gateway.stop().await;
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use trunkline::common::ids::TenantName;
 use trunkline::common::policy::Policy;
 use trunkline::store::{Actor, KeyOwner};
@@ -50,6 +50,10 @@ async fn a_rate_is_kept_and_its_state_is_told() {
     assert_eq!(left(&refusal), r#""std/echo";r=0;t=3600, "tenant";r=2;t=1800"#);
     assert!(refusal.retry_after().is_some_and(|after| (3500..=3600).contains(&after)));
     assert!(refusal.detail().contains("`std/echo`"), "{}", refusal.detail());
+    let (limit, wait) = (&refusal.json()["limit"], refusal.json()["retry_after_ms"].clone());
+    assert_eq!(without_reset(limit), rate("std/echo", 1, 1, "1/h"));
+    assert_eq!(limit["reset_ms"], wait);
+    assert!(wait.as_u64().is_some_and(|ms| (3_500_000..=3_600_000).contains(&ms)), "{wait}");
     // So is what turns out to be a mistake.
     let unknown = acme.call("std", "nothing", "").await;
     assert_eq!((unknown.status, left(&unknown)), (404, r#""tenant";r=1;t=2700"#.to_owned()));
@@ -65,9 +69,63 @@ async fn a_rate_is_kept_and_its_state_is_told() {
     let error = over_mcp.error();
     assert_eq!((&error["code"], &error["data"]["code"]), (&json!(429), &json!("rate_limited")));
     assert!(error["data"]["retryAfterMs"].as_u64().is_some_and(|ms| ms > 100_000), "{error}");
+    assert_eq!(without_reset(&error["data"]["limit"]), rate("tenant", 4, 4, "4/h"));
 
     let other = echo(&gateway.as_tenant("other").await).await;
     assert_eq!((other.status, other.header("ratelimit")), (200, ""));
+    gateway.stop().await;
+}
+
+/// Returns a rate as refusals and `GET /v1/limits` show it.
+fn rate(scope: &str, value: u64, used: u64, rate: &str) -> Value {
+    json!({"name": "rate", "scope": scope, "value": value, "used": used, "rate": rate})
+}
+
+/// Returns a limit without the time that passes.
+fn without_reset(limit: &Value) -> Value {
+    let mut limit = limit.clone();
+    limit.as_object_mut().unwrap().remove("reset_ms");
+    limit
+}
+
+#[tokio::test]
+async fn a_caller_sees_all_its_limits_and_what_it_uses_of_them() {
+    let policy = "rate = \"9/h\"\nservers = [\"std\", \"own\"]\n\
+                  limits.\"std/echo\" = { rate = \"2/min\", burst = 5, max_in_flight = 3 }";
+    let setup = setup().fake_with("own", &[], "sharing = \"session\"");
+    let gateway = setup.with_tenant("acme", policy).start().await;
+    let acme = gateway.as_tenant("acme").await;
+    assert_eq!(echo(&acme).await.status, 200);
+    let key = "kept-1";
+    let kept = acme.post("std", "echo", r#"{"text":"x"}"#).header("idempotency-key", key);
+    assert_eq!(Answer::of(kept).await.status, 200);
+
+    let answer = acme.get("/v1/limits").await;
+    assert_eq!((answer.status, answer.json()["tenant"].clone()), (200, json!("acme")));
+    let named = |name: &str, scope: &str| {
+        let limits = answer.json()["limits"].as_array().unwrap().clone();
+        let is_it = |limit: &&Value| {
+            limit["name"] == name && limit["scope"].as_str().unwrap_or_default() == scope
+        };
+        let found = limits.iter().find(is_it).unwrap_or_else(|| panic!("no {name}: {answer:?}"));
+        without_reset(found)
+    };
+    assert_eq!(named("rate", "tenant"), rate("tenant", 9, 2, "9/h"));
+    assert_eq!(named("rate", "std/echo"), rate("std/echo", 5, 2, "2/min"));
+    for (name, scope, value, used) in [
+        ("in_flight", "tenant", json!(256), 0),
+        ("in_flight", "std/echo", json!(3), 0),
+        ("list_rate", "tenant", json!(90), 1),
+        ("accepted_calls", "", json!(1000), 0),
+        ("records", "", json!(1_000_000), 1),
+        ("streams", "", json!(1024), 0),
+        ("arriving_bytes", "", json!(32 * 1024 * 1024), 0),
+        ("sessions", "own", json!(75), 0),
+    ] {
+        let limit = named(name, scope);
+        assert_eq!((&limit["value"], &limit["used"]), (&value, &json!(used)), "{limit}");
+    }
+    assert_eq!(named("unsent_bytes", "")["value"], json!(32 * 1024 * 1024));
     gateway.stop().await;
 }
 
@@ -87,6 +145,13 @@ async fn calls_in_flight_are_counted_until_the_server_is_done_with_them() {
     let refusal = acme.call("fake", "pid", "").await;
     assert_eq!(refusal.problem(), refused(429, "tenant_busy").for_now());
     assert_eq!(refusal.retry_after(), Some(1));
+    let in_flight = json!({"name": "in_flight", "scope": "tenant", "value": 1, "used": 1});
+    assert_eq!(
+        (&refusal.json()["limit"], &refusal.json()["retry_after_ms"]),
+        (&in_flight, &json!(1000))
+    );
+    let limits = acme.get("/v1/limits").await.json();
+    assert_eq!(limits["limits"][0], in_flight, "{limits}");
     assert_eq!(other.call("fake", "pid", "").await.status, 200);
     within(SOON, "free again", async || {
         (acme.call("fake", "pid", "").await.status == 200).then_some(())

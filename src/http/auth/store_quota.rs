@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use crate::common::limit_use::LimitUse;
 use crate::gateway::{CallError, Caller};
 use crate::tenants::limits::{Admission, Cost};
 
@@ -32,6 +33,7 @@ impl<'a> StorePermit<'a> {
         tenant.limits.admit_to(&mut admission, server, None).await?;
         let own = wait(&tenant.store_permits).await.map_err(|_| CallError::TenantBusy {
             detail: "another request of yours uses the store; wait until it is done".into(),
+            limit: LimitUse::reached("store_requests", 1).into(),
             rate_status: admission.take_rate_status(),
         })?;
         Ok(Self { _admission: admission, _own: own, _shared: wait(permits).await? })

@@ -18,15 +18,15 @@ use axum::http::{Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::left_out::{Found, LeftOut};
 use super::rpc::{self, RpcError};
 use super::{JSON, McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, Ready};
-use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Held, Reply, hold_response};
 use crate::http::auth::credential;
@@ -40,7 +40,7 @@ use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
-use crate::protocol::mcp::{Era, meta, method, names};
+use crate::protocol::mcp::{Era, method, names};
 use crate::registry::Server;
 use crate::tenants::limits::{Admission, Cost};
 
@@ -86,8 +86,8 @@ struct Listing {
     held: Vec<Held>,
 }
 
-/// A list for a caller, and the servers that it leaves out because their process does not run.
-type Listed = (Arc<RenderedList>, Vec<ServerId>);
+/// A list for a caller, and the servers that it leaves out.
+type Listed = (Arc<RenderedList>, LeftOut);
 
 /// Returns the time for a list of this server. A list of several servers goes on without those that
 /// may not take as long as the caller asked.
@@ -137,9 +137,8 @@ fn page(request: &McpRequest<'_>, (list, left_out): Listed) -> Result<Response<B
         end +=
             &format!(",\"resultType\":\"complete\",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
     }
-    if !left_out.is_empty() {
-        let names: Vec<_> = left_out.iter().map(ServerId::as_str).collect();
-        end += &format!(",\"_meta\":{{\"{}\":{}}}", meta::NOT_LISTED, json!(names));
+    if let Some(meta) = left_out.meta(request) {
+        end += &format!(",\"_meta\":{meta}");
     }
     end += "}}";
     let pieces = [rpc::result_start(request.id), page, end.into()];
@@ -172,7 +171,7 @@ async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, 
         let items: Vec<_> = tools_of_caller.map(|tool| tool.definition().get()).collect();
         RenderedList::paged("tools", &items, tools.caching())
     };
-    Ok((rendered(request, key, tools.bytes(), render).await, vec![]))
+    Ok((rendered(request, key, tools.bytes(), render).await, LeftOut::default()))
 }
 
 /// Lists the tools of all servers that are available. Starts no process of a tenant's own.
@@ -183,25 +182,26 @@ async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
     let found = gateway.servers(caller).map(|server| async move {
         if server.must_start_for(&caller.tenant.id) {
             let known = server.known_tools(&caller.tenant.id);
-            return (server, known);
+            return Found::not_running(server, known);
         }
         // Listing starts the process that a session has of its own.
         let until = |_: &Backend| http.arrived + START_WAIT;
-        let ready = gateway.ready(caller, server.clone(), until).await.ok();
-        let has_tools = |ready: &Ready| ready.about.capabilities.tools.is_some();
-        let ready = ready.filter(|(_, ready)| has_tools(ready));
-        let tools = ready.map(|(backend, ready)| {
-            backend.refresh_if_stale(&ready);
-            ready.tools.clone()
-        });
-        (server, tools)
+        let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
+            return Found::Unavailable(server);
+        };
+        if ready.about.capabilities.tools.is_none() {
+            return Found::WithoutTools;
+        }
+        backend.refresh_if_stale(&ready);
+        Found::Tools(server, ready.tools.clone())
     });
-    let (mut servers, mut left_out) = (vec![], vec![]);
-    for (server, tools) in join_all(found).await {
-        match tools {
-            Some(tools) => servers.push((server, tools)),
-            None if server.must_start_for(&caller.tenant.id) => left_out.push(server.id().clone()),
-            None => {}
+    let (mut servers, mut left_out) = (vec![], LeftOut::default());
+    for found in join_all(found).await {
+        match found {
+            Found::Tools(server, tools) => servers.push((server, tools)),
+            Found::WithoutTools => {}
+            Found::NotRunning(server) => left_out.not_running.push(server.id().clone()),
+            Found::Unavailable(server) => left_out.unavailable.push(server),
         }
     }
     let sets: Vec<_> = servers.iter().map(|(server, tools)| (server, tools)).collect();
@@ -244,7 +244,7 @@ async fn list_of_one(
     let ready = http.app.gateway.ready_or_start(caller, server.clone(), until).await;
     let (backend, ready) = ready?;
     let list = list_one(request, &server, &ready, kind, until(&backend)).await?;
-    Ok((list.render(request, kind).await, vec![]))
+    Ok((list.render(request, kind).await, LeftOut::default()))
 }
 
 /// Lists the items of all servers that are available, without those that are not. Starts no process
@@ -258,18 +258,23 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
     let lists = running.into_iter().map(|server| async move {
         // Listing starts the process that a session has of its own.
         let until = |_: &Backend| arrived + START_WAIT;
-        let (backend, ready) = gateway.ready(caller, server.clone(), until).await.ok()?;
+        let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
+            return Err(server);
+        };
         let deadline = arrived + list_timeout(&backend, timeout);
         let list = list_one(request, &server, &ready, kind, deadline).await;
-        Some(list.map(|list| list.exposed(server.id().as_str(), kind)))
+        Ok(list.map(|list| list.exposed(server.id().as_str(), kind)))
     });
+    let not_running = idle.iter().map(|server| server.id().clone()).collect();
+    let mut left_out = LeftOut { not_running, unavailable: vec![] };
     let mut found = vec![];
-    for list in join_all(lists).await.into_iter().flatten() {
+    for list in join_all(lists).await {
         match list {
-            Ok(list) => found.push(list),
+            Ok(Ok(list)) => found.push(list),
             // Otherwise the tenant would take items for gone that a limit left out.
-            Err(error) if error.is_of_limit => return Err(error),
-            Err(_) => {}
+            Ok(Err(error)) if error.is_of_limit => return Err(error),
+            Ok(Err(_)) => {}
+            Err(server) => left_out.unavailable.push(server),
         }
     }
     let caching = found.iter().map(|list| list.caching).reduce(Caching::and).unwrap_or_default();
@@ -277,7 +282,6 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
     let items = found.into_iter().flat_map(|list| list.items).collect();
     // A server may be added at any time, so the list must not be cached.
     let list = Listing { items, caching: Caching { ttl_ms: 0, ..caching }, held };
-    let left_out = idle.iter().map(|server| server.id().clone()).collect();
     Ok((list.render(request, kind).await, left_out))
 }
 

@@ -25,6 +25,7 @@
 
 mod endpoint_info;
 mod forward;
+mod left_out;
 mod legacy;
 mod lists;
 mod modern;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::common::limit_use::millis_up;
 use crate::gateway::{CallError, Held};
 use crate::http::error::status_of;
 use crate::http::headers::add_rate_status;
@@ -201,7 +202,10 @@ impl From<CallError> for RpcError {
             data["attempts"] = json!(attempts);
         }
         if let Some(retry_after) = error.retry_after() {
-            data["retryAfterMs"] = json!(retry_after.as_millis() as u64);
+            data["retryAfterMs"] = json!(millis_up(retry_after));
+        }
+        if let Some(limit) = error.limit() {
+            data["limit"] = json!(limit);
         }
         let error = Self::new(code, error.to_string()).with_data(&data);
         Self { is_of_limit, ..error.with_rate_status(rate_status) }

@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod call;
 pub(crate) mod calls;
 mod kept;
+pub(crate) mod limits;
 pub(crate) mod secrets;
 pub(crate) mod server_view;
 pub(crate) mod servers;

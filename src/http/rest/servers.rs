@@ -54,7 +54,7 @@ pub(crate) async fn show_server(
 }
 
 /// Charges a list to its tenant.
-async fn admit(caller: &Caller) -> Result<RateStatus, CallError> {
+pub(super) async fn admit(caller: &Caller) -> Result<RateStatus, CallError> {
     Ok(caller.tenant.admit(Cost::List).await?.take_rate_status())
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn granted<'a>(
     tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
 }
 
-fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<Body> {
+pub(super) fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<Body> {
     let body = serde_json::to_vec(body).expect("views are plain data");
     with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), rate_status)
 }

@@ -149,7 +149,7 @@ fn hold_body(
         Err(refused) => refused,
     };
     if response.status().is_success() && !(is_operator && size <= SMALL) {
-        *response = HttpError::from(no_room(full, RateStatus::default())).into_response();
+        *response = HttpError::from(no_room(full, account, RateStatus::default())).into_response();
         if let Some(Ok(held)) = take(response) {
             return Some(held);
         }

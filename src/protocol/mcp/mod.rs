@@ -90,6 +90,8 @@ pub mod meta {
     pub const TIMEOUT: &str = "trunkline/timeoutMs";
     /// In the gateway's lists: the servers that are left out because their process does not run.
     pub const NOT_LISTED: &str = "trunkline/notListed";
+    /// In the gateway's lists: the servers that are left out because they are down, and why.
+    pub const UNAVAILABLE: &str = "trunkline/unavailable";
 }
 
 /// Modern: headers and body of a request disagree.

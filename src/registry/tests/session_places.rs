@@ -54,7 +54,8 @@ fn processes(all: &[(&str, Is)]) -> HashMap<SessionId, SessionProcess> {
 #[track_caller]
 fn place(all: &[(&str, Is)], tenant: &str, max: usize) -> Result<Option<(String, u64)>, NoBackend> {
     let processes = processes(all);
-    ensure_place(&processes, &TenantId::testing(tenant), &config(max))?;
+    let server = ServerId::parse("own").unwrap();
+    ensure_place(&processes, &TenantId::testing(tenant), (&server, &config(max)))?;
     let ended = processes.values().filter(|process| !process.stays()).map(|process| {
         assert!(process.stop.is_cancelled());
         let silent = process.owner.client.silent_since().unwrap().elapsed().as_secs();
@@ -69,7 +70,11 @@ fn ended(tenant: &str, silent: u64) -> Result<Option<(String, u64)>, NoBackend> 
     Ok(Some((tenant.to_owned(), silent)))
 }
 
-const FULL: Result<Option<(String, u64)>, NoBackend> = Err(NoBackend::TenantFull);
+/// The tenant has `held` sessions, and may have `share`.
+fn full(share: usize, held: usize) -> Result<Option<(String, u64)>, NoBackend> {
+    Err(NoBackend::TenantFull(LimitUse::new("sessions", share, held).of("own")))
+}
+
 const TOO_MANY: Result<Option<(String, u64)>, NoBackend> = Err(NoBackend::TooMany);
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +92,7 @@ async fn a_quarter_is_kept_also_while_a_tenant_is_alone() {
         let mut all = vec![("a", Busy); limit - 1];
         assert_eq!(place(&all, "a", max), Ok(None), "{max}");
         all.push(("a", Busy));
-        assert_eq!(place(&all, "a", max), FULL, "{max}");
+        assert_eq!(place(&all, "a", max), full(limit, limit), "{max}");
         let others = if max == 1 { TOO_MANY } else { Ok(None) };
         assert_eq!(place(&all, "b", max), others, "{max}");
     }
@@ -111,7 +116,7 @@ async fn a_tenants_own_session_without_a_stream_is_ended_first() {
     assert_eq!(place(&all, "a", 4), ended("a", 7));
     // Those that listen are in use, and the tenant takes nothing of others.
     let all = [("a", Listening(90)), ("a", Busy), ("a", Busy), ("b", Left(9))];
-    assert_eq!(place(&all, "a", 4), FULL);
+    assert_eq!(place(&all, "a", 4), full(1, 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,12 +124,12 @@ async fn a_tenant_above_its_share_loses_the_session_that_was_silent_longest() {
     tokio::time::advance(Duration::from_secs(1000)).await;
     // All places but the last of the reserve are divided by two: three for each.
     let all = [("a", Busy), ("a", Left(5)), ("a", Listening(7)), ("a", Listening(6)), ("b", Busy)];
-    let mut full = all.to_vec();
-    full.extend([("a", Busy), ("b", Busy), ("b", Busy)]);
-    assert_eq!(place(&full[..6], "b", 6), ended("a", 7));
-    assert_eq!(place(&full, "b", 8), FULL, "it has its share");
+    let mut all_busy = all.to_vec();
+    all_busy.extend([("a", Busy), ("b", Busy), ("b", Busy)]);
+    assert_eq!(place(&all_busy[..6], "b", 6), ended("a", 7));
+    assert_eq!(place(&all_busy, "b", 8), full(3, 3), "it has its share");
     let all = [("a", Listening(9)), ("a", Listening(8)), ("b", Busy), ("c", Busy)];
-    assert_eq!(place(&all, "b", 4), FULL, "a share is one");
+    assert_eq!(place(&all, "b", 4), full(1, 1), "a share is one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,6 +139,6 @@ async fn with_more_tenants_than_places_a_silent_session_keeps_its_place_for_idle
     assert_eq!(place(&[("a", Listening(600))], "b", 1), ended("a", 600));
     // Not for a tenant that has one.
     let all = [("a", Busy), ("b", Listening(700))];
-    assert_eq!(place(&all, "a", 2), FULL);
+    assert_eq!(place(&all, "a", 2), full(1, 1));
     assert_eq!(place(&all, "c", 2), ended("b", 700));
 }

@@ -16,6 +16,7 @@ use governor::{Quota as GovernorQuota, RateLimiter};
 use super::quota::{Quota, Remaining};
 use super::rate_headers::policy_text;
 use crate::common::ids::TenantId;
+use crate::common::limit_use::{LimitUse, RateUse};
 use crate::common::policy::{Limit, Pattern};
 
 /// The scope of limits for all calls of a tenant.
@@ -33,6 +34,8 @@ pub(super) struct Bucket {
     /// The pattern of the calls that it limits, or [`TENANT`].
     pub scope: String,
     pub quota: Quota,
+    /// The rate as it is configured; of lists, as it follows from that.
+    rate: String,
     /// Its item in `RateLimit-Policy`; begins with its name, in quotes.
     pub policy: String,
     /// The length of the name in `policy`.
@@ -64,26 +67,29 @@ impl Bucket {
         limit: &Limit,
         clock: &Clock,
     ) -> Option<Self> {
-        let quota = Quota::new(limit.rate?, limit.burst);
+        let rate = limit.rate?;
+        let quota = Quota::new(rate, limit.burst);
         let scope = pattern.map_or_else(|| TENANT.to_owned(), Pattern::to_string);
-        Some(Self::full(tenant, pattern, scope, quota, clock))
+        Some(Self::full(tenant, pattern, scope, (rate.to_string(), quota), clock))
     }
 
     /// Returns a full bucket for the lists of a tenant that has a rate.
     pub fn of_lists(tenant: &TenantId, limit: &Limit, clock: &Clock) -> Option<Self> {
         let quota = Quota::new(limit.rate?, limit.burst).of_lists();
-        Some(Self::full(tenant, None, LISTS.to_owned(), quota, clock))
+        let rate = format!("{}/s", Duration::from_secs(1).div_duration_f64(quota.interval).round());
+        Some(Self::full(tenant, None, LISTS.to_owned(), (rate, quota), clock))
     }
 
     fn full(
         tenant: &TenantId,
         pattern: Option<&Pattern>,
         scope: String,
-        quota: Quota,
+        (rate, quota): (String, Quota),
         clock: &Clock,
     ) -> Self {
         let (policy, name_len) = policy_text(&scope, quota);
         Self {
+            rate,
             policy,
             name_len,
             key: key(tenant, pattern, quota),
@@ -102,6 +108,19 @@ impl Bucket {
 
     pub fn remaining(&self, replicas: u32) -> Remaining {
         self.share_among(replicas).counter.remaining()
+    }
+
+    /// Returns the limit at this remainder.
+    pub fn limit_use(&self, remaining: Remaining) -> LimitUse {
+        let (name, scope) = match &*self.scope {
+            LISTS => ("list_rate", TENANT),
+            scope => ("rate", scope),
+        };
+        let burst = self.quota.burst.get();
+        let used = burst.saturating_sub(remaining.calls);
+        let rate = RateUse { rate: self.rate.clone(), reset: remaining.reset };
+        let limit = LimitUse::new(name, burst as usize, used as usize).of(scope);
+        LimitUse { rate: Some(rate), ..limit }
     }
 
     /// Returns the most that Valkey may charge for late reports. More than the capacity, or else

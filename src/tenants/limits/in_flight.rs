@@ -5,7 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::shared::{LimitLease, SharedLimits};
 use crate::common::ids::TenantId;
+use crate::common::limit_use::LimitUse;
 use crate::common::policy::Pattern;
+
+/// The name of these limits.
+pub const IN_FLIGHT: &str = "in_flight";
 
 /// A limit of calls in flight. Clones share the count, each with its own limit.
 #[derive(Clone, Debug)]
@@ -45,6 +49,16 @@ impl InFlightLimit {
             lease.set_limit(max);
         }
         Self { calls: self.calls.clone(), max }
+    }
+
+    /// Returns the limit, and the calls that this replica counts.
+    pub(super) fn limit_use(&self, scope: &str) -> LimitUse {
+        let used = match &self.calls {
+            Count::Here(count) => count.load(Ordering::Relaxed),
+            Count::Shared(lease) => lease.in_use(),
+        };
+        let value = self.max.map(u64::from);
+        LimitUse { value, ..LimitUse::new(IN_FLIGHT, 0, used as usize) }.of(scope)
     }
 
     /// Counts one more call, if the limit allows it. Waits only if replicas share the limit and

@@ -21,10 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::bucket::{Bucket, Clock, TENANT};
+pub use self::in_flight::IN_FLIGHT;
 use self::in_flight::{InFlightLimit, TenantPermit};
 use self::quota::Remaining;
 pub use self::shared::SharedLimits;
 use crate::common::ids::TenantId;
+use crate::common::limit_use::LimitUse;
 use crate::common::policy::{Limit, Pattern, Policy};
 
 #[derive(Debug)]
@@ -92,6 +94,12 @@ pub struct RateStatus(Vec<(Arc<Bucket>, Remaining)>);
 impl RateStatus {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns the rate of this scope.
+    pub fn limit_use(&self, scope: &str) -> Option<LimitUse> {
+        let (bucket, remaining) = self.0.iter().find(|(bucket, _)| bucket.scope == scope)?;
+        Some(bucket.limit_use(*remaining))
     }
 
     /// Puts the rates that are narrower in front.
@@ -224,6 +232,17 @@ impl Limits {
     /// nothing.
     pub fn rate_status(&self) -> RateStatus {
         self.look(&self.rate)
+    }
+
+    /// Returns all limits and where they stand, as far as this replica knows. Takes nothing.
+    pub fn all(&self) -> Vec<LimitUse> {
+        let mut all = vec![self.in_flight.limit_use(TENANT)];
+        let limited = self.scoped.iter().filter(|scoped| scoped.in_flight.max.is_some());
+        all.extend(limited.map(|limited| limited.in_flight.limit_use(&limited.scope)));
+        let scoped = self.scoped.iter().filter_map(|scoped| scoped.rate.as_ref());
+        let rates = self.look(self.rate.iter().chain(scoped).chain(&self.lists)).0;
+        all.extend(rates.iter().map(|(bucket, remaining)| bucket.limit_use(*remaining)));
+        all
     }
 
     /// Admits an admitted call to a server if the narrower limits that cover it allow it: first

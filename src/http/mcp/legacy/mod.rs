@@ -27,11 +27,12 @@ use super::response::CallResponse;
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::session::forward_to_owner::{KeepAlives, PROMPT};
-use super::session::sessions::{CAPABILITIES_LEN_MAX, SessionInUse};
+use super::session::sessions::{CAPABILITIES_LEN_MAX, OPENED_AT_ONCE_MAX, SessionInUse};
 use super::stream::sse;
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
 use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, RunState};
+use crate::common::limit_use::LimitUse;
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::AppState;
@@ -77,7 +78,9 @@ async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError>
         .expect("JSON without some members is JSON");
     let tenant = &http.caller.tenant;
     let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
-    let (session, token) = created.ok_or_else(|| CallError::busy(TOO_MANY_OPENED))?;
+    let (session, token) = created.ok_or_else(|| {
+        CallError::busy(LimitUse::reached("session_starts", OPENED_AT_ONCE_MAX), TOO_MANY_OPENED)
+    })?;
     let session = &session.session;
     let opening = OpeningSession { app: &http.app, session, is_known: false };
     let caller = in_session(&http.caller, session);

@@ -18,6 +18,7 @@ use crate::backend::changes::WATCHED_BY_TENANT_MAX;
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Subscription, WatchError};
 use crate::common::ids::ServerId;
+use crate::common::limit_use::LimitUse;
 use crate::gateway::{CallError, Executed};
 use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::stream::changes::{
@@ -222,7 +223,8 @@ pub(crate) fn watch_error(error: &WatchError) -> RpcError {
         WatchError::Refused(error) => RpcError::from(CallError::backend(ErrorObject::clone(error))),
         WatchError::TooLong => RpcError::invalid_params("the name of the resource is too long"),
         WatchError::TooMany => {
-            CallError::busy("too many resources are watched; unsubscribe from some").into()
+            let limit = LimitUse::reached("watched_resources", WATCHED_BY_TENANT_MAX);
+            CallError::busy(limit, "too many resources are watched; unsubscribe from some").into()
         }
         WatchError::Full => CallError::Overloaded.into(),
         WatchError::Expired => CallError::DeadlineExceeded { executed: Executed::Unknown }.into(),

@@ -16,7 +16,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::sessions::KEEP_ALIVE_EVERY;
 use super::{OwnerReplica, Session};
-use crate::cluster::{Cluster, Peer, PeerRequest, PeerSendError, end_to_end};
+use crate::cluster::{
+    CANCELS_OF_TENANT_MAX, Cluster, Peer, PeerRequest, PeerSendError, end_to_end,
+};
+use crate::common::limit_use::LimitUse;
 use crate::gateway::{CallError, Executed};
 use crate::http::AppState;
 use crate::http::mcp::legacy::session_not_found;
@@ -104,7 +107,10 @@ impl HttpRequest {
         let count = |outcome| self.app.gateway.metrics().cancel_notices(outcome).inc();
         let Some(permit) = cluster.cancel_permit(&session.tenant).await else {
             count("refused");
-            return Err(CallError::busy(TOO_MANY_CANCELLED));
+            return Err(CallError::busy(
+                LimitUse::reached("cancel_notices", CANCELS_OF_TENANT_MAX),
+                TOO_MANY_CANCELLED,
+            ));
         };
         count("sent");
         let others = cluster.others_and(self.remote_owner(session));

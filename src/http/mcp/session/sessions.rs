@@ -31,7 +31,8 @@ const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// The longest text of a client's capabilities: the token is a header.
 pub(crate) const CAPABILITIES_LEN_MAX: usize = 4096;
 /// Sessions that a tenant may open at once, and then per second.
-const BURST: NonZeroU32 = NonZeroU32::new(1000).expect("it is not 0");
+pub(crate) const OPENED_AT_ONCE_MAX: usize = 1000;
+const BURST: NonZeroU32 = NonZeroU32::new(OPENED_AT_ONCE_MAX as u32).expect("it is not 0");
 const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not 0");
 const SHARDS: usize = 32;
 /// The clocks of replicas may differ by this much.

@@ -7,10 +7,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::common::ids::TenantId;
+use crate::common::limit_use::LimitUse;
 use crate::gateway::CallError;
 
 /// The most streams and remembered sessions of one tenant.
 const STREAMS_MAX: usize = 1024;
+
+/// The name of this limit.
+const STREAMS: &str = "streams";
 
 /// Counts the permits of each tenant.
 #[derive(Debug, Default)]
@@ -32,11 +36,17 @@ impl StreamQuota {
         let count = taken.entry(tenant.clone()).or_default();
         if *count == STREAMS_MAX {
             return Err(CallError::busy(
+                LimitUse::reached(STREAMS, STREAMS_MAX),
                 "too many streams are open, or sessions remembered; end some of them (DELETE)",
             ));
         }
         *count += 1;
         Ok(StreamPermit { quota: self.clone(), tenant: tenant.clone() })
+    }
+
+    pub(crate) fn limit_use(&self, tenant: &TenantId) -> LimitUse {
+        let taken = self.taken.lock().get(tenant).copied();
+        LimitUse::new(STREAMS, STREAMS_MAX, taken.unwrap_or_default())
     }
 }
 

@@ -127,6 +127,11 @@ impl LimitLease {
         }
     }
 
+    /// Returns the number of this replica's calls in flight.
+    pub fn in_use(&self) -> u32 {
+        self.permits.counts().in_use
+    }
+
     /// Returns the permit of a call.
     pub fn release(self: &Arc<Self>) {
         let counts = self.permits.release();
