@@ -74,11 +74,16 @@ impl Tenant {
 
     /// Returns a whole request for a call with these arguments. Each header ends with CR LF.
     pub fn call(&self, server: &str, tool: &str, headers: &str, arguments: &str) -> Vec<u8> {
+        self.send(&format!("POST /v1/servers/{server}/tools/{tool}"), headers, arguments)
+    }
+
+    /// Returns a whole request. Each header ends with CR LF.
+    pub fn send(&self, method_and_path: &str, headers: &str, body: &str) -> Vec<u8> {
         let Self { address, key } = self;
         format!(
-            "POST /v1/servers/{server}/tools/{tool} HTTP/1.1\r\nhost: {address}\
-             \r\nx-api-key: {key}\r\n{headers}content-length: {}\r\n\r\n{arguments}",
-            arguments.len()
+            "{method_and_path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\n\
+             {headers}content-length: {}\r\n\r\n{body}",
+            body.len()
         )
         .into_bytes()
     }

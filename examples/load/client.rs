@@ -19,6 +19,8 @@ pub struct Client {
 
 pub struct Answer<'a> {
     pub status: u16,
+    #[allow(dead_code, reason = "for programs that need a header")]
+    pub head: &'a [u8],
     pub body: &'a [u8],
 }
 
@@ -48,7 +50,18 @@ impl Client {
         if self.buffer.len() > head_len + body_len {
             return Err(Error::new(ErrorKind::InvalidData, "there is more than one answer"));
         }
-        Ok(Answer { status, body: &self.buffer[head_len..] })
+        let (head, body) = self.buffer.split_at(head_len);
+        Ok(Answer { status, head, body })
+    }
+
+    /// Sends a whole request and reads until the connection ends.
+    #[allow(dead_code, reason = "for programs that open streams")]
+    pub async fn drain(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.write_all(request).await?;
+        loop {
+            self.buffer.clear();
+            self.read_more().await?;
+        }
     }
 
     async fn read_more(&mut self) -> Result<()> {

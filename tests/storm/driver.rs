@@ -135,6 +135,9 @@ impl Run {
         if is_mcp && (tally.unread.get() == 0 || tally.read_late.get() == 0) {
             tally.fault("no answer was left unread".to_owned());
         }
+        if is_telling && tally.remade.get() == 0 {
+            tally.fault("no tenant was removed".to_owned());
+        }
         if is_telling && fell_silent == 0 {
             tally.fault("calls go on though their callers have said not to".to_owned());
         }

@@ -28,6 +28,8 @@ pub enum Outcome {
     Refused,
     /// The caller gave it up and heard no more of it.
     Cancelled,
+    /// Its tenant was removed meanwhile.
+    Removed,
     /// In a way that would be our own fault: servers and tools are there, arguments are right.
     Wrong(String),
 }
@@ -51,6 +53,7 @@ pub fn judge(tally: &Tally, mark: &str, outcome: Outcome) {
         Outcome::Protocol => tally.protocol.add(1),
         Outcome::Refused => tally.refused.add(1),
         Outcome::Cancelled => tally.cancelled.add(1),
+        Outcome::Removed => tally.removed.add(1),
         Outcome::Wrong(what) => tally.fault(format!("the call {mark} {what}")),
     }
 }

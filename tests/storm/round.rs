@@ -154,7 +154,7 @@ fn beside(round: &Round, shared: &Arc<Shared>) -> JoinSet<()> {
     for tenant in 0..round.tenants {
         // The caller of the quiet servers listens elsewhere.
         let server = tenant % round.servers();
-        let (address, tally) = (fronts.address(tenant), shared.tally.clone());
+        let (address, tally) = (fronts.of(tenant).address, shared.tally.clone());
         tasks.spawn(listener::run(address, tenant, server, tally));
     }
     for server in SERVERS..round.servers() {

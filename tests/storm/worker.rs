@@ -15,7 +15,7 @@ use trunkline::tenants::budgets::Budgets;
 
 use crate::direct::Direct;
 use crate::mcp;
-use crate::mcp::fronts::Fronts;
+use crate::mcp::fronts::{Front, Fronts};
 use crate::outcome::{Outcome, judge};
 use crate::plan::{Cancel, Plan, SERVERS};
 use crate::report::Tally;
@@ -48,18 +48,26 @@ enum Client {
 pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) {
     let mut client = match &shared.fronts {
         None => Client::Direct(Direct::new(shared.gateway.clone(), tenant)),
-        Some(fronts) => Client::Mcp(mcp::Client::new(fronts.address(tenant), shared.tally.clone())),
+        Some(fronts) => Client::Mcp(mcp::Client::new(fronts.of(tenant), shared.tally.clone())),
     };
     let round_seed = shared.workers.round_seed;
     let position = &shared.workers.client_ids[tenant * shared.workers.per_tenant + worker];
     for client_id in 1..=calls {
         let plan = Plan::draw(round_seed, tenant, worker, client_id);
         position.store(client_id, Ordering::Relaxed);
-        if let Client::Direct(client) = &mut client
-            && client_id.is_multiple_of(REMADE_EVERY)
-        {
-            client.remake_tenant();
-            shared.tally.remade.add(1);
+        if client_id.is_multiple_of(REMADE_EVERY) {
+            match (&mut client, &shared.fronts) {
+                (Client::Direct(client), _) => {
+                    client.remake_tenant();
+                    shared.tally.remade.add(1);
+                }
+                // The other workers of the tenant go on meanwhile.
+                (Client::Mcp(_), Some(fronts)) if worker == 0 && Front::is_remade(tenant) => {
+                    fronts.of(tenant).remake_tenant().await;
+                    shared.tally.remade.add(1);
+                }
+                (Client::Mcp(_), _) => {}
+            }
         }
         make(&shared, &mut client, &plan).await;
         shared.tally.calls.add(1);
@@ -71,7 +79,7 @@ pub async fn run(shared: Arc<Shared>, tenant: usize, worker: usize, calls: u64) 
 /// Has the first tenant call a quiet server, one call at a time. Never ends.
 pub async fn call_quiet_server(shared: Arc<Shared>, server: usize) {
     let Some(fronts) = &shared.fronts else { return };
-    let mut client = mcp::Client::new(fronts.address(0), shared.tally.clone());
+    let mut client = mcp::Client::new(fronts.of(0), shared.tally.clone());
     let Workers { round_seed, per_tenant, .. } = *shared.workers;
     for client_id in 1.. {
         let drawn = Plan::draw(round_seed, 0, per_tenant + server, client_id);

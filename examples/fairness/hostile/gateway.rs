@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::task::JoinSet;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, interval, sleep};
 
 use crate::client::Client;
 use crate::process;
@@ -60,7 +60,6 @@ impl Gateway {
     }
 
     /// Returns the directory of the settings, which is the process's working directory.
-    #[allow(dead_code, reason = "for rows that change files while the gateway runs")]
     pub fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
@@ -94,6 +93,32 @@ pub fn again(tenant: &Tenant, connections: usize, request: &[u8]) -> JoinSet<()>
             loop {
                 if let Ok(mut client) = Client::connect(address).await {
                     while client.call(&request).await.is_ok() {}
+                }
+                sleep(PAUSE).await;
+            }
+        });
+    }
+    tasks
+}
+
+/// Opens so many connections that together send a request so often in a second, whatever the
+/// answers are.
+pub fn at_rate(tenant: &Tenant, connections: u32, per_s: u32, request: &[u8]) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let every = Duration::from_secs(1) * connections / per_s;
+    for index in 0..connections {
+        let (address, request) = (tenant.address, request.to_owned());
+        tasks.spawn(async move {
+            sleep(every * index / connections).await;
+            let mut due = interval(every);
+            loop {
+                if let Ok(mut client) = Client::connect(address).await {
+                    loop {
+                        due.tick().await;
+                        if client.call(&request).await.is_err() {
+                            break;
+                        }
+                    }
                 }
                 sleep(PAUSE).await;
             }

@@ -9,11 +9,16 @@
 mod adaptive;
 mod gateway;
 mod lone;
+mod mcp;
 mod neighbour;
 mod poison;
 mod serial;
+mod sessions;
 mod slots;
+mod stuck;
 mod upstream;
+mod watch;
+mod work;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -28,7 +33,16 @@ use self::neighbour::{Neighbour, Outcome};
 use crate::rows::verdict;
 
 /// The rows, in the order of the table.
-const ROWS: &[&[Row]] = &[slots::ROWS, serial::ROWS, poison::ROWS, upstream::ROWS];
+const ROWS: &[&[Row]] = &[
+    slots::ROWS,
+    stuck::ROWS,
+    sessions::ROWS,
+    upstream::ROWS,
+    work::ROWS,
+    serial::ROWS,
+    poison::ROWS,
+    watch::ROWS,
+];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.
 const HEAD_START: Duration = Duration::from_secs(1);
@@ -59,12 +73,19 @@ pub struct Aim {
     /// The calls that a crash may take: those in flight there. [`Gateway::crashes`] counts crashes.
     pub lost_per_crash: u64,
     pub peak_mib_max: u64,
+    /// Looks at the gateway beside the hostile tenant, when the neighbour has called.
+    pub check: fn(&Gateway) -> Result<()>,
 }
 
 impl Aim {
     /// Nothing is noticed.
-    pub const USUAL: Self =
-        Self { rounds: 1, running_call: Duration::ZERO, lost_per_crash: 0, peak_mib_max: 256 };
+    pub const USUAL: Self = Self {
+        rounds: 1,
+        running_call: Duration::ZERO,
+        lost_per_crash: 0,
+        peak_mib_max: 256,
+        check: |_| Ok(()),
+    };
 
     /// Returns the longest p99 that is allowed beside, for this one alone.
     fn p99_max(&self, alone: Duration) -> Duration {
@@ -164,6 +185,9 @@ async fn round(row: &Row, is_beside: bool, time: Duration) -> Result<Measured> {
         sleep(HEAD_START).await;
     }
     let outcome = row.neighbour.call(gateway.tenant("neighbour"), time).await;
+    if is_beside {
+        (row.aim.check)(&gateway)?;
+    }
     let crashes = gateway.crashes.load(Ordering::Relaxed);
     let peak_mib = gateway.peak_mib()?;
     drop(hostile);

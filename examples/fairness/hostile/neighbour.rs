@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use memchr::memmem;
-use tokio::task::JoinSet;
+use tokio::runtime::Builder;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::Client;
@@ -37,16 +38,25 @@ pub struct Outcome {
 }
 
 impl Neighbour {
-    /// Twenty calls of 10 ms at once, of the bundled server.
-    #[allow(dead_code, reason = "for rows without a load of their own")]
-    pub const USUAL: Self = Self {
-        callers: 20,
-        request: |tenant| tenant.call("std", "sleep", "", r#"{"ms":10}"#),
-        answer: "slept 10 ms",
+    /// One echo after the other, of the bundled server.
+    pub const ECHO: Self = Self {
+        callers: 1,
+        request: |tenant| tenant.call("std", "echo", "", r#"{"text":"here"}"#),
+        answer: "here",
     };
 
-    /// Calls for so long, and waits for the last answers.
-    pub async fn call(&self, tenant: &Tenant, time: Duration) -> Outcome {
+    /// Calls for so long, and waits for the last answers. The calls have a thread of their own, so
+    /// that their times have nothing of the driver's other work.
+    pub async fn call(self, tenant: &Tenant, time: Duration) -> Outcome {
+        let tenant = tenant.clone();
+        let calls = spawn_blocking(move || {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            Ok::<_, std::io::Error>(runtime.block_on(self.call_here(&tenant, time)))
+        });
+        calls.await.expect("nothing panics").expect("there are descriptors enough")
+    }
+
+    async fn call_here(self, tenant: &Tenant, time: Duration) -> Outcome {
         let (begin, end) = (Instant::now() + WARM_UP, Instant::now() + WARM_UP + time);
         let mut tasks = JoinSet::new();
         for _ in 0..self.callers {

@@ -30,11 +30,7 @@ pub const ROWS: &[Row] = &[
                 format!("{{\"algorithm\":\"sha256\",\"text\":\"{}\"}}", "x".repeat(ARGUMENT_BYTES));
             again(tenant, CALLS, &tenant.call("std", "hash", "", &body))
         },
-        neighbour: Neighbour {
-            callers: 1,
-            request: |tenant| tenant.call("std", "echo", "", r#"{"text":"here"}"#),
-            answer: "here",
-        },
+        neighbour: Neighbour::ECHO,
         aim: Aim::USUAL,
     },
     Row {

@@ -10,7 +10,8 @@ import time
 
 import anyio
 
-BASE, EXPECTED_FILE, ERA = (sys.argv[1:] + ["legacy"])[:3]
+BASE, EXPECTED_FILE, *REST = sys.argv[1:]
+ERA, CHECKS = REST + ["legacy", "all"][len(REST) :]
 EXPECTED = json.load(open(EXPECTED_FILE, encoding="utf-8"))
 
 # Longer than any check should take: a check that hangs fails.
@@ -25,6 +26,8 @@ def run(connect):
 
 
 async def run_all(connect):
+    if CHECKS == "connects":
+        return await run_connects(connect)
     for endpoint in EXPECTED["endpoints"]:
         try:
             async with connect(BASE + endpoint["path"]) as session:
@@ -32,6 +35,17 @@ async def run_all(connect):
             report(endpoint, "close")
         except BaseException as error:  # a session that dies cancels everything in it
             report(endpoint, "session", error)
+
+
+async def run_connects(connect):
+    """Connects again and again and lists each time, as a tenant that may call once a second. Then it calls."""
+    endpoint = EXPECTED["connects"]
+    for n in range(endpoint["times"]):
+        async with connect(BASE + endpoint["path"]) as session:
+            checks = Endpoint(endpoint, session)
+            await checks.check(f"connect {n} and list", checks.tools)
+            if n + 1 == endpoint["times"]:
+                await checks.check("call", lambda: checks.echo("one"))
 
 
 def report(endpoint, name, error=None):

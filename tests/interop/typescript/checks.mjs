@@ -7,7 +7,7 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const [base, expectedFile, era = "legacy"] = process.argv.slice(2);
+const [base, expectedFile, era = "legacy", checks = "all"] = process.argv.slice(2);
 const expected = JSON.parse(readFileSync(expectedFile, "utf8"));
 
 /** Longer than any check should take: a check that hangs fails. */
@@ -17,16 +17,21 @@ export { era, expected };
 
 export async function run(connect) {
   let failed = 0;
+  const checkAt = (endpoint) => async (name, work) => {
+    try {
+      await within(CHECK_MS_MAX, Promise.resolve(work()));
+      console.log(`ok ${endpoint.path} ${name}`);
+    } catch (error) {
+      failed += 1;
+      console.log(`FAIL ${endpoint.path} ${name}: ${String(error?.message ?? error).slice(0, 300)}`);
+    }
+  };
+  if (checks === "connects") {
+    await runConnects(connect, checkAt(expected.connects));
+    process.exit(failed ? 1 : 0);
+  }
   for (const endpoint of expected.endpoints) {
-    const check = async (name, work) => {
-      try {
-        await within(CHECK_MS_MAX, Promise.resolve(work()));
-        console.log(`ok ${endpoint.path} ${name}`);
-      } catch (error) {
-        failed += 1;
-        console.log(`FAIL ${endpoint.path} ${name}: ${String(error?.message ?? error).slice(0, 300)}`);
-      }
-    };
+    const check = checkAt(endpoint);
     let session;
     await check("connect", async () => {
       session = await connect(base + endpoint.path);
@@ -35,6 +40,19 @@ export async function run(connect) {
     if (session) await checkEndpoint(endpoint, session, check);
   }
   process.exit(failed ? 1 : 0);
+}
+
+/** Connects again and again and lists each time, as a tenant that may call once a second. Then it calls. */
+async function runConnects(connect, check) {
+  const { path, servers, times } = expected.connects;
+  for (let n = 0; n < times; n += 1) {
+    await check(`connect ${n} and list`, async () => {
+      const session = await connect(base + path);
+      includesAll(await session.tools(), expected.tools[servers[0]]);
+      if (n + 1 === times) await check("call", async () => same((await session.call("echo", { text: "one" })).text, "one"));
+      await session.close();
+    });
+  }
 }
 
 async function checkEndpoint(endpoint, session, check) {

@@ -1,6 +1,7 @@
 //! One client: a connection, another to say that it no longer wants an answer, and its sessions.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use hyper::{Request, StatusCode};
 use tokio::time::sleep;
 use trunkline::protocol::mcp::Era;
 
+use super::fronts::Front;
 use super::message::{Inspection, refusal};
 use super::request::{self, Call, Endpoint};
 use super::wire::{Connection, Events};
@@ -23,7 +25,9 @@ const NO_ANSWER: &str = "the stream ended without it";
 
 /// One client. It makes one call at a time.
 pub struct Client {
-    address: SocketAddr,
+    front: Arc<Front>,
+    /// The tenant of [`Front::tenancy`] that the sessions belong to.
+    tenancy: u64,
     tally: Arc<Tally>,
     calls: Line,
     /// A second connection for messages during a call: HTTP/1 answers in order.
@@ -37,22 +41,47 @@ pub struct Client {
 struct Line(Option<Connection>);
 
 impl Client {
-    pub fn new(address: SocketAddr, tally: Arc<Tally>) -> Self {
+    pub fn new(front: &Arc<Front>, tally: Arc<Tally>) -> Self {
         let (calls, asides) = (Line::default(), Line::default());
-        Self { address, tally, calls, asides, sessions: HashMap::new() }
+        let (front, tenancy) = (front.clone(), front.tenancy());
+        Self { front, tenancy, tally, calls, asides, sessions: HashMap::new() }
     }
 
     /// Makes a call as planned.
     pub async fn call(&mut self, plan: &Plan, server: usize) -> Outcome {
+        let began = self.front.tenancy();
+        if began != self.tenancy && began.is_multiple_of(2) {
+            self.leave_sessions(began).await;
+        }
         let call = Call::new(plan, server);
         let outcome = match call.manner.era {
             Era::Modern => self.call_modern(plan, &call).await,
             Era::Legacy => self.call_legacy(plan, &call).await,
         };
-        outcome.unwrap_or_else(|error| {
+        let outcome = outcome.unwrap_or_else(|error| {
             self.calls.hang_up();
             Outcome::Wrong(format!("got no answer: {error}"))
-        })
+        });
+        // The call of a tenant that is removed may fail in any way.
+        let is_remade = self.front.tenancy() != self.tenancy;
+        match outcome {
+            Outcome::Wrong(_) if is_remade => Outcome::Removed,
+            outcome => outcome,
+        }
+    }
+
+    /// Goes on as the next tenant of the name, for which the sessions of before must be no good.
+    async fn leave_sessions(&mut self, tenancy: u64) {
+        self.tenancy = tenancy;
+        self.calls.hang_up();
+        self.asides.hang_up();
+        for (endpoint, session) in take(&mut self.sessions) {
+            let Ok(connection) = self.calls.open(self.front.address).await else { return };
+            let status = connection.status(request::ping(endpoint, &session)).await;
+            if status.is_ok_and(|status| status.is_success()) {
+                self.tally.fault("a session is good for the next tenant of its name".to_owned());
+            }
+        }
     }
 
     /// Hanging up is what gives a modern call up.
@@ -71,7 +100,7 @@ impl Client {
         call: &Call,
         request: Request<Full<Bytes>>,
     ) -> Result<Option<Outcome>, String> {
-        let connection = self.calls.open(self.address).await?;
+        let connection = self.calls.open(self.front.address).await?;
         tokio::select! {
             biased;
             answer = exchange(connection, call, request, &self.tally) => {
@@ -101,14 +130,15 @@ impl Client {
             let answered = self.unless_hung_up(plan, call, request).await?;
             return Ok(answered.unwrap_or(Outcome::Cancelled));
         }
-        let connection = self.calls.open(self.address).await?;
+        let connection = self.calls.open(self.front.address).await?;
         let mut answer = pin!(exchange(connection, call, request, &self.tally));
         tokio::select! {
             biased;
             answer = &mut answer => return Ok(answer?.outcome().ok_or(NO_ANSWER)?),
             () = leave(plan.cancel) => {}
         }
-        let (aside, cancelled) = (self.asides.open(self.address).await?, call.cancelled(&session));
+        let (aside, cancelled) =
+            (self.asides.open(self.front.address).await?, call.cancelled(&session));
         // Both at once: the answer may be on its way already.
         let (outcome, status) = tokio::join!(answer, aside.status(cancelled));
         if status? != StatusCode::ACCEPTED {
@@ -130,7 +160,7 @@ impl Client {
         if let Some(session) = self.sessions.get(&endpoint) {
             return Ok(Ok(session.clone()));
         }
-        let connection = self.calls.open(self.address).await?;
+        let connection = self.calls.open(self.front.address).await?;
         let response = connection.send(request::initialize(endpoint)).await?;
         let session = response.headers().get("mcp-session-id").cloned();
         let body = connection.whole(response.into_body()).await?;
@@ -139,7 +169,10 @@ impl Client {
         }
         let session = session.as_ref().and_then(|session| session.to_str().ok());
         let session = session.ok_or("a session has no id")?.to_owned();
-        self.sessions.insert(endpoint, session.clone());
+        // While the tenant is removed, nobody knows whose session it is.
+        if self.front.tenancy() == self.tenancy {
+            self.sessions.insert(endpoint, session.clone());
+        }
         Ok(Ok(session))
     }
 }
@@ -197,6 +230,9 @@ async fn exchange(
     let content_type = content_type.map(|value| value.as_bytes().to_owned()).unwrap_or_default();
     let status = response.status();
     let mut body = response.into_body();
+    if status == StatusCode::NOT_FOUND {
+        return Err("the session has ended".to_owned());
+    }
     if let Some(unread) = call.manner.unread {
         // Nobody moves the connection meanwhile, so the rest of the answer stays where it is.
         sleep(unread).await;

@@ -176,6 +176,12 @@ pub fn initialize(endpoint: Endpoint) -> Request<Full<Bytes>> {
     post(endpoint, &[], body)
 }
 
+/// Legacy: asks whether the session is there.
+pub fn ping(endpoint: Endpoint, session: &str) -> Request<Full<Bytes>> {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{}"}}"#, method::PING);
+    post(endpoint, &in_session(session), body)
+}
+
 fn in_session(session: &str) -> [(&'static str, &str); 2] {
     let version = ProtocolVersion::LATEST_LEGACY.as_str();
     [("mcp-protocol-version", version), ("mcp-session-id", session)]
