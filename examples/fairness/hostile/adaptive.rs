@@ -11,9 +11,10 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::gateway::{FAKE, Gateway, again};
+use super::gateway::{Gateway, again};
 use super::lone::throughput;
 use super::neighbour::Neighbour;
+use super::servers::{bundled, fake};
 use crate::client::Client;
 use crate::rows::verdict;
 
@@ -95,12 +96,8 @@ const MIXES: [(&str, Neighbour); 3] = [
 ];
 
 fn settings(dir: &Path, is_adaptive: bool) -> Result<String> {
-    let log = format!("log={}", dir.join("fake.log").display());
-    Ok(format!(
-        "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\nadaptive = {is_adaptive}\n\
-         [servers.fake]\ncommand = \"python3\"\nargs = [\"-I\", \"-S\", {FAKE:?}, {log:?}]\n\
-         adaptive = {is_adaptive}\n"
-    ))
+    let adaptive = format!("adaptive = {is_adaptive}");
+    Ok(bundled(&adaptive) + &fake(dir, &[], &adaptive))
 }
 
 /// Returns the time until the limit of a serial server is low.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -15,10 +15,6 @@ use tokio::time::{Duration, interval, sleep};
 use crate::client::Client;
 use crate::process;
 use crate::target::{Tenant, create_keys};
-
-/// A server with tools for all that a server can do wrong. Its tool `serial` keeps all others
-/// waiting.
-pub const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
 
 /// Tenants that each row has.
 const TENANTS: [&str; 2] = ["hostile", "neighbour"];
@@ -60,8 +56,8 @@ impl Gateway {
     }
 
     /// Returns the directory of the settings, which is the process's working directory.
-    pub fn dir(&self) -> PathBuf {
-        self.dir.path().to_owned()
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Returns the most memory that the process has had resident.

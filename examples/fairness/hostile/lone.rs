@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::gateway::Gateway;
 use super::neighbour::Neighbour;
+use super::servers::bundled;
 use crate::rows::verdict;
 use crate::target::Tenant;
 
@@ -61,7 +62,5 @@ fn request(tenant: &Tenant) -> Vec<u8> {
 }
 
 fn settings(sharing: &str) -> Result<String> {
-    Ok(format!(
-        "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\nsharing = \"{sharing}\"\n"
-    ))
+    Ok(bundled(&format!("sharing = \"{sharing}\"")))
 }

@@ -13,6 +13,7 @@ mod mcp;
 mod neighbour;
 mod poison;
 mod serial;
+mod servers;
 mod sessions;
 mod slots;
 mod stuck;

@@ -8,9 +8,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::gateway::Gateway;
 use super::neighbour::Neighbour;
+use super::servers::fake;
 use super::{Aim, Row};
 use crate::client::Client;
-use crate::target::FAKE;
 
 const CALLERS: usize = 4;
 /// The hostile tenant ends a process so often, until it is refused.
@@ -19,13 +19,7 @@ const EVERY: Duration = Duration::from_secs(1);
 pub const ROWS: &[Row] = &[Row {
     name: "poison",
     does: "one call a second that ends the process",
-    settings: |dir| {
-        let log = format!("log={}", dir.join("fake.log").display());
-        Ok(format!(
-            "[servers.fake]\ncommand = \"python3\"\n\
-             args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}]\n"
-        ))
-    },
+    settings: |dir| Ok(fake(dir, &[], "")),
     hostile,
     neighbour: Neighbour {
         callers: CALLERS,

@@ -1,13 +1,12 @@
-//! Servers whose running call delays all others.
+//! Servers whose running call delays all others. The tool `serial` is one that does.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
 use tokio::task::JoinSet;
 
-use super::gateway::{FAKE, Gateway, again};
+use super::gateway::{Gateway, again};
 use super::neighbour::Neighbour;
+use super::servers::{bundled, fake};
 use super::{Aim, Row};
 
 /// The hostile tenant's calls at once: all slots that one tenant can have by default.
@@ -23,7 +22,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "serial-hash",
         does: "48 hashing calls of 1 MB; neighbour: echo",
-        settings: |_| Ok("[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n".to_owned()),
+        settings: |_| Ok(bundled("")),
         hostile: |gateway| {
             let tenant = gateway.tenant("hostile");
             let body =
@@ -36,7 +35,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "serial-one",
         does: "48 calls of 0.2 s, serial, `max_in_flight = 1`",
-        settings: |dir| serial(dir, "max_in_flight = 1"),
+        settings: |dir| Ok(fake(dir, &[], "max_in_flight = 1")),
         hostile: slow,
         neighbour: QUICK,
         aim: Aim { running_call: RUNNING_CALL, ..Aim::USUAL },
@@ -44,7 +43,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "serial-two",
         does: "the same with `max_in_flight = 2`",
-        settings: |dir| serial(dir, "max_in_flight = 2"),
+        settings: |dir| Ok(fake(dir, &[], "max_in_flight = 2")),
         hostile: slow,
         neighbour: QUICK,
         aim: Aim { running_call: RUNNING_CALL, ..Aim::USUAL },
@@ -52,7 +51,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "serial-instances",
         does: "the same with `instances = 2` of one slot",
-        settings: |dir| serial(dir, "max_in_flight = 1\ninstances = 2"),
+        settings: |dir| Ok(fake(dir, &[], "max_in_flight = 1\ninstances = 2")),
         hostile: slow,
         neighbour: QUICK,
         aim: Aim { running_call: RUNNING_CALL, ..Aim::USUAL },
@@ -69,13 +68,4 @@ fn slow(gateway: &Gateway) -> JoinSet<()> {
     let tenant = gateway.tenant("hostile");
     let body = format!("{{\"ms\":{}}}", CALL.as_millis());
     again(tenant, CALLS, &tenant.call("fake", "serial", "", &body))
-}
-
-/// A server that answers nothing while a call runs.
-fn serial(dir: &Path, settings: &str) -> Result<String> {
-    let log = format!("log={}", dir.join("fake.log").display());
-    Ok(format!(
-        "[servers.fake]\ncommand = \"python3\"\nargs = [\"-I\", \"-S\", {FAKE:?}, {log:?}]\n\
-         {settings}\n"
-    ))
 }

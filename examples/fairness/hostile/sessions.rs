@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::gateway::{FAKE, again};
+use super::gateway::again;
 use super::neighbour::Neighbour;
+use super::servers::fake;
 use super::{Aim, Row, mcp};
 
-const PATH: &str = "/mcp/own";
+const PATH: &str = "/mcp/fake";
 /// Sessions that the server may have at once, so few that all are open after the head start.
 const SESSIONS: usize = 16;
 /// Starts that the hostile tenant wants at once.
@@ -23,7 +23,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "sessions-all",
         does: "all sessions of 16, with a stream each",
-        settings: |dir| server(dir, "", &format!("max_sessions = {SESSIONS}")),
+        settings: |dir| Ok(server(dir, &[], &format!("max_sessions = {SESSIONS}"))),
         hostile: |gateway| {
             let mut tasks = JoinSet::new();
             for _ in 0..SESSIONS {
@@ -43,7 +43,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "sessions-starts",
         does: "44 starts of 1 s at once; neighbour: one",
-        settings: |dir| server(dir, "\"start=slow\"", ""),
+        settings: |dir| Ok(server(dir, &["start=slow"], "")),
         hostile: |gateway| {
             let tenant = gateway.tenant("hostile");
             again(tenant, STARTS, &mcp::initialize(tenant, PATH))
@@ -61,11 +61,6 @@ const OPENS: Neighbour = Neighbour {
 };
 
 /// A server with a process for each session.
-fn server(dir: &Path, option: &str, settings: &str) -> Result<String> {
-    let log = format!("log={}", dir.join("own.log").display());
-    Ok(format!(
-        "[servers.own]\ncommand = \"python3\"\n\
-         args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}, {option}]\n\
-         sharing = \"session\"\n{settings}\n"
-    ))
+fn server(dir: &Path, options: &[&str], settings: &str) -> String {
+    fake(dir, options, &format!("sharing = \"session\"\n{settings}"))
 }

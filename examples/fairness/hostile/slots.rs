@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
 use tokio::task::JoinSet;
 
 use super::gateway::{Gateway, again};
 use super::neighbour::Neighbour;
+use super::servers::bundled;
 use super::{Aim, Row};
 
 /// Twenty calls of 0.5 s run in two rounds: beside one tenant that holds all open slots, a tenant
@@ -22,7 +22,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-hour",
         does: "70 calls of 1 h; neighbour: one at a time",
-        settings: |_| settings(""),
+        settings: |_| Ok(bundled("")),
         hostile: |gateway| hang(gateway, 70, 300_000),
         neighbour: ONE,
         aim: Aim::USUAL,
@@ -30,7 +30,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-hang",
         does: "48 hanging calls; neighbour: 20 of 0.5 s",
-        settings: |_| settings(""),
+        settings: |_| Ok(bundled("")),
         hostile: |gateway| hang(gateway, 48, 300_000),
         neighbour: Neighbour {
             callers: 20,
@@ -42,7 +42,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-one",
         does: "8 hanging calls with deadline 1 s at one slot",
-        settings: |_| settings("max_in_flight = 1"),
+        settings: |_| Ok(bundled("max_in_flight = 1")),
         hostile: |gateway| hang(gateway, 8, DEADLINE_MS),
         neighbour: ONE,
         // Nothing is kept of one slot: the hostile tenant's deadline bounds the time to wait.
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-two",
         does: "8 hanging calls at 2 slots",
-        settings: |_| settings("max_in_flight = 2"),
+        settings: |_| Ok(bundled("max_in_flight = 2")),
         hostile: |gateway| hang(gateway, 8, 300_000),
         neighbour: ONE,
         aim: Aim::USUAL,
@@ -59,7 +59,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-two-lent",
         does: "the same of the server's `timeout`, 1 s",
-        settings: |_| settings("max_in_flight = 2\ntimeout = \"1s\""),
+        settings: |_| Ok(bundled("max_in_flight = 2\ntimeout = \"1s\"")),
         hostile: |gateway| hang(gateway, 8, DEADLINE_MS),
         neighbour: ONE,
         // The last slot was lent while the hostile tenant was alone.
@@ -68,7 +68,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "slots-three",
         does: "8 hanging calls at 3 slots",
-        settings: |_| settings("max_in_flight = 3"),
+        settings: |_| Ok(bundled("max_in_flight = 3")),
         hostile: |gateway| hang(gateway, 8, 300_000),
         neighbour: ONE,
         aim: Aim::USUAL,
@@ -83,11 +83,6 @@ const ONE: Neighbour = Neighbour {
     },
     answer: "slept 10 ms",
 };
-
-/// The bundled server with default settings, and these.
-fn settings(server: &str) -> Result<String> {
-    Ok(format!("[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n{server}\n"))
-}
 
 /// Keeps so many calls of an hour in flight, with this deadline.
 fn hang(gateway: &Gateway, calls: usize, deadline_ms: u64) -> JoinSet<()> {

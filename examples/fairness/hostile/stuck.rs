@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::gateway::{FAKE, again};
+use super::gateway::again;
 use super::neighbour::Neighbour;
+use super::servers::fake;
 use super::{Aim, Row};
 
 /// The server is pinged after twice its `timeout` and after the grace of a cancelled call; the ping
@@ -13,13 +14,7 @@ const SEEN_WITHIN: Duration = Duration::from_secs(5 + 5 + 2);
 pub const ROWS: &[Row] = &[Row {
     name: "stuck-full",
     does: "1 h calls that stop the server, at one slot",
-    settings: |dir| {
-        let log = format!("log={}", dir.join("fake.log").display());
-        Ok(format!(
-            "[servers.fake]\ncommand = \"python3\"\nmax_in_flight = 1\ntimeout = \"1s\"\n\
-             args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}]\n"
-        ))
-    },
+    settings: |dir| Ok(fake(dir, &[], "max_in_flight = 1\ntimeout = \"1s\"")),
     hostile: |gateway| {
         let tenant = gateway.tenant("hostile");
         again(tenant, 4, &tenant.call("fake", "deaf", "trunkline-timeout-ms: 300000\r\n", "{}"))

@@ -8,8 +8,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use trunkline::protocol::mcp::method;
 
-use super::gateway::{FAKE, Gateway};
+use super::gateway::Gateway;
 use super::neighbour::Neighbour;
+use super::servers::{bundled, fake, fake_log};
 use super::{Aim, Row, mcp};
 use crate::client::Client;
 
@@ -32,17 +33,8 @@ pub const ROWS: &[Row] = &[Row {
 
 /// The bundled server, and a legacy one that is asked once a minute.
 fn settings(dir: &Path) -> Result<String> {
-    let log = format!("log={}", log(dir).display());
     let capabilities = r#"capabilities={"tools":{},"resources":{"subscribe":true}}"#;
-    Ok(format!(
-        "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n\
-         [servers.fake]\ncommand = \"python3\"\nrate = \"1/min\"\n\
-         args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}, {capabilities:?}]\n"
-    ))
-}
-
-fn log(dir: &Path) -> std::path::PathBuf {
-    dir.join("fake.log")
+    Ok(bundled("") + &fake(dir, &[capabilities], "rate = \"1/min\""))
 }
 
 fn hostile(gateway: &Gateway) -> JoinSet<()> {
@@ -67,7 +59,7 @@ fn hostile(gateway: &Gateway) -> JoinSet<()> {
 
 /// The server was asked as often as its rate allows.
 fn check(gateway: &Gateway) -> Result<()> {
-    let log = std::fs::read_to_string(log(&gateway.dir()))?;
+    let log = std::fs::read_to_string(fake_log(gateway.dir()))?;
     let asked = log.lines().filter(|line| line.contains(method::RESOURCES_SUBSCRIBE)).count();
     ensure!(asked > 0, "the server was never asked");
     ensure!(asked <= REQUESTS_MAX, "the server was asked {asked} times");

@@ -7,8 +7,9 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use trunkline::protocol::mcp::method;
 
-use super::gateway::{FAKE, Gateway, again, at_rate};
+use super::gateway::{Gateway, again, at_rate};
 use super::neighbour::Neighbour;
+use super::servers::{bundled, fake};
 use super::{Aim, Row, mcp};
 use crate::target::Tenant;
 
@@ -24,88 +25,73 @@ const TOOLS: usize = 500;
 const LIMITED: &str = "[tenants.hostile]\nservers = [\"*\"]\nrate = \"1/min\"\n";
 
 pub const ROWS: &[Row] = &[
-    Row {
-        name: "work-params",
-        does: "22/s of 1 MB, 90,000 CJK members (`/mcp`)",
-        settings: |_| bundled(""),
-        hostile: |gateway| bodies(gateway, in_params),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-params-rate",
-        does: "the same by a tenant over its rate",
-        settings: |_| bundled(LIMITED),
-        hostile: |gateway| bodies(gateway, in_params),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-args",
-        does: "the same members in arguments (REST)",
-        settings: |_| bundled(""),
-        hostile: |gateway| bodies(gateway, in_arguments),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-args-rate",
-        does: "the same by a tenant over its rate",
-        settings: |_| bundled(LIMITED),
-        hostile: |gateway| bodies(gateway, in_arguments),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-lists-mcp",
-        does: "a flood of `tools/list`, 500 tools",
-        settings: |dir| listed(dir, ""),
-        hostile: |gateway| lists(gateway, over_mcp),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-lists-rest",
-        does: "a flood of `GET …/tools`, 500 tools",
-        settings: |dir| listed(dir, ""),
-        hostile: |gateway| lists(gateway, over_rest),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
-    Row {
-        name: "work-lists-rate",
-        does: "`tools/list` by a tenant over its rate",
-        settings: |dir| listed(dir, LIMITED),
-        hostile: |gateway| lists(gateway, over_mcp),
-        neighbour: Neighbour::ECHO,
-        aim: Aim::USUAL,
-    },
+    row("work-params", "22/s of 1 MB, 90,000 CJK members (`/mcp`)", bundled_only, params),
+    row("work-params-rate", "the same by a tenant over its rate", bundled_limited, params),
+    row("work-args", "the same members in arguments (REST)", bundled_only, arguments),
+    row("work-args-rate", "the same by a tenant over its rate", bundled_limited, arguments),
+    row("work-lists-mcp", "a flood of `tools/list`, 500 tools", listed, lists_over_mcp),
+    row("work-lists-rest", "a flood of `GET …/tools`, 500 tools", listed, lists_over_rest),
+    row(
+        "work-lists-rate",
+        "`tools/list` by a tenant over its rate",
+        listed_limited,
+        lists_over_mcp,
+    ),
 ];
 
-fn bundled(tenants: &str) -> Result<String> {
-    Ok(format!("[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n{tenants}"))
+const fn row(
+    name: &'static str,
+    does: &'static str,
+    settings: fn(&Path) -> Result<String>,
+    hostile: fn(&Gateway) -> JoinSet<()>,
+) -> Row {
+    Row { name, does, settings, hostile, neighbour: Neighbour::ECHO, aim: Aim::USUAL }
+}
+
+fn bundled_only(_: &Path) -> Result<String> {
+    Ok(bundled(""))
+}
+
+fn bundled_limited(_: &Path) -> Result<String> {
+    Ok(bundled(LIMITED))
 }
 
 /// The bundled server, and one with many tools.
-fn listed(dir: &Path, tenants: &str) -> Result<String> {
-    let (log, names) = (dir.join("fake.log"), dir.join("names"));
+fn listed(dir: &Path) -> Result<String> {
+    let names = dir.join("names");
     std::fs::write(&names, (0..TOOLS).map(|n| format!("tool_{n} ")).collect::<String>())?;
-    let (log, names) = (format!("log={}", log.display()), format!("extra={}", names.display()));
-    Ok(bundled("")?
-        + &format!(
-            "[servers.fake]\ncommand = \"python3\"\n\
-             args = [\"-I\", \"-S\", \"-X\", \"utf8\", {FAKE:?}, {log:?}, {names:?}]\n{tenants}"
-        ))
+    Ok(bundled("") + &fake(dir, &[&format!("extra={}", names.display())], ""))
 }
 
-fn bodies(gateway: &Gateway, request: fn(&Tenant) -> Vec<u8>) -> JoinSet<()> {
-    let tenant = gateway.tenant("hostile");
-    at_rate(tenant, BODY_CONNECTIONS, BODIES_PER_S, &request(tenant))
+fn listed_limited(dir: &Path) -> Result<String> {
+    Ok(listed(dir)? + LIMITED)
 }
 
-fn lists(gateway: &Gateway, request: fn(&Tenant) -> Vec<u8>) -> JoinSet<()> {
+fn params(gateway: &Gateway) -> JoinSet<()> {
     let tenant = gateway.tenant("hostile");
-    again(tenant, LIST_CONNECTIONS, &request(tenant))
+    let params = format!(r#"{}"name":"echo","arguments":{{"text":"x"}},"#, members());
+    bodies(tenant, &mcp::modern(tenant, "/mcp/std", method::TOOLS_CALL, Some("echo"), &params))
+}
+
+fn arguments(gateway: &Gateway) -> JoinSet<()> {
+    let tenant = gateway.tenant("hostile");
+    let arguments = format!(r#"{{{}"text":"x"}}"#, members());
+    bodies(tenant, &tenant.call("std", "echo", "", &arguments))
+}
+
+fn bodies(tenant: &Tenant, request: &[u8]) -> JoinSet<()> {
+    at_rate(tenant, BODY_CONNECTIONS, BODIES_PER_S, request)
+}
+
+fn lists_over_mcp(gateway: &Gateway) -> JoinSet<()> {
+    let tenant = gateway.tenant("hostile");
+    let request = mcp::modern(tenant, "/mcp/fake", method::TOOLS_LIST, None, "");
+    again(tenant, LIST_CONNECTIONS, &request)
+}
+
+fn lists_over_rest(gateway: &Gateway) -> JoinSet<()> {
+    let tenant = gateway.tenant("hostile");
+    again(tenant, LIST_CONNECTIONS, &tenant.send("GET /v1/servers/fake/tools", "", ""))
 }
 
 /// Members with Chinese names, each with a comma after it.
@@ -118,21 +104,4 @@ fn members() -> String {
         write!(members, "\"{}{}\":1,", name[0], name[1]).expect("memory is enough");
         members
     })
-}
-
-fn in_params(tenant: &Tenant) -> Vec<u8> {
-    let params = format!(r#"{}"name":"echo","arguments":{{"text":"x"}},"#, members());
-    mcp::modern(tenant, "/mcp/std", method::TOOLS_CALL, Some("echo"), &params)
-}
-
-fn in_arguments(tenant: &Tenant) -> Vec<u8> {
-    tenant.call("std", "echo", "", &format!(r#"{{{}"text":"x"}}"#, members()))
-}
-
-fn over_mcp(tenant: &Tenant) -> Vec<u8> {
-    mcp::modern(tenant, "/mcp/fake", method::TOOLS_LIST, None, "")
-}
-
-fn over_rest(tenant: &Tenant) -> Vec<u8> {
-    tenant.send("GET /v1/servers/fake/tools", "", "")
 }

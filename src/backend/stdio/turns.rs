@@ -3,7 +3,7 @@
 //! A server's input is one pipe. Without turns, a tenant's long frames would all be written before
 //! the next tenant's short one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::backend::connection::Outgoing;
 use crate::common::ids::TenantId;
@@ -54,11 +54,19 @@ impl Turns {
         self.written.retain(|tenant, _| waits(tenant));
     }
 
-    /// Returns the oldest frame of the tenant that has written least. Messages without a tenant
-    /// come first: they are short, and a cancel is pointless if it is late.
+    /// Returns the oldest frame of the tenant that has written least. Of tenants that have written
+    /// as much, the one with the shortest frame is next: it costs the others least. Messages
+    /// without a tenant come first: they are short, and a cancel is pointless if it is late.
     fn next(&self) -> Option<usize> {
-        let written = |at: &usize| self.waiting[*at].tenant().map(|tenant| self.written[tenant]);
-        (0..self.waiting.len()).min_by_key(|at| (written(at), *at))
+        let written = |frame: &Outgoing| frame.tenant().map(|tenant| self.written[tenant]);
+        let least = self.waiting.iter().map(written).min()?;
+        let mut seen = HashSet::new();
+        let oldest = self
+            .waiting
+            .iter()
+            .enumerate()
+            .filter(|(_, frame)| written(frame) == least && seen.insert(frame.tenant()));
+        oldest.min_by_key(|(_, frame)| frame.len()).map(|(at, _)| at)
     }
 }
 
@@ -105,9 +113,24 @@ mod tests {
         turns.waiting.extend((1..=5).map(|id| request(id, "hostile", BATCH_LEN)));
         assert_eq!(take(&mut turns), [1]);
         turns.waiting.push(request(6, "neighbour", 10));
-        // After one frame at most.
-        assert_eq!([take(&mut turns), take(&mut turns)], [[2], [6]]);
-        assert_eq!(take(&mut turns), [3]);
+        // After the one that is being written.
+        assert_eq!([take(&mut turns), take(&mut turns)], [[6], [2]]);
+        // Nor does it wait for another when it comes again.
+        turns.waiting.push(request(7, "neighbour", 10));
+        assert_eq!([take(&mut turns), take(&mut turns)], [[7], [3]]);
+    }
+
+    #[test]
+    fn short_frames_do_not_pass_longer_ones_of_their_own_tenant() {
+        let mut turns = Turns::default();
+        turns.waiting.extend([
+            request(1, "a", BATCH_LEN),
+            request(2, "a", 10),
+            request(3, "b", BATCH_LEN - 1000),
+            request(4, "b", 10),
+        ]);
+        let order: Vec<u64> = (0..3).flat_map(|_| take(&mut turns)).collect();
+        assert_eq!(order, [3, 1, 4, 2]);
     }
 
     #[test]
