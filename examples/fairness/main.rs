@@ -5,7 +5,8 @@
 //! ```text
 //! cargo run --release --example fairness                 five rounds of ten seconds for each row
 //! cargo run --release --example fairness -- --seconds 60
-//! cargo run --release --example fairness -- --only slots   hostile rows whose names contain this
+//! cargo run --release --example fairness -- --only slots   hostile rows whose names contain this,
+//!                                                          as a Markdown table
 //! ```
 //!
 //! Exit code 1 if a criterion is missed. Driver, gateway and the bundled server are one executable,

@@ -112,7 +112,12 @@ pub async fn all(only: &str, time: Duration, rounds: u32) -> Result<bool> {
         }
         is_first = false;
         good &= measure(row, time, rounds).await.unwrap_or_else(|error| {
-            println!("{:16} {:44} {error:#}  {}", row.name, row.does, verdict(false));
+            println!(
+                "| `{}` | {} | {error:#} | | | | | | {} |",
+                row.name,
+                row.does,
+                verdict(false)
+            );
             false
         });
     }
@@ -148,20 +153,19 @@ async fn measure(row: &Row, time: Duration, rounds: u32) -> Result<bool> {
         && refused <= refused_max
         && hung == 0
         && peak_mib <= row.aim.peak_mib_max;
+    let calls = refused + beside.iter().map(|it| it.outcome.latencies.len() as u64).sum::<u64>();
     println!(
-        "{:16} {:44} {:>9.2?} {:>9.2?} {:>9.2?} {p99:>9.2?} {p99_max:>9.2?} {:>7} {refused:>7} \
-         {hung:>4} {peak_mib:>4} MiB  {}",
+        "| `{}` | {} | {:.3?}, {p99_alone:.3?} | {:.3?}, {p99:.3?} | {p99_max:.3?} | {refused} of \
+         {calls} | {hung} | {peak_mib} MiB | {} |",
         row.name,
         row.does,
         median(&alone, 0.5),
-        p99_alone,
         median(&beside, 0.5),
-        beside.iter().map(|it| it.outcome.latencies.len()).sum::<usize>(),
         verdict(good),
     );
     let failures = |of: &'static str, them: &[Measured]| {
         if let Some(answer) = them.iter().find_map(|it| it.outcome.first_refusal.as_ref()) {
-            println!("{:16} the first refusal {of}: {answer}", "");
+            eprintln!("{}: the first refusal {of}: {answer}", row.name);
         }
     };
     failures("alone", &alone);
@@ -169,12 +173,11 @@ async fn measure(row: &Row, time: Duration, rounds: u32) -> Result<bool> {
     Ok(good)
 }
 
+/// Prints the head of a Markdown table.
 fn print_head() {
-    println!("{:61} {:>19} {:>29}", "", "alone", "beside");
-    print!("{:16} {:44} {:>9} {:>9}", "row", "the hostile tenant", "p50", "p99");
     println!(
-        " {:>9} {:>9} {:>9} {:>7} {:>7} {:>4} {:>8}",
-        "p50", "p99", "p99 aim", "calls", "refused", "hung", "memory"
+        "| row | the hostile tenant | p50, p99 alone | p50, p99 beside | p99 aim | refused | hung \
+         | memory | |\n|---|---|---|---|---|---|---|---|---|"
     );
 }
 
