@@ -38,9 +38,9 @@ pub fn modern(
 /// Returns a whole request for a session of the legacy era.
 pub fn initialize(tenant: &Tenant, path: &str) -> Vec<u8> {
     let version = ProtocolVersion::LATEST_LEGACY.as_str();
-    let params = format!(
-        r#"{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{{"name":"fairness","version":"1"}}}}"#
-    );
+    let client = r#"{"name":"fairness","version":"1"}"#;
+    let params =
+        format!(r#"{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{client}}}"#);
     let body = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
     tenant.send(&format!("POST {path}"), TYPES, &body)
 }
