@@ -359,7 +359,8 @@ impl CallsInner {
             return self.keep(&open, Ok(Outcome::of_error(&gone, self.render)), true).await;
         };
         let details = Details::stored(&claimed.request);
-        let request = CallRequest { id, server, tool, arguments, key: None, details };
+        let fingerprint = open.fingerprint.clone();
+        let request = CallRequest { id, server, tool, arguments, key: None, fingerprint, details };
         let Ok(permit) = open.account.accepted_bytes.take(request.arguments.as_str().len()) else {
             // Too many at once: another gateway may have room, or this one later.
             return self.hand_over(&open).await;

@@ -7,7 +7,9 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::follow::{LOOK_FIRST, head_of};
+use super::key::{Fingerprint, Scope};
 use super::keyed::{LOOK_MAX, cancelled_before};
+use super::open_calls::{Answer, Ticket};
 use super::outcome::{Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
 use super::request::Details;
 use super::{Calls, Refusal};
@@ -105,6 +107,38 @@ impl Calls {
                 None => sleep(pause.min(left)).await,
             }
             pause = (pause * 3 / 2).min(LOOK_MAX);
+        }
+    }
+
+    /// Returns the outcome of the call that has this key, if there is one. No call is made.
+    pub async fn made_before(
+        &self,
+        tenant: &Tenant,
+        scope: Scope,
+        fingerprint: Fingerprint,
+        deadline: Instant,
+    ) -> Result<Option<Answer>, Refusal> {
+        if let Some(open) = self.0.open.by_scope(scope) {
+            return Ticket::attached(open, fingerprint)?.outcome(deadline).await.map(Some);
+        }
+        let record = {
+            let _turn = tenant.store_permits.acquire().await;
+            self.0.store.call_of_scope(&scope.text()).await
+        };
+        let unknown = |_| Refusal::StoreUnavailable { executed: Ran::Unknown };
+        let Some(record) = record.map_err(unknown)? else { return Ok(None) };
+        if record.expires < self.0.clock.now() {
+            return Ok(None);
+        }
+        if record.fingerprint != fingerprint.as_str() {
+            return Err(Refusal::Mismatch);
+        }
+        match record.state {
+            CallState::Accepted | CallState::Begun => Err(Refusal::StillRunning(record.id)),
+            CallState::Ended | CallState::Abandoned => {
+                let outcome = self.0.replay(&record, head_of(&record)).await.result?;
+                Ok(Some(Answer { id: record.id, outcome, is_replay: true }))
+            }
         }
     }
 

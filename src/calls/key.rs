@@ -82,9 +82,9 @@ impl Scope {
 }
 
 impl Fingerprint {
-    /// Returns the fingerprint of a call's arguments.
-    pub fn of(arguments: &str) -> Self {
-        Self(URL_SAFE_NO_PAD.encode(Sha256::digest(arguments)))
+    /// Returns the fingerprint of a call's arguments, or of an item of a batch.
+    pub fn of(text: impl AsRef<[u8]>) -> Self {
+        Self(URL_SAFE_NO_PAD.encode(Sha256::digest(text)))
     }
 
     pub(super) fn stored(text: String) -> Self {

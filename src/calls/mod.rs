@@ -54,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::account::Accounts;
+use self::batch::RenderItemError;
 use self::clock::Clock;
 use self::open_calls::{OpenCall, OpenCalls};
 use self::owners::Owners;
@@ -62,7 +63,7 @@ use self::writer::{Writer, WriterTask};
 use crate::cluster::Cluster;
 use crate::common::ids::TenantId;
 use crate::common::limit_use::LimitUse;
-use crate::config::{CallsConfig, Config, Synchronous};
+use crate::config::{BatchConfig, CallsConfig, Config, Synchronous};
 use crate::gateway::{Caller, Gateway};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
@@ -89,6 +90,9 @@ struct CallsInner {
     store: Store,
     config: CallsConfig,
     render: RenderError,
+    render_item: RenderItemError,
+    batch: BatchConfig,
+    max_body: usize,
     clock: Clock,
     owners: Owners,
     vault: Vault,
@@ -121,13 +125,14 @@ pub enum Mode {
 }
 
 impl Calls {
-    /// `render` writes errors as callers see them.
+    /// `render` and `render_item` write errors as callers see them.
     pub fn new(
         gateway: Arc<Gateway>,
         directory: Arc<Directory>,
         cluster: Option<Arc<Cluster>>,
         config: &Config,
         render: RenderError,
+        render_item: RenderItemError,
     ) -> Self {
         let store = directory.store().clone();
         let owners = Owners::new(cluster, store.clone());
@@ -140,6 +145,9 @@ impl Calls {
             store,
             config: config.calls.clone(),
             render,
+            render_item,
+            batch: config.batch.clone(),
+            max_body: config.max_body,
             clock: Clock::new(),
             owners,
             vault,
@@ -187,7 +195,7 @@ impl Calls {
             .key
             .as_ref()
             .map(|key| Scope::new(&tenant, request.server.id(), &request.tool, key));
-        let fingerprint = Fingerprint::of(request.arguments.as_str());
+        let fingerprint = request.fingerprint.clone();
         let account = self.0.accounts.of(&tenant);
         let open = OpenCall::new(request.id, tenant, scope, fingerprint.clone(), account);
         if let Some(known) = self.0.open.find_or_add(&open)? {

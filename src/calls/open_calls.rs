@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::account::Account;
 use super::key::{Fingerprint, Scope};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Ran};
 use super::refusal::Refusal;
 use crate::common::ids::{CallId, TenantId};
 use crate::common::limit_use::LimitUse;
@@ -141,6 +141,10 @@ impl OpenCalls {
         Err(Refusal::Overloaded)
     }
 
+    pub(super) fn by_scope(&self, scope: Scope) -> Option<Arc<OpenCall>> {
+        self.by_scope[usize::from(scope.first_byte()) % SHARDS].lock().get(&scope).cloned()
+    }
+
     pub(super) fn by_id(&self, id: CallId) -> Option<Arc<OpenCall>> {
         self.shard_of(id).lock().get(&id).cloned()
     }
@@ -256,6 +260,15 @@ impl Ticket {
                 // The sender is part of the call that this ticket holds.
                 Ok(Err(_)) | Err(_) => return Ok(seen),
             }
+        }
+    }
+
+    /// Waits for the outcome of the call. The deadline ends the waiting, not the call.
+    pub async fn outcome(&mut self, deadline: Instant) -> Result<Answer, Refusal> {
+        match self.wait(deadline).await? {
+            Waited::Answered(answer) => Ok(answer),
+            Waited::Open(identity, _) => Err(Refusal::StillRunning(identity.id)),
+            Waited::Undecided => Err(Refusal::StoreUnavailable { executed: Ran::Unknown }),
         }
     }
 

@@ -76,6 +76,15 @@ impl From<Executed> for Ran {
     }
 }
 
+impl From<ResultKind> for OutcomeKind {
+    fn from(kind: ResultKind) -> Self {
+        match kind {
+            ResultKind::ToolError => Self::ToolError,
+            ResultKind::Complete | ResultKind::InputRequired => Self::Ok,
+        }
+    }
+}
+
 impl OutcomeKind {
     pub fn as_str(self) -> &'static str {
         match self {
@@ -123,13 +132,9 @@ impl Outcome {
     }
 
     fn of_reply(reply: Reply) -> Self {
-        let outcome = match reply.kind {
-            ResultKind::ToolError => OutcomeKind::ToolError,
-            ResultKind::Complete | ResultKind::InputRequired => OutcomeKind::Ok,
-        };
         let head = Head {
             status: 200,
-            outcome,
+            outcome: reply.kind.into(),
             executed: Ran::Yes,
             code: None,
             attempts: reply.attempts,

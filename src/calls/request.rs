@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::key::IdempotencyKey;
+use super::key::{Fingerprint, IdempotencyKey};
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::gateway::{BeginMark, Call, Operation, ToolName};
@@ -21,6 +21,8 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: RawObject,
     pub key: Option<IdempotencyKey>,
+    /// Of what the caller sends again in a retry.
+    pub fingerprint: Fingerprint,
     pub details: Details,
 }
 

@@ -5,6 +5,7 @@ pub mod error_chain;
 pub mod ids;
 pub mod keys;
 pub mod limit_use;
+pub mod millis;
 pub mod offload;
 pub mod policy;
 pub mod seal;

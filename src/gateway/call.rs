@@ -1,6 +1,7 @@
 //! A call as the gateway sees it, its caller, and how it is written for a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
@@ -106,6 +107,23 @@ pub enum ToolName {
     Own(String),
     /// The name `server__tool`, used where all servers are shown together.
     Exposed(String),
+}
+
+/// Checks a timeout that the caller asked for by this name.
+pub fn check_timeout(
+    server: &Server,
+    name: &str,
+    asked: Option<Duration>,
+) -> Result<(), CallError> {
+    let max = server.config().max_deadline();
+    if asked.is_some_and(|asked| asked > max) {
+        let (server, max) = (server.id(), max.as_millis());
+        return Err(CallError::InvalidRequest(format!(
+            "`{name}` may be at most {max} for server `{server}`; its operator can raise \
+             `max_deadline`"
+        )));
+    }
+    Ok(())
 }
 
 impl Call {

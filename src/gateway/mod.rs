@@ -24,7 +24,9 @@ use tokio::time::{Instant, sleep_until};
 
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
-pub use self::call::{BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName};
+pub use self::call::{
+    BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName, check_timeout,
+};
 pub use self::error::{CallError, Executed};
 use self::unsent::hold_answer;
 pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::HttpError;
-use crate::common::byte_budget::NoRoom;
+use crate::common::byte_budget::{BytePermit, NoRoom};
 use crate::gateway::{CallError, Caller, Executed};
 use crate::tenants::budgets::ARRIVING_BYTES;
 
@@ -29,11 +29,23 @@ pub(super) async fn read_for(
     limit: usize,
     deadline: Instant,
 ) -> Result<Bytes, HttpError> {
+    read_held(caller, headers, body, limit, deadline).await.map(|(body, _)| body)
+}
+
+/// Reads like [`read_for`]. The body goes on counting as long as the permit is held.
+pub(super) async fn read_held(
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    deadline: Instant,
+) -> Result<(Bytes, BytePermit), HttpError> {
     let head: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     let held = caller.tenant.held.arriving.take(REQUEST_COST + head);
     let mut held = held.map_err(|full| no_room(full, caller))?;
     let with_room = |bytes| held.grow(bytes).map_err(|full| no_room(full, caller));
-    read_with(body, limit, deadline, with_room).await
+    let body = read_with(body, limit, deadline, with_room).await?;
+    Ok((body, held))
 }
 
 /// Reads the body of a request that comes from no tenant: at most `limit` bytes, by `deadline`.

@@ -15,7 +15,9 @@ use serde_json::value::RawValue;
 use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED, add_rate_status, text_value};
 use super::unsent::hold;
-use crate::calls::Refusal;
+use crate::calls::batch::ItemError;
+use crate::calls::batch::outcome::Problem as BatchProblem;
+use crate::calls::{Ran, Refusal};
 use crate::common::ids::{CallId, TenantName};
 use crate::common::limit_use::{LimitUse, millis_up};
 use crate::gateway::CallError;
@@ -54,7 +56,7 @@ pub(crate) enum HttpError {
     DependencyFailed(String),
     #[error(
         "the tool has run, and its result is not in the answer: the results of the batch are over \
-         `[batch] max_results`"
+         `[batch] max_results`, or your unsent bytes over `limits.unsent_per_tenant`"
     )]
     ResultTooLarge,
     /// A kept call has no answer to give back.
@@ -264,13 +266,32 @@ impl From<QueryRejection> for HttpError {
     }
 }
 
-/// Returns the status and the problem's JSON, for an error inside of a larger answer.
-pub(super) fn problem_json(error: &HttpError) -> (StatusCode, Vec<u8>) {
+/// Writes the error of a call of a batch.
+pub(super) fn render_item_error(error: ItemError) -> BatchProblem {
+    let error = match error {
+        ItemError::NoRights(problem) => return problem,
+        ItemError::Call(error) => error.into(),
+        ItemError::Kept(refusal) => refusal.into(),
+        ItemError::DependencyFailed(detail) => HttpError::DependencyFailed(detail),
+        ItemError::ArgumentsTooLarge { limit } => HttpError::PayloadTooLarge { limit },
+        ItemError::ResultTooLarge => HttpError::ResultTooLarge,
+    };
+    item_problem(&error)
+}
+
+/// Writes an error inside of a larger answer.
+pub(super) fn item_problem(error: &HttpError) -> BatchProblem {
     let problem = match error {
         HttpError::Call(error) => call_problem(error),
         error => error.problem(),
     };
-    (error.status_and_code().0, serde_json::to_vec(&problem).expect("a problem is plain data"))
+    let executed = match problem.executed {
+        "yes" => Ran::Yes,
+        "no" => Ran::No,
+        _ => Ran::Unknown,
+    };
+    let body = serde_json::to_vec(&problem).expect("a problem is plain data").into();
+    BatchProblem { status: problem.status, executed, body }
 }
 
 fn call_problem(error: &CallError) -> Problem<'_> {

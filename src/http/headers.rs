@@ -1,6 +1,5 @@
 //! The headers that several handlers share: their names, their meaning, and how values are made.
 
-use std::fmt::{self, Display};
 use std::time::Duration;
 
 use axum::http::header::ACCEPT;
@@ -8,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
 use crate::backend::queue::FairnessKey;
-use crate::gateway::CallError;
+use crate::gateway::{CallError, check_timeout};
 use crate::protocol::mcp::{meta, trace};
 use crate::registry::Server;
 use crate::tenants::limits::RateStatus;
@@ -40,7 +39,7 @@ const FAIRNESS_KEY_LEN_MAX: usize = 64;
 /// Refuses an `Idempotency-Key` where calls are not kept.
 pub(crate) fn refuse_key(headers: &HeaderMap) -> Result<(), CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is for single calls over REST: this request would run \
+        let message = "`Idempotency-Key` is for calls and batches over REST: this request would run \
                        twice if it were sent twice";
         return Err(CallError::InvalidRequest(message.to_owned()));
     }
@@ -69,23 +68,6 @@ pub(crate) fn asked_timeout_of(
     Ok(asked)
 }
 
-/// Checks a timeout that the caller asked for by this name.
-pub(crate) fn check_timeout(
-    server: &Server,
-    name: &str,
-    asked: Option<Duration>,
-) -> Result<(), CallError> {
-    let max = server.config().max_deadline();
-    if asked.is_some_and(|asked| asked > max) {
-        let (server, max) = (server.id(), max.as_millis());
-        return Err(CallError::InvalidRequest(format!(
-            "`{name}` may be at most {max} for server `{server}`; its operator can raise \
-             `max_deadline`"
-        )));
-    }
-    Ok(())
-}
-
 /// Returns whether the caller asks for tools' own failures to be answered with 422.
 pub(crate) fn tool_errors_fail(headers: &HeaderMap) -> Result<bool, CallError> {
     match headers.get(&TOOL_ERRORS).map(HeaderValue::as_bytes) {
@@ -107,12 +89,6 @@ pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
         let name = value.split(';').next().unwrap_or_default();
         name.trim().eq_ignore_ascii_case(media_type)
     })
-}
-
-/// Writes milliseconds with three decimals, by integers: every call has this header.
-pub(crate) fn millis(duration: Duration) -> impl Display {
-    let micros = duration.as_micros();
-    fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }
 
 /// Reads which of its tenant's other calls the call takes turns with.

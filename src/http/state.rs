@@ -62,9 +62,9 @@ impl AppState {
         config: &Config,
     ) -> Self {
         let sealer = Arc::new(Sealer::new(&config.session_keys));
-        let (kept, owner) = (gateway.clone(), directory.clone());
+        let calls = calls(gateway.clone(), directory.clone(), None, config);
         Self {
-            calls: Calls::new(kept, owner, None, config, error::render_error),
+            calls,
             gateway,
             store: directory.store().clone(),
             tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),
@@ -93,8 +93,7 @@ impl AppState {
     pub fn join(self, cluster: Arc<Cluster>, config: &Config) -> Self {
         let sessions = Sessions::new(self.sealer.clone(), Some(cluster.clone()));
         let (gateway, directory) = (self.gateway.clone(), self.directory.clone());
-        let member = Some(cluster.clone());
-        let calls = Calls::new(gateway, directory, member, config, error::render_error);
+        let calls = calls(gateway, directory, Some(cluster.clone()), config);
         Self { calls, sessions, cluster: Some(cluster), ..self }
     }
 
@@ -154,4 +153,14 @@ impl AppState {
             self.gateway.registry().end_session(&session.id);
         }
     }
+}
+
+fn calls(
+    gateway: Arc<Gateway>,
+    directory: Arc<Directory>,
+    cluster: Option<Arc<Cluster>>,
+    config: &Config,
+) -> Calls {
+    let (render, render_item) = (error::render_error, error::render_item_error);
+    Calls::new(gateway, directory, cluster, config, render, render_item)
 }

@@ -189,6 +189,20 @@ async fn calls_wait_for_the_tenants_own_rate_or_fail() {
 }
 
 #[tokio::test]
+async fn a_batch_is_charged_before_it_is_read_and_that_pays_for_its_first_call() {
+    let policy = "rate = \"1/min\"\nburst = 3\nservers = [\"std\"]";
+    let setup = Setup::new().without_anonymous().std().with_tenant("acme", policy);
+    let gateway = setup.start().await;
+    let acme = gateway.as_tenant("acme").await;
+    assert_eq!(send(&acme, json!([])).await.problem(), refused(400, "invalid_request"));
+    let both = json!({"calls": [echo("a", "A"), echo("b", "B")]});
+    assert_eq!(statuses(&outcomes(&acme, both).await), [200, 200]);
+    let spent = send(&acme, json!([])).await;
+    assert_eq!((spent.status, &spent.json()["code"]), (429, &json!("rate_limited")));
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_tenants_own_bound_on_calls_in_flight_holds() {
     let policy = "max_in_flight = 2\nservers = [\"std\"]";
     let setup = Setup::new().without_anonymous().std().with_tenant("acme", policy);

@@ -12,6 +12,7 @@ mod admin;
 mod anonymous;
 mod async_calls;
 mod batch;
+mod batch_keys;
 mod calls;
 mod cancel;
 mod changes;

@@ -14,11 +14,12 @@ use super::request::{Batch, IfDependencyFails, OnError};
 pub trait Callee {
     type Outcome;
 
-    /// Makes one call with these arguments, which are not checked yet.
-    fn call(&self, call: usize, arguments: Bytes) -> impl Future<Output = Ended<Self::Outcome>>;
-
-    /// Returns the outcome of a call that is not made.
-    fn refuse(&self, why: NotMade) -> Self::Outcome;
+    /// Makes one call with these arguments, which are not checked yet; or says why it is not made.
+    fn call(
+        &self,
+        call: usize,
+        arguments: Result<Bytes, NotMade>,
+    ) -> impl Future<Output = Ended<Self::Outcome>>;
 }
 
 /// A call that has ended.
@@ -63,15 +64,8 @@ pub async fn run<C: Callee>(
         while running.len() < batch.concurrency
             && let Some(call) = progress.next_ready()
         {
-            match progress.arguments(call, arguments_max) {
-                Ok(arguments) => {
-                    running.push(async move { (call, callee.call(call, arguments).await) });
-                }
-                Err(why) => {
-                    progress.end(call, true, None);
-                    ended(call, callee.refuse(why));
-                }
-            }
+            let arguments = progress.arguments(call, arguments_max);
+            running.push(async move { (call, callee.call(call, arguments).await) });
         }
         let Some((call, end)) = running.next().await else { return };
         progress.end(call, end.is_failed, end.result);

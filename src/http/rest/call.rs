@@ -12,13 +12,14 @@ use tokio::time::Instant;
 use super::asked::{Asked, give_back_request_id, request_id_header};
 use super::kept;
 use crate::common::ids::CallId;
+use crate::common::millis::millis;
 use crate::gateway::{Call, CallError, Caller, Operation, Reply, ToolName};
 use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, call_failed};
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, SERVER_TIMING, add_rate_status, asked_timeout_of, fairness_key,
-    millis, text_value, trace_members,
+    text_value, trace_members,
 };
 use crate::http::state::AppState;
 use crate::http::unsent::hold;

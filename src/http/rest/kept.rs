@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use super::asked::Asked;
 use super::call::server_timing;
 use crate::calls::{
-    Answer, CallRequest, Details, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal, Waited,
+    Answer, CallRequest, Details, Fingerprint, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal,
+    Waited,
 };
 use crate::common::ids::CallId;
 use crate::gateway::{Call, Caller, Operation, ToolName};
@@ -89,6 +90,7 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
         id: call.id,
         server: call.server,
         tool,
+        fingerprint: Fingerprint::of(arguments.as_str()),
         arguments,
         key: asked.key,
         details: Details {

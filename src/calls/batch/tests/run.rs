@@ -28,8 +28,15 @@ struct Planned<'a>(&'a Fake, &'a Batch);
 impl Callee for Planned<'_> {
     type Outcome = Outcome;
 
-    async fn call(&self, call: usize, arguments: Bytes) -> Ended<Outcome> {
+    async fn call(&self, call: usize, arguments: Result<Bytes, NotMade>) -> Ended<Outcome> {
         let Self(fake, batch) = self;
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(why) => {
+                let outcome = Outcome::NotMade(why);
+                return Ended { outcome, is_failed: true, result: None };
+            }
+        };
         let arguments = String::from_utf8(arguments.to_vec()).unwrap();
         fake.made.borrow_mut().push((call, arguments.clone()));
         fake.running.set(fake.running.get() + 1);
@@ -44,10 +51,6 @@ impl Callee for Planned<'_> {
             other => panic!("unknown tool {other}"),
         };
         Ended { outcome: Outcome::Made, is_failed, result: result.map(Bytes::from) }
-    }
-
-    fn refuse(&self, why: NotMade) -> Outcome {
-        Outcome::NotMade(why)
     }
 }
 

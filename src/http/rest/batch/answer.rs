@@ -1,6 +1,5 @@
 //! The response to a batch: all outcomes as one JSON object, or as NDJSON a line for each call.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,21 +9,23 @@ use futures_util::stream;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::RunningBatch;
-use super::outcome::Outcome;
-use crate::calls::batch::run::run;
+use crate::calls::OutcomeKind;
+use crate::calls::batch::outcome::ItemOutcome;
+use crate::calls::batch::{Rights, RunningBatch};
 
 pub(super) const NDJSON: &str = "application/x-ndjson";
 /// Outcomes are written into pieces of about this size.
 const PIECE_LEN: usize = 64 * 1024;
 
 /// Runs the batch and responds with all outcomes. If the caller hangs up, the calls are cancelled.
-pub(super) async fn whole(running: RunningBatch) -> Response<Body> {
-    let mut outcomes: Vec<Option<Outcome>> = running.batch.calls.iter().map(|_| None).collect();
+pub(super) async fn whole<R: Rights>(running: RunningBatch<R>) -> Response<Body> {
+    let mut outcomes: Vec<Option<ItemOutcome>> = running.batch.calls.iter().map(|_| None).collect();
     running.run(|call, outcome| outcomes[call] = Some(outcome)).await;
-    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+    let outcomes: Vec<ItemOutcome> = outcomes.into_iter().flatten().collect();
     let mut response = Response::new(Body::empty());
-    if running.tool_errors_fail && !outcomes.iter().all(Outcome::is_ok) {
+    if running.options.tool_errors_fail
+        && !outcomes.iter().all(|outcome| outcome.kind() == OutcomeKind::Ok)
+    {
         *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     }
     let json = HeaderValue::from_static("application/json");
@@ -55,7 +56,7 @@ pub(super) async fn whole(running: RunningBatch) -> Response<Body> {
 
 /// Runs the batch in a task of its own, and responds with the outcomes as they come. If the caller
 /// hangs up, the task ends and the calls are cancelled.
-pub(super) fn lines(running: RunningBatch) -> Response<Body> {
+pub(super) fn lines<R: Rights + 'static>(running: RunningBatch<R>) -> Response<Body> {
     let running = Arc::new(running);
     // Room for all, so that a slow reader does not delay the calls.
     let (sender, outcomes) = mpsc::channel(running.batch.calls.len());
@@ -106,11 +107,11 @@ struct Summary {
 }
 
 impl Summary {
-    fn count(&mut self, outcome: &Outcome) {
-        match outcome.name() {
-            "ok" => self.ok += 1,
-            "tool_error" => self.tool_errors += 1,
-            _ => self.errors += 1,
+    fn count(&mut self, outcome: &ItemOutcome) {
+        match outcome.kind() {
+            OutcomeKind::Ok => self.ok += 1,
+            OutcomeKind::ToolError => self.tool_errors += 1,
+            OutcomeKind::Error => self.errors += 1,
         }
     }
 
@@ -123,11 +124,5 @@ impl Summary {
              \"error\":{errors}}}}}\n"
         )
         .into_bytes()
-    }
-}
-
-impl RunningBatch {
-    async fn run(&self, ended: impl FnMut(usize, Outcome)) {
-        pin!(run(&self.batch, self, self.app.max_body, ended)).await;
     }
 }

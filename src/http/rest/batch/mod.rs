@@ -1,54 +1,69 @@
-//! Makes many calls in one request: `POST /v1/batch`.
-//!
-//! - `call`: makes one call of a batch, as if it had come alone
-//! - `outcome`: how a call ended, written as JSON
-//! - `answer`: the response: all outcomes together, or one line each
+//! Makes many calls in one request: `POST /v1/batch`. `answer` writes the response: all outcomes
+//! together, or one line each.
 
 mod answer;
-mod call;
-mod outcome;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::Request;
 use axum::http::request::Parts;
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use self::outcome::HeldBytes;
-use crate::backend::queue::FairnessKey;
+use super::asked::{Asked, give_back_request_id, request_id_header};
+use crate::calls::Details;
+use crate::calls::batch::outcome::Problem;
 use crate::calls::batch::request::Batch;
-use crate::gateway::Caller;
+use crate::calls::batch::{Options, Rights, RunningBatch};
+use crate::gateway::{CallError, Caller};
 use crate::http::auth::Authenticated;
 use crate::http::body;
-use crate::http::error::{HttpError, HttpResult};
-use crate::http::headers::{accepts, fairness_key, refuse_key, tool_errors_fail, trace_members};
+use crate::http::error::{HttpError, HttpResult, item_problem};
+use crate::http::headers::{accepts, fairness_key, trace_members};
 use crate::http::state::AppState;
+use crate::tenants::limits::{Cost, LimitRefusal};
 
 /// The largest body of a batch.
 const BODY_MAX: usize = 8 * 1024 * 1024;
 
-/// A batch, and what all its calls share.
-struct RunningBatch {
+/// The shortest pause of a batch that waits for its tenant's rate: several may.
+const PAY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The rights of the caller of a request that is being answered.
+struct RequestRights {
     app: Arc<AppState>,
     /// The request's head, to authenticate the caller again if its rights change meanwhile.
     head: Parts,
     caller: Caller,
-    batch: Batch,
-    /// Members of each call's `_meta`.
-    trace: String,
-    fairness_key: FairnessKey,
-    tool_errors_fail: bool,
-    deadline: Instant,
-    /// The results that are held for references and for the answer.
-    held: Arc<HeldBytes>,
-    /// Taken by a call that waits for the tenant's own limits, so that one tries again at a time.
-    limit_turn: Semaphore,
-    /// The time until which the tenant's own limits refuse calls.
-    limited_until: Mutex<Instant>,
+}
+
+/// Charges the batch before it is taken apart: the first of its calls is paid with that. Nobody
+/// knows yet whether its calls may wait for the tenant's rate, so it waits itself for a while.
+async fn pay(caller: &Caller, until: Instant) -> Result<(), CallError> {
+    loop {
+        match caller.tenant.admit(Cost::KeptCall).await {
+            Ok(_) => return Ok(()),
+            Err(LimitRefusal::RateLimited { retry_after, .. })
+                if Instant::now() + retry_after < until =>
+            {
+                sleep(retry_after.max(PAY_PAUSE)).await;
+            }
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+}
+
+impl Rights for RequestRights {
+    async fn caller(&self) -> Result<Caller, Problem> {
+        if self.caller.credential.has_ended() {
+            let mut head = self.head.clone();
+            let caller = Authenticated::from_request_parts(&mut head, &self.app).await;
+            return caller.map(|Authenticated(caller)| caller).map_err(|it| item_problem(&it));
+        }
+        Ok(self.caller.clone())
+    }
 }
 
 /// Runs a batch. The answer has all outcomes in the order of the request, or, as NDJSON, a line for
@@ -59,55 +74,46 @@ pub(crate) async fn run_batch(
     request: Request<Body>,
 ) -> HttpResult {
     let Authenticated(caller) = caller?;
+    let request_id = request_id_header(request.headers());
     let as_lines = accepts(request.headers(), answer::NDJSON);
     let running = read(app, caller, request).await?;
-    Ok(if as_lines { answer::lines(running) } else { answer::whole(running).await })
+    let mut response = if as_lines { answer::lines(running) } else { answer::whole(running).await };
+    give_back_request_id(request_id, &mut response);
+    Ok(response)
 }
 
 async fn read(
     app: Arc<AppState>,
     caller: Caller,
     request: Request<Body>,
-) -> Result<RunningBatch, HttpError> {
+) -> Result<RunningBatch<RequestRights>, HttpError> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
-    let fairness_key = fairness_key(&head.headers)?;
-    refuse_key(&head.headers)?;
-    let tool_errors_fail = tool_errors_fail(&head.headers)?;
+    let asked = Asked::read(&head.headers)?;
+    let options = Options {
+        key: asked.key,
+        details: Details {
+            labels: asked.labels,
+            request_id: asked.request_id,
+            fairness_key: fairness_key(&head.headers)?,
+            trace: trace_members(&head.headers),
+            ..Details::default()
+        },
+        tool_errors_fail: asked.tool_errors_fail,
+    };
     let body_deadline = arrived + body::TIMEOUT;
-    let read = body::read_for(&caller, &head.headers, body, BODY_MAX, body_deadline);
-    let body = read.await?;
-    let len = body.len();
-    let calls_max = app.batch.max_calls as usize;
-    let parse = move || Batch::parse(&body, calls_max);
-    let parsed = app.gateway.offload().run_if_long(len, parse).await;
+    let read = body::read_held(&caller, &head.headers, body, BODY_MAX, body_deadline);
+    let (body, arriving) = read.await?;
+    pay(&caller, body_deadline).await?;
+    drop(arriving);
+    let (tenant, calls_max) = (&caller.tenant, app.batch.max_calls as usize);
+    let parse = || Batch::parse(&body, calls_max);
+    let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), parse).await;
     let mut batch = parsed.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
     if let Some(max) = caller.tenant.policy.limit.max_in_flight {
         batch.concurrency = batch.concurrency.min(max as usize);
     }
-    Ok(RunningBatch {
-        deadline: arrived + batch.timeout,
-        held: HeldBytes::new(app.batch.max_results),
-        trace: trace_members(&head.headers),
-        app,
-        head,
-        caller,
-        batch,
-        fairness_key,
-        tool_errors_fail,
-        limit_turn: Semaphore::new(1),
-        limited_until: Mutex::new(arrived),
-    })
-}
-
-impl RunningBatch {
-    /// Returns the caller with the rights that it has now.
-    async fn caller(&self) -> Result<Caller, HttpError> {
-        if self.caller.credential.has_ended() {
-            let Authenticated(caller) =
-                Authenticated::from_request_parts(&mut self.head.clone(), &self.app).await?;
-            return Ok(caller);
-        }
-        Ok(self.caller.clone())
-    }
+    let calls = app.calls.clone();
+    let rights = RequestRights { app, head, caller };
+    Ok(RunningBatch::new(&calls, rights, batch, options, arrived))
 }

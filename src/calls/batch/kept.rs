@@ -1,0 +1,125 @@
+//! Calls of a batch with an `Idempotency-Key`. Each has a record and a key of its own, so a batch
+//! that is sent again runs what has not run yet, and is answered with the outcomes of the rest.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::item::timeout_of;
+use super::outcome::ItemOutcome;
+use super::request::BatchCall;
+use super::run::{Ended, NotMade};
+use super::{ItemError, Rights, RunningBatch};
+use crate::calls::{
+    Answer, CallRequest, Details, Fingerprint, IdempotencyKey, Mode, OutcomeKind, Ran, Scope,
+};
+use crate::common::ids::{CallId, ServerId};
+use crate::gateway::{CallError, Caller, hold_response};
+use crate::tenants::limits::Cost;
+
+impl<R: Rights> RunningBatch<R> {
+    /// Makes a call, unless its key has one already. A call that is not to be made may have been
+    /// made before: then its outcome counts.
+    pub(super) async fn make_kept(
+        &self,
+        id: CallId,
+        key: IdempotencyKey,
+        planned: &BatchCall,
+        arguments: Result<Bytes, NotMade>,
+    ) -> Result<(Caller, Answer), ItemError> {
+        let arrived = Instant::now();
+        let fingerprint = Fingerprint::of(&planned.text);
+        let arguments = match arguments {
+            Ok(arguments) => self.parse(arguments).await?,
+            Err(why) => return self.made_before(&key, fingerprint, planned, why).await,
+        };
+        let mut deadline = self.deadline;
+        let mut is_paid = false;
+        loop {
+            let caller = self.caller_within_limits(deadline, &mut is_paid).await?;
+            let server = self.calls.0.gateway.server(&caller, &planned.server)?;
+            let timeout = timeout_of(planned, &server)?;
+            deadline = deadline.min(arrived + timeout);
+            let timeout_ms = timeout.max(server.config().timeout).as_millis() as u64;
+            let request = CallRequest {
+                id,
+                server,
+                tool: planned.tool.clone(),
+                arguments: arguments.clone(),
+                key: Some(key.clone()),
+                fingerprint: fingerprint.clone(),
+                details: Details { timeout_ms, ..self.options.details.clone() },
+            };
+            let mut ticket = self.calls.submit(&caller, request, Mode::Now)?;
+            let answer = ticket.outcome(deadline).await?;
+            let outcome = &answer.outcome;
+            let is_limited = outcome.head.executed == Ran::No
+                && matches!(outcome.head.code.as_deref(), Some("tenant_busy" | "rate_limited"));
+            if !(is_limited && self.can_wait(&caller, outcome.retry_after, deadline)) {
+                return Ok((caller, answer));
+            }
+        }
+    }
+
+    /// Returns the outcome that a call which is not made now has had before.
+    async fn made_before(
+        &self,
+        key: &IdempotencyKey,
+        fingerprint: Fingerprint,
+        planned: &BatchCall,
+        why: NotMade,
+    ) -> Result<(Caller, Answer), ItemError> {
+        let Ok(server) = ServerId::parse(&planned.server) else { return Err(self.not_made(why)) };
+        let caller = self.caller_within_limits(self.deadline, &mut false).await?;
+        let scope = Scope::new(&caller.tenant.id, &server, &planned.tool, key);
+        let known = self.calls.made_before(&caller.tenant, scope, fingerprint, self.deadline);
+        match known.await? {
+            Some(answer) => Ok((caller, answer)),
+            None => Err(self.not_made(why)),
+        }
+    }
+
+    /// Returns the caller with the rights that it has now, once its rate has paid for the call.
+    async fn caller_within_limits(
+        &self,
+        deadline: Instant,
+        is_paid: &mut bool,
+    ) -> Result<Caller, ItemError> {
+        loop {
+            self.limit_wait.wait(deadline).await;
+            let caller = self.rights.caller().await.map_err(ItemError::NoRights)?;
+            *is_paid = *is_paid || self.take_payment();
+            if *is_paid {
+                return Ok(caller);
+            }
+            let refused = match caller.tenant.admit(Cost::KeptCall).await {
+                Ok(_) => {
+                    *is_paid = true;
+                    return Ok(caller);
+                }
+                Err(refusal) => CallError::from(refusal),
+            };
+            if !self.waits_for_limit(&caller, &refused, deadline) {
+                self.calls.0.gateway.metrics().count_unresolved("", refused.code());
+                return Err(refused.into());
+            }
+        }
+    }
+
+    /// Holds the result for the answer and for references, if there is room. Without, its record
+    /// still has it.
+    pub(super) fn ended_kept(&self, caller: &Caller, answer: &Answer) -> Ended<ItemOutcome> {
+        let kind = answer.outcome.head.outcome;
+        let is_failed = kind != OutcomeKind::Ok;
+        let body = answer.outcome.body.clone();
+        if kind == OutcomeKind::Error {
+            return Ended { outcome: ItemOutcome::kept_error(answer), is_failed, result: None };
+        }
+        let unsent = hold_response(&caller.tenant, body.len()).ok();
+        let result = unsent.and_then(|unsent| self.held.hold(body, unsent));
+        let outcome = match &result {
+            Some(held) => ItemOutcome::kept(answer, held.clone(), self.options.tool_errors_fail),
+            None => ItemOutcome::kept_too_large(answer, self.render(ItemError::ResultTooLarge)),
+        };
+        Ended { outcome, is_failed, result }
+    }
+}
