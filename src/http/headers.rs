@@ -39,8 +39,8 @@ const FAIRNESS_KEY_LEN_MAX: usize = 64;
 /// Refuses an `Idempotency-Key` where calls are not kept.
 pub(crate) fn refuse_key(headers: &HeaderMap) -> Result<(), CallError> {
     if headers.contains_key(&IDEMPOTENCY_KEY) {
-        let message = "`Idempotency-Key` is for calls and batches over REST: this request would run \
-                       twice if it were sent twice";
+        let message = "`Idempotency-Key` is for calls and batches over REST: this request would \
+                       run twice if it were sent twice";
         return Err(CallError::InvalidRequest(message.to_owned()));
     }
     Ok(())
