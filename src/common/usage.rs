@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::mem::take;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -37,11 +38,19 @@ impl AddAssign for Counts {
     }
 }
 
-/// Usage since it was last taken. The lock is held for a few additions, and shared by calls of this
-/// tenant only.
+/// Usage since it was last taken, and in all. The lock is held for a few additions, and shared by
+/// calls of this tenant only.
 #[derive(Debug, Default)]
 pub struct Meter {
-    used: Mutex<Used>,
+    readings: Mutex<Readings>,
+    /// Calls that the tenant's own limits refused.
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Readings {
+    since_taken: Used,
+    in_all: Counts,
 }
 
 /// By server, and by tool or MCP method.
@@ -49,7 +58,9 @@ pub type Used = HashMap<ServerId, HashMap<String, Counts>>;
 
 impl Meter {
     pub fn add(&self, server: &ServerId, tool: &str, counts: Counts) {
-        let mut used = self.used.lock();
+        let mut readings = self.readings.lock();
+        readings.in_all += counts;
+        let used = &mut readings.since_taken;
         if let Some(sum) = used.get_mut(server).and_then(|tools| tools.get_mut(tool)) {
             *sum += counts;
         } else {
@@ -59,7 +70,21 @@ impl Meter {
 
     /// Returns the usage since the last time.
     pub fn take(&self) -> Used {
-        take(&mut self.used.lock())
+        take(&mut self.readings.lock().since_taken)
+    }
+
+    /// Returns the usage since the tenant was added or the gateway started.
+    pub fn in_all(&self) -> Counts {
+        self.readings.lock().in_all
+    }
+
+    /// Counts a call that the tenant's own limits refused.
+    pub fn add_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 }
 
@@ -76,6 +101,7 @@ mod tests {
         meter.add(&server, "echo", once);
         meter.add(&server, "sleep", once);
         let used = meter.take();
+        assert_eq!(meter.in_all().calls, 3);
         assert_eq!(used[&server]["echo"], Counts { calls: 2, bytes_in: 20, ..Counts::default() });
         assert_eq!(used[&server]["sleep"], once);
         assert!(meter.take().is_empty());

@@ -64,7 +64,10 @@ impl<'a> Accounting<'a> {
                 self.meter(Some(reply));
             }
             // A call that the tenant's own limits refused is not part of its usage.
-            Err(error) if error.is_own_limit() => self.count(error.code()),
+            Err(error) if error.is_own_limit() => {
+                self.count(error.code());
+                self.tenant.meter.add_refused();
+            }
             Err(error) => self.failed(error.code()),
         }
     }

@@ -1,17 +1,23 @@
 //! Endpoints of load balancers and monitoring. They need no key, so a web page that rebinds its DNS
 //! name is refused by its `Host`, as everywhere.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use tokio::time::Instant;
 
 use super::auth::origin::{CallersPage, OperatorsPage};
 use super::state::AppState;
 use crate::backend::{Backend, RunState};
+use crate::common::ids::TenantId;
 use crate::config::Start;
+use crate::telemetry::tenants::{TenantCounts, TenantReading};
+use crate::tenants::Tenant;
 
 type Readiness = (StatusCode, String);
 
@@ -97,11 +103,45 @@ pub(super) async fn metrics(
     State(app): State<Arc<AppState>>,
     _: OperatorsPage,
 ) -> impl IntoResponse {
-    app.gateway.metrics().store_up().set(i64::from(app.store.failing().is_empty()));
+    let metrics = app.gateway.metrics();
+    metrics.store_up().set(i64::from(app.store.failing().is_empty()));
     let budgets = app.directory.budgets();
     for (name, budget) in [("unsent", &budgets.unsent), ("arriving", &budgets.arriving)] {
-        app.gateway.metrics().show_budget(name, budget.held(), budget.refused());
+        metrics.show_budget(name, budget.held(), budget.refused());
     }
+    metrics.show_tenants(tenant_readings(&app, &show_waiting(&app)));
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], app.gateway.metrics().render())
+    ([(header::CONTENT_TYPE, content_type)], metrics.render())
+}
+
+/// Shows the longest wait of each server. Returns how many calls of each tenant wait.
+fn show_waiting(app: &AppState) -> HashMap<TenantId, usize> {
+    let mut by_tenant = HashMap::new();
+    for server in app.gateway.registry().servers() {
+        let mut oldest: Option<Instant> = None;
+        for waiting in server.backends().iter().flat_map(|backend| backend.queue().waiting()) {
+            *by_tenant.entry(waiting.tenant).or_default() += waiting.calls;
+            oldest = Some(oldest.map_or(waiting.since, |oldest| oldest.min(waiting.since)));
+        }
+        let longest = oldest.map_or(Duration::ZERO, |oldest| oldest.elapsed());
+        app.gateway.metrics().show_longest_wait(server.id().as_str(), longest);
+    }
+    by_tenant
+}
+
+fn tenant_readings(app: &AppState, waiting: &HashMap<TenantId, usize>) -> Vec<TenantReading> {
+    let reading = |tenant: &Arc<Tenant>| {
+        let used = tenant.meter.in_all();
+        let counts = TenantCounts {
+            ok: used.calls.saturating_sub(used.errors + used.tool_errors),
+            tool_errors: used.tool_errors,
+            errors: used.errors,
+            refused: tenant.meter.refused(),
+            in_flight: tenant.limits.in_flight().into(),
+            waiting: waiting.get(&tenant.id).map_or(0, |calls| *calls as i64),
+        };
+        let (unique, name) = (tenant.id.unique_text(), tenant.id.name().to_string());
+        TenantReading { unique, name, counts }
+    };
+    app.directory.tenants().iter().map(reading).collect()
 }

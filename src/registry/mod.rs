@@ -176,6 +176,14 @@ impl Server {
         self.shared_or_group().ok()
     }
 
+    /// Returns all its backends, shared or not.
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        match self.shared() {
+            Some(shared) => vec![shared.clone()],
+            None => self.owned().into_iter().map(|owned| owned.backend).collect(),
+        }
+    }
+
     pub fn id(&self) -> &ServerId {
         self.shared_or_group().map_or_else(|group| &group.id, |backend| backend.id())
     }

@@ -20,6 +20,7 @@ pub struct ServerMetrics {
     pub garbage_lines: IntCounter,
     pub too_long_lines: IntCounter,
     pub refused_requests: IntCounter,
+    pub dropped_notifications: IntCounter,
     pub identity_alarms: IntCounter,
     pub tools: Arc<ToolsMetrics>,
 }

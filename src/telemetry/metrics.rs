@@ -11,13 +11,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use super::metric_groups::{
     ConfigMetrics, ConnectionMetrics, ServerMetrics, SharedLimitsMetrics, UpMetrics, UsageMetrics,
 };
+use super::process::Process;
+use super::tenants::TenantLabels;
 use super::tools::{NO_NAME, ToolsMetrics};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
@@ -50,7 +52,9 @@ macro_rules! metrics {
             registry: Registry,
             /// By their server's name.
             tools: Arc<Mutex<HashMap<String, Arc<ToolsMetrics>>>>,
-            $( $(#[doc = $help])+ $field: $type, )*
+            pub(super) tenants: Arc<TenantLabels>,
+            pub(super) process: Process,
+            $( $(#[doc = $help])+ pub(super) $field: $type, )*
         }
 
         impl Metrics {
@@ -62,7 +66,9 @@ macro_rules! metrics {
                     let $field = metrics!(@make $type, $name, help, &[$($label),*]);
                     registry.register(Box::new($field.clone())).expect("names are unique");
                 )*
-                Self { registry, tools: Arc::default(), $($field),* }
+                let (tools, tenants) = (Arc::default(), Arc::default());
+                let process = Process::started_now();
+                Self { registry, tools, tenants, process, $($field),* }
             }
 
             /// Describes every metric, in the order of the declaration.
@@ -88,7 +94,9 @@ macro_rules! metrics {
     };
     (@kind HistogramVec) => { "histogram" };
     (@kind IntGaugeVec) => { "gauge" };
+    (@kind GaugeVec) => { "gauge" };
     (@kind IntCounterVec) => { "counter" };
+    (@kind CounterVec) => { "counter" };
 }
 
 metrics! {
@@ -102,6 +110,17 @@ metrics! {
     total_seconds: HistogramVec = "trunkline_call_seconds" ["server", "tool"];
     /// Calls that wait for their server or run there.
     in_flight: IntGaugeVec = "trunkline_calls_in_flight" ["server"];
+    /// Seconds for which the call that has waited longest for its server waits now; 0 if none does.
+    longest_wait: GaugeVec = "trunkline_longest_wait_seconds" ["server"];
+    /// Calls of a tenant that reached a tool, by outcome: ok, tool_error or error. The busiest 50
+    /// tenants have a label of their own, until they are removed; `other` stands for the rest.
+    tenant_calls: IntCounterVec = "trunkline_tenant_calls_total" ["tenant", "outcome"];
+    /// Calls that a tenant's own limits refused.
+    tenant_refusals: IntCounterVec = "trunkline_tenant_refusals_total" ["tenant"];
+    /// Calls of a tenant that wait or run, those that their callers have left included.
+    tenant_in_flight: IntGaugeVec = "trunkline_tenant_calls_in_flight" ["tenant"];
+    /// Calls of a tenant that wait for their server.
+    tenant_waiting: IntGaugeVec = "trunkline_tenant_calls_waiting" ["tenant"];
     /// 1 while an instance of the server is ready, else 0. Servers with `sharing = "shared"` only.
     up: IntGaugeVec = "trunkline_server_up" ["server"];
     /// Unix time since which no instance of the server is ready; failed starts do not change it.
@@ -194,6 +213,21 @@ metrics! {
     budget_refusals: IntCounterVec = "trunkline_held_bytes_refusals_total" ["budget"];
     /// Responses that were ended because their callers took no byte for a minute.
     stuck_responses: IntCounterVec = "trunkline_stuck_responses_total" [];
+    /// Notifications of a server about a call that were dropped, because the caller did not read
+    /// them in time.
+    dropped_notifications: IntCounterVec = "trunkline_dropped_notifications_total" ["server"];
+    /// 1, with the version of the program and the commit that it was built from, if known.
+    build_info: IntGaugeVec = "trunkline_build_info" ["version", "commit"];
+    /// Processor time of the gateway itself, without its servers' processes, in seconds.
+    cpu_seconds: CounterVec = "process_cpu_seconds_total" [];
+    /// Memory of the gateway itself that is in use, in bytes.
+    resident_memory: IntGaugeVec = "process_resident_memory_bytes" [];
+    /// File descriptors that the gateway has open.
+    open_fds: IntGaugeVec = "process_open_fds" [];
+    /// File descriptors that the gateway may have open.
+    max_fds: IntGaugeVec = "process_max_fds" [];
+    /// Unix time at which the gateway started.
+    start_time: GaugeVec = "process_start_time_seconds" [];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
 }
@@ -212,6 +246,7 @@ impl Metrics {
             garbage_lines: dropped("garbage"),
             too_long_lines: dropped("too_long"),
             refused_requests: self.refused_requests.with_label_values(&[server]),
+            dropped_notifications: self.dropped_notifications.with_label_values(&[server]),
             identity_alarms: self.identity_alarms.with_label_values(&[server]),
             tools: self.tools_of(server),
         }
@@ -289,14 +324,6 @@ impl Metrics {
         self.stuck_responses.with_label_values::<&str>(&[])
     }
 
-    /// Shows a budget of bytes: what is held now, and how often there was no room.
-    pub fn show_budget(&self, budget: &str, held: usize, refused: u64) {
-        let held = i64::try_from(held).unwrap_or(i64::MAX);
-        self.held_bytes.with_label_values(&[budget]).set(held);
-        let refusals = self.budget_refusals.with_label_values(&[budget]);
-        refusals.inc_by(refused.saturating_sub(refusals.get()));
-    }
-
     pub fn forgotten_sessions(&self) -> IntCounter {
         self.forgotten_sessions.with_label_values::<&str>(&[])
     }
@@ -334,6 +361,7 @@ impl Metrics {
     /// Hides the tools of a server that is gone.
     pub fn forget_tools(&self, server: &str) {
         self.tools_of(server).forget_unless(|_| false);
+        let _ = self.longest_wait.remove_label_values(&[server]);
     }
 
     /// Counts a call that failed before its tool was known. Names that a caller made up must not
@@ -344,6 +372,7 @@ impl Metrics {
 
     /// Renders all metrics in Prometheus' text format.
     pub fn render(&self) -> Vec<u8> {
+        self.show_process();
         let mut text = Vec::with_capacity(8 * 1024);
         TextEncoder::new()
             .encode(&self.registry.gather(), &mut text)

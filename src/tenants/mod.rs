@@ -102,7 +102,7 @@ impl Tenant {
     /// Charges a request to the tenant, before anything of it is taken apart. Every request that
     /// costs the gateway or a server something passes here.
     pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
-        self.limits.admit(cost).await
+        self.limits.admit(cost).await.inspect_err(|_| self.meter.add_refused())
     }
 
     /// Returns whether the tenant knows of a server. One that it may not use does not exist for it.

@@ -28,6 +28,16 @@ pub enum CallNotification {
     Message(Bytes),
 }
 
+/// The fate of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    On,
+    /// The caller had no room for it.
+    Dropped,
+    /// No caller asked for it.
+    Unwanted,
+}
+
 /// A notification that waits, and its share of the unsent bytes of its tenant.
 type Waiting = (CallNotification, Option<BytePermit>);
 

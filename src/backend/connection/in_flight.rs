@@ -32,7 +32,7 @@ use super::call::{
     Answer, CallIdentity, CallPermits, CloseReason, Completion, DeadlineExtension, Delivery,
     RequestError, WriteState,
 };
-use super::call_notifications::{CallNotification, NotificationSender};
+use super::call_notifications::{CallNotification, NotificationSender, Passed};
 use super::liveness::{Claim, OverdueCalls, StuckEvidence};
 use super::tenants_seen::{TenantsSeen, UnansweredCalls, latest_tenants};
 use crate::backend::queue::TenantPause;
@@ -41,12 +41,12 @@ use crate::protocol::mcp::LogLevel;
 
 #[derive(Default)]
 pub struct InFlightCalls {
-    table: Mutex<InFlightTable>,
+    pub(super) table: Mutex<InFlightTable>,
 }
 
 #[derive(Default)]
-struct InFlightTable {
-    calls: HashMap<u64, InFlightCall>,
+pub(super) struct InFlightTable {
+    pub(super) calls: HashMap<u64, InFlightCall>,
     /// The ends of grace periods and the ids of abandoned calls, earliest first.
     abandoned: VecDeque<(Instant, u64)>,
     tenants: TenantsSeen,
@@ -114,10 +114,10 @@ impl InFlightCalls {
     }
 
     /// Passes a notification about call `id` to its listener.
-    pub fn notify(&self, id: u64, notification: CallNotification) {
+    pub fn notify(&self, id: u64, notification: CallNotification) -> Passed {
         let mut table = self.table.lock();
         let InFlightTable { calls, overdue, .. } = &mut *table;
-        let Some(call) = calls.get_mut(&id) else { return };
+        let Some(call) = calls.get_mut(&id) else { return Passed::Unwanted };
         if matches!(notification, CallNotification::Progress(_)) {
             if let Some(DeadlineExtension { step, until }) = call.deadline_extension {
                 call.deadline = call.deadline.max((Instant::now() + step).min(until));
@@ -126,30 +126,29 @@ impl InFlightCalls {
                 overdue.note_sign();
             }
         }
-        if let Some(listener) = &call.listener {
-            listener.send(notification);
-        }
+        call.pass_on(notification)
     }
 
-    /// Passes on a log message that names no call; returns whether a caller got it. It may even be
-    /// about a call that has ended, or about a subscription. So the server must have worked for one
-    /// tenant only, and must not be working on more than one call.
-    pub fn log(&self, level: LogLevel, params: Bytes) -> bool {
+    /// Passes on a log message that names no call. It may even be about a call that has ended, or
+    /// about a subscription. So the server must have worked for one tenant only, and must not be
+    /// working on more than one call.
+    pub fn log(&self, level: LogLevel, params: Bytes) -> Passed {
         let table = self.table.lock();
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());
         match (&table.tenants, calls.next(), calls.next()) {
-            (TenantsSeen::One(_), Some(call), None) => {
-                call.claim.is_some() && table.unanswered.is_empty() && call.log(level, params)
+            (TenantsSeen::One(_), Some(call), None)
+                if call.claim.is_some() && table.unanswered.is_empty() =>
+            {
+                call.log(level, params)
             }
-            _ => false,
+            _ => Passed::Unwanted,
         }
     }
 
     /// Passes on a log message that came with the answer to call `id`, and so is about that call.
-    pub fn log_of(&self, id: u64, level: LogLevel, params: Bytes) {
-        if let Some(call) = self.table.lock().calls.get(&id) {
-            call.log(level, params);
-        }
+    pub fn log_of(&self, id: u64, level: LogLevel, params: Bytes) -> Passed {
+        let table = self.table.lock();
+        table.calls.get(&id).map_or(Passed::Unwanted, |call| call.log(level, params))
     }
 
     /// Marks the calls of a batch of frames as written. Drops frames whose caller has gone or whose
@@ -372,9 +371,19 @@ impl InFlightTable {
 }
 
 impl InFlightCall {
-    fn log(&self, level: LogLevel, params: Bytes) -> bool {
-        let listener = self.listener.as_ref().filter(|listener| listener.wants(level));
-        listener.is_some_and(|listener| listener.send(CallNotification::Log(params)))
+    fn log(&self, level: LogLevel, params: Bytes) -> Passed {
+        match &self.listener {
+            Some(listener) if listener.wants(level) => self.pass_on(CallNotification::Log(params)),
+            _ => Passed::Unwanted,
+        }
+    }
+
+    fn pass_on(&self, notification: CallNotification) -> Passed {
+        match &self.listener {
+            Some(listener) if listener.send(notification) => Passed::On,
+            Some(_) => Passed::Dropped,
+            None => Passed::Unwanted,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::Connection;
 use super::call::{Answer, Completion, RequestError};
-use super::call_notifications::CallNotification;
+use super::call_notifications::{CallNotification, Passed};
 use crate::backend::changes::mailbox::List;
 use crate::backend::changes::recipients::ServerRequest;
 use crate::common::offload::LONG;
@@ -197,13 +197,13 @@ fn take_notification(
             // The token is the id of the request, which callers cannot guess.
             if let Some((ProgressParams { progress_token }, params)) = read(params) {
                 let progress = CallNotification::Progress(detach(line, params));
-                connection.in_flight.notify(progress_token, progress);
+                note(connection, connection.in_flight.notify(progress_token, progress));
             }
         }
         method::ACKNOWLEDGED => {
             if let Some((AcknowledgedParams { meta }, params)) = read(params) {
                 let acknowledged = CallNotification::Acknowledged(detach(line, params));
-                connection.in_flight.notify(meta.subscription_id, acknowledged);
+                note(connection, connection.in_flight.notify(meta.subscription_id, acknowledged));
             }
         }
         method::LOG_MESSAGE => take_log(connection, line, params, expected),
@@ -230,6 +230,13 @@ fn take_notification(
     }
 }
 
+/// Counts a notification that was dropped.
+fn note(connection: &Connection, passed: Passed) {
+    if passed == Passed::Dropped {
+        connection.metrics.dropped_notifications.inc();
+    }
+}
+
 /// Passes a log message to the client that has the server to itself, or to the only call that the
 /// message can be about. Otherwise only the operator sees it.
 fn take_log(
@@ -246,10 +253,14 @@ fn take_log(
         (Some(client), _) => client.log(level, params),
         // A modern server sends on the stream of a call only what is about that call.
         (None, ExpectedAnswers::To(id)) if is_modern => {
-            connection.in_flight.log_of(id, level, params);
+            note(connection, connection.in_flight.log_of(id, level, params));
         }
-        (None, _) if connection.in_flight.log(level, params) => {}
-        (None, _) => tracing::debug!("log message of the server that belongs to no caller"),
+        (None, _) => match connection.in_flight.log(level, params) {
+            Passed::Unwanted => {
+                tracing::debug!("log message of the server that belongs to no caller");
+            }
+            passed => note(connection, passed),
+        },
     }
 }
 

@@ -56,6 +56,11 @@ impl Lanes {
         self.lanes.front()?.calls.front()
     }
 
+    /// Returns the calls that have waited longest, one of each lane.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = &QueuedCall> {
+        self.lanes.iter().filter_map(|lane| lane.calls.front())
+    }
+
     /// Adds a call to its lane. A new lane is served after all others.
     pub(super) fn push(&mut self, key: FairnessKey, call: QueuedCall) {
         self.len += 1;
@@ -122,11 +127,13 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use tokio::sync::oneshot;
+    use tokio::time::Instant;
 
     use super::*;
 
     fn call(number: u64) -> QueuedCall {
-        QueuedCall { number, bytes: 0, request: None, sender: oneshot::channel().0 }
+        let (since, sender) = (Instant::now(), oneshot::channel().0);
+        QueuedCall { number, since, bytes: 0, request: None, sender }
     }
 
     fn lanes(calls: &[(&str, u64)]) -> Lanes {

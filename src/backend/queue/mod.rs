@@ -14,6 +14,7 @@
 //! - `lanes`: turns among the calls of one tenant, by fairness key.
 //! - `dispatch`: gives free slots to waiting calls.
 //! - `fair_shares`: the slots and the time that each tenant uses.
+//! - `waiting`: the waiting calls of each tenant, as operators see them.
 //! - `rate_gate`: limits how many calls begin in a period. Early calls wait in the same queues, and
 //!   so do calls during a pause of their tenant, or of all tenants.
 //!
@@ -33,6 +34,7 @@ mod round_robin;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,6 +55,7 @@ pub use self::rate_gate::RateGate;
 pub use self::round_robin::{WAITING_BYTES_MAX, WAITING_MAX};
 pub use self::slots::reserved_of;
 use self::slots::{Claim, SlotKind, Slots};
+pub use self::waiting::WaitingCalls;
 use crate::common::ids::TenantId;
 
 pub struct Queue {
@@ -279,7 +282,7 @@ impl<'a> QueueEntry<'a> {
                     // call waiting.
                     queue.slots.add_waiting();
                 }
-                let number = round_robin.push(self, request, sender);
+                let number = round_robin.push(self, request, Instant::now(), sender);
                 if number.is_none() && request.is_some() {
                     queue.slots.remove_waiting(1);
                 }

@@ -21,10 +21,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::fair_shares::Share;
 use super::lanes::{FairnessKey, Lanes};
 use super::slots::SlotKind;
+use super::waiting::WaitingCalls;
 use super::{Grant, QueueEntry, SlotRequest};
 
 /// Calls that may wait for one backend. With more, waiting would only make the answers later.
@@ -75,6 +77,7 @@ pub(super) struct TenantQueue {
 pub(super) struct QueuedCall {
     /// The order in which calls came.
     pub(super) number: u64,
+    pub(super) since: Instant,
     pub(super) bytes: usize,
     /// `None` for a call that does not want a slot yet.
     pub(super) request: Option<SlotRequest>,
@@ -148,12 +151,22 @@ impl RoundRobin {
         wanted_slot
     }
 
+    /// Returns the waiting calls of each tenant.
+    pub(super) fn by_tenant(&self) -> impl Iterator<Item = WaitingCalls> {
+        self.tenants.values().filter_map(|queue| {
+            let oldest = queue.calls.oldest().chain(queue.early.front()).map(|call| call.since);
+            let calls = queue.calls.len() + queue.early.len();
+            Some(WaitingCalls { tenant: queue.share.tenant.clone(), calls, since: oldest.min()? })
+        })
+    }
+
     /// Adds a call to its tenant's queue; without a request it does not want a slot yet. Returns
     /// the number to remove the call with, or `None` if the share is retired.
     pub(super) fn push(
         &mut self,
         entry: &QueueEntry<'_>,
         request: Option<SlotRequest>,
+        now: Instant,
         sender: oneshot::Sender<Grant>,
     ) -> Option<u64> {
         let (share, bytes) = (&entry.share, entry.bytes);
@@ -168,7 +181,7 @@ impl RoundRobin {
         self.bytes += bytes;
         queue.bytes += bytes;
         queue.weight = entry.weight;
-        let call = QueuedCall { number, bytes, request, sender };
+        let call = QueuedCall { number, since: now, bytes, request, sender };
         if request.is_none() {
             queue.early.push_back(call);
             return Some(number);

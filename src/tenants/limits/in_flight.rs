@@ -53,12 +53,16 @@ impl InFlightLimit {
 
     /// Returns the limit, and the calls that this replica counts.
     pub(super) fn limit_use(&self, scope: &str) -> LimitUse {
-        let used = match &self.calls {
+        let value = self.max.map(u64::from);
+        LimitUse { value, ..LimitUse::new(IN_FLIGHT, 0, self.now() as usize) }.of(scope)
+    }
+
+    /// Returns how many calls are counted, on this replica.
+    pub(super) fn now(&self) -> u32 {
+        match &self.calls {
             Count::Here(count) => count.load(Ordering::Relaxed),
             Count::Shared(lease) => lease.in_use(),
-        };
-        let value = self.max.map(u64::from);
-        LimitUse { value, ..LimitUse::new(IN_FLIGHT, 0, used as usize) }.of(scope)
+        }
     }
 
     /// Counts one more call, if the limit allows it. Waits only if replicas share the limit and

@@ -200,6 +200,11 @@ impl Limits {
         Some(unchanged_or(bucket, before))
     }
 
+    /// Returns how many calls of the tenant are in flight, on this replica.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.now()
+    }
+
     /// Charges a request to the tenant, before anything costly is done for it. The permit comes
     /// first, because it can be given back and a charged rate cannot. Waits only for shared limits.
     pub async fn admit(&self, cost: Cost) -> Result<Admission, LimitRefusal> {
