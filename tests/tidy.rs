@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -207,6 +207,27 @@ fn documents_name_files_that_exist() {
             }
         }
     }
+}
+
+#[test]
+fn boards_and_rules_name_metrics_that_exist() {
+    let reference = fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut named = BTreeSet::new();
+    for (_, text) in files("grafana", "json").into_iter().chain(files("grafana", "yml")) {
+        for word in text.split(|c| !is_name(c)) {
+            if word.starts_with("trunkline_") || word.starts_with("process_") {
+                named.insert(word.to_owned());
+            }
+        }
+    }
+    for name in &named {
+        // A histogram has three series.
+        let series = ["", "_bucket", "_sum", "_count"].map(|end| name.strip_suffix(end));
+        let is_known = |name: &str| reference.contains(&format!("| `{name}` |"));
+        assert!(series.into_iter().flatten().any(is_known), "there is no metric `{name}`");
+    }
+    assert!(named.len() > 30, "only {} metrics are named", named.len());
 }
 
 #[test]
