@@ -1,5 +1,6 @@
 //! Assembles the gateway. `main` and the tests build the same one.
 
+pub mod announce;
 pub mod background;
 pub mod config_watch;
 pub mod descriptors;
@@ -138,6 +139,11 @@ impl App {
             let metrics = self.metrics.connections(name);
             http::server::serve(listener, router, bounds, metrics, drain, abort)
         };
+        let announcing = self.addr().ok().map(|callers| {
+            let registry = self.state.gateway().registry().clone();
+            let line = announce::announce(registry, callers, self.ops_addr());
+            AbortOnDropHandle::new(tokio::spawn(line))
+        });
         let router = http::router(self.state.clone(), self.ops_listener.is_none());
         let callers = bounds(limits.callers, config.max_connections_per_peer);
         serving.spawn(serve(self.listener, router, callers, "callers", &drain));
@@ -178,7 +184,7 @@ impl App {
         let calls = self.state.calls().start(&self.metrics);
         let tenants = self.tenants.start(self.state.gateway().clone(), &self.metrics);
         shutdown.await;
-        drop((sweeping, reloading));
+        drop((announcing, sweeping, reloading));
         tracing::info!("shutting down");
         self.state.start_draining();
         let config = self.config.load_full();

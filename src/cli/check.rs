@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::output::{print, table};
+use super::output::print;
 use super::{ConfigArgs, Loaded, load_config, with_store};
 use crate::app::pin_sync::definition;
 use crate::backend::Environment;
@@ -24,6 +25,8 @@ use crate::store::{Missing, Store, StoreError};
 use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::secrets::wanted;
+
+const HEADER: [&str; 7] = ["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"];
 
 /// The result for one server. Text of servers passes through [`printable`], so that it cannot pose
 /// as this command's own.
@@ -89,9 +92,16 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             Report { server, outcome, confined, took }
         });
     }
-    let mut reports = checks.join_all().await;
+    let widest = config.servers.keys().map(|id| id.as_str().len()).max().unwrap_or_default();
+    print(&line(widest, HEADER))?;
+    let mut reports = vec![];
+    while let Some(report) = checks.join_next().await {
+        let report = report.context("a check has panicked")?;
+        print(&line(widest, report.cells().each_ref().map(String::as_str)))?;
+        reports.push(report);
+    }
     reports.sort_by(|a, b| a.server.cmp(&b.server));
-    print(&format!("{}{left_out}", render(&reports)))?;
+    print(&format!("{}{left_out}", details(&reports)))?;
     approve_first_use(&config, &reports).await?;
     failed += reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -148,13 +158,23 @@ impl Found {
     }
 }
 
-/// Formats a table of all servers, then the tools or the error of each, and its confinement.
-fn render(reports: &[Report]) -> String {
-    let rows = reports.iter().map(|Report { server, outcome, took, .. }| {
-        let start = format!("{:.1} s", took.as_secs_f64());
-        match outcome {
+/// Formats one line of the table. Lines are shown as servers end, so the widths of their columns
+/// are known beforehand, but for the last one.
+fn line(widest: usize, [server, status, protocol, era, tools, start, name]: [&str; 7]) -> String {
+    let widest = widest.max(HEADER[0].len());
+    let text = format!(
+        "{server:widest$}  {status:6}  {protocol:10}  {era:6}  {tools:>5}  {start:>7}  {name}"
+    );
+    format!("{}\n", text.trim_end())
+}
+
+impl Report {
+    fn cells(&self) -> [String; 7] {
+        let (server, start) =
+            (self.server.to_string(), format!("{:.1} s", self.took.as_secs_f64()));
+        match &self.outcome {
             Ok(found) => [
-                server.to_string(),
+                server,
                 "ok".to_owned(),
                 found.protocol.clone(),
                 found.era.clone(),
@@ -162,14 +182,18 @@ fn render(reports: &[Report]) -> String {
                 start,
                 printable(&found.name),
             ],
-            Err(_) => {
+            Err(error) => {
                 let none = || "-".to_owned();
-                [server.to_string(), "FAILED".to_owned(), none(), none(), none(), start, none()]
+                let reason = printable(&error.detail);
+                [server, "FAILED".to_owned(), none(), none(), none(), start, reason]
             }
         }
-    });
-    let header = ["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"];
-    let mut text = table(header, rows);
+    }
+}
+
+/// Formats the tools or the error of each server, and its confinement.
+fn details(reports: &[Report]) -> String {
+    let mut text = String::new();
     for Report { server, outcome, confined, .. } in reports {
         let state = match outcome {
             Ok(found) => {
@@ -230,12 +254,17 @@ mod tests {
                 took,
             },
         ];
+        let cells = reports.each_ref().map(Report::cells);
+        let lines = cells.each_ref().map(|cells| line(4, cells.each_ref().map(String::as_str)));
         assert_eq!(
-            render(&reports),
-            "SERVER  STATUS  PROTOCOL    ERA     TOOLS  START  NAME\n\
-             good    ok      2026-07-28  modern  2      0.2 s  demo 1.0\n\
-             bad     FAILED  -           -       -      0.2 s  -\n\
-             \n\
+            line(4, HEADER) + &lines.concat(),
+            "SERVER  STATUS  PROTOCOL    ERA     TOOLS    START  NAME\n\
+             good    ok      2026-07-28  modern      2    0.2 s  demo 1.0\n\
+             bad     FAILED  -           -           -    0.2 s  it ended with exit code 3\n"
+        );
+        assert_eq!(
+            details(&reports),
+            "\n\
              good: echo, time\n\
              \x20 in force: no_new_privs, no core dumps, private directory, seccomp\n\
              \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at \
@@ -264,8 +293,8 @@ mod tests {
             let (server, took) = (server.clone(), Duration::ZERO);
             Report { server, outcome, confined: None, took }
         });
-        let text = render(&reports);
+        let text = details(&reports) + &reports.each_ref().map(|it| it.cells().concat()).concat();
         assert!(!text.contains("\n  in force") && !text.contains(['\u{1b}', '\r']), "{text}");
-        assert_eq!(text.matches(r"x\n  in force: all\u{1b}[2K\r").count(), 4, "{text}");
+        assert_eq!(text.matches(r"x\n  in force: all\u{1b}[2K\r").count(), 5, "{text}");
     }
 }

@@ -1,14 +1,15 @@
 //! `trunkline healthcheck`
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 
+use super::running::gateway_url;
 use super::{ConfigArgs, load_config};
+use crate::app::announce::on_this_machine;
 use crate::telemetry::logging::print_line;
 
 /// Shorter than the interval at which container engines ask.
@@ -18,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Args {
     /// Address of the gateway [default: `listen` of the configuration]
     #[arg(long, env = "TRUNKLINE_URL")]
-    url: Option<Url>,
+    url: Option<String>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -36,11 +37,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn ask(args: Args) -> anyhow::Result<()> {
-    let mut url = args.url.map_or_else(|| own_url(args.config), Ok)?;
+    let mut url = match args.url {
+        Some(text) => gateway_url(&text).map_err(|mistake| anyhow!(mistake))?,
+        None => own_url(args.config)?,
+    };
     let gateway = url.to_string();
-    let Ok(mut path) = url.path_segments_mut() else { bail!("`{gateway}` is not an HTTP address") };
-    path.pop_if_empty().push("readyz");
-    drop(path);
+    url.path_segments_mut().expect("an HTTP address").pop_if_empty().push("readyz");
     // Asks this gateway only: no proxy of the environment, no redirect.
     let client = Client::builder().timeout(TIMEOUT).no_proxy().redirect(Policy::none()).build()?;
     let response = client.get(url).send().await;
@@ -66,31 +68,4 @@ fn own_url(config: ConfigArgs) -> anyhow::Result<Url> {
         None => load_config(config)?.config.listen,
     };
     Ok(Url::parse(&format!("http://{}", on_this_machine(listen)))?)
-}
-
-/// Returns the address by which a listener is reached from its own machine.
-fn on_this_machine(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_on_all_addresses_is_reached_by_loopback() {
-        for (listen, reached) in [
-            ("0.0.0.0:8080", "127.0.0.1:8080"),
-            ("[::]:8080", "[::1]:8080"),
-            ("192.0.2.7:80", "192.0.2.7:80"),
-        ] {
-            let listen = listen.parse().unwrap();
-            assert_eq!(on_this_machine(listen).to_string(), reached);
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! The command line: one file per subcommand.
 
-mod call;
 mod check;
 mod guard;
 mod healthcheck;
@@ -8,8 +7,10 @@ mod key;
 mod output;
 mod pin;
 mod policy_args;
+mod running;
 mod secret;
 mod serve;
+mod shell;
 mod std;
 mod tenant;
 
@@ -43,10 +44,39 @@ enum Command {
     Check(ConfigArgs),
     /// Call one tool through a running gateway
     ///
+    /// The value of KEY=VALUE is JSON if it can be read as JSON, and else a text; `id='"7"'` is the
+    /// text 7.
+    ///
     /// The result goes to standard output, an error to standard error. Exit codes: 0, the tool
     /// succeeded; 1, the tool ran and reports that it failed; 2, no gateway could be called; 3, the
     /// gateway refused the call, or the call failed.
-    Call(call::Args),
+    Call(running::call::Args),
+    /// Show a running gateway at a glance: its servers, and what failed last
+    ///
+    /// Without an administrator's key, shows what the caller may see.
+    Status(running::status::Args),
+    /// Show the servers of a running gateway, or the instances of one
+    Servers(running::servers::Args),
+    /// List the tools of a running gateway
+    Tools(running::tools::Args),
+    /// List calls: those that run now, or the kept calls of a tenant
+    ///
+    /// With an administrator's key, the calls that servers work on now; with a tenant's, the calls
+    /// of the tenant that are kept.
+    Calls(running::calls::Args),
+    /// Report how often each tool was called, and how long that took
+    ///
+    /// `ERRORS` are calls that failed, `FAILED` those that the tool itself reports as failed.
+    /// `QUEUE` and `BACKEND` are the averages of one call.
+    Usage(running::usage::Args),
+    /// List changes and their authors, for administrators
+    Audit(running::audit::Args),
+    /// Print completions for a shell
+    ///
+    /// For bash: `trunkline completions bash >/etc/bash_completion.d/trunkline`.
+    Completions(shell::CompletionsArgs),
+    /// Write man pages, one for each command
+    Man(shell::ManArgs),
     /// Exit with 0 when a gateway is ready; for containers
     ///
     /// Otherwise the exit code is 1, and standard error says why.
@@ -106,7 +136,15 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(args).map(success),
         Command::Std(args) => std::run(args).map(success),
         Command::Check(args) => check::run(args),
-        Command::Call(args) => call::run(args),
+        Command::Call(args) => running::call::run(args),
+        Command::Status(args) => running::status::run(args).map(success),
+        Command::Servers(args) => running::servers::run(args).map(success),
+        Command::Tools(args) => running::tools::run(args).map(success),
+        Command::Calls(args) => running::calls::run(args).map(success),
+        Command::Usage(args) => running::usage::run(args).map(success),
+        Command::Audit(args) => running::audit::run(args).map(success),
+        Command::Completions(args) => shell::completions(args).map(success),
+        Command::Man(args) => shell::man(args).map(success),
         Command::Healthcheck(args) => healthcheck::run(args),
         Command::Tenant(command) => tenant::run(command).map(success),
         Command::Key(command) => key::run(command).map(success),

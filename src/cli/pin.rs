@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::{print, table};
+use super::output::{print, print_json, table};
 use super::{ConfigArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::ServerId;
 use crate::config::Config;
@@ -75,8 +75,11 @@ async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyho
     let Loaded { config, .. } = load_config(config)?;
     let (pins, held) = read(&config, server.as_ref()).await?;
     let views = views(&pins, &held);
+    if let Some(server) = server.filter(|_| views.is_empty()) {
+        check_pinned(&config, &server)?;
+    }
     if json {
-        return print(&in_ascii(&format!("{:#}\n", json!({"pins": views}))));
+        return print_json(&json!({"pins": views}));
     }
     let rows = views.iter().map(|view| {
         [
@@ -89,6 +92,19 @@ async fn list(server: Option<ServerId>, json: bool, config: ConfigArgs) -> anyho
         ]
     });
     print(&table(["SERVER", "TOOL", "STATE", "HASH", "SINCE", "BY"], rows))
+}
+
+/// Fails if a server without pins never has any: it is unknown, or not pinned.
+fn check_pinned(config: &Config, server: &ServerId) -> anyhow::Result<()> {
+    let Some(configured) = config.servers.get(server) else {
+        let known: Vec<_> = config.servers.keys().map(|id| format!("`{id}`")).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        bail!("there is no server `{server}`; the configuration has {known}");
+    };
+    if !configured.pin {
+        bail!("server `{server}` is not pinned: `pin = true` under `[servers.{server}]` pins it");
+    }
+    Ok(())
 }
 
 async fn diff(server: ServerArgs, tool: &str) -> anyhow::Result<()> {
@@ -186,17 +202,4 @@ fn of_tool<'a>(pins: &'a [Pin], held: &'a [Held], tool: &str) -> Vec<PinView<'a>
     let mut views = views(pins, held);
     views.retain(|view| view.tool == tool);
     views
-}
-
-/// Escapes characters in JSON that could deceive a reader at a terminal. Only strings have them.
-fn in_ascii(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for c in json.chars() {
-        if c.is_ascii() {
-            text.push(c);
-        } else {
-            text.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
-        }
-    }
-    text
 }

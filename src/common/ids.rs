@@ -1,7 +1,7 @@
 //! Ids, parsed once at the edge and trusted afterwards.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use uuid::{NoContext, Timestamp, Uuid};
 
@@ -132,6 +132,12 @@ impl CallId {
 
     pub fn parse(text: &str) -> Option<Self> {
         Uuid::try_parse(text).ok().map(Self)
+    }
+
+    /// Returns when the id was made: at the arrival of the call.
+    pub fn made(&self) -> SystemTime {
+        let (seconds, nanos) = self.0.get_timestamp().map_or((0, 0), |time| time.to_unix());
+        UNIX_EPOCH + Duration::new(seconds, nanos)
     }
 
     /// Spreads ids evenly.

@@ -170,7 +170,8 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-fn duration(text: &str) -> Option<Duration> {
+/// Parses a number with a unit of time, at most 24 hours.
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_unit(text);
     let unit_s = match unit {
         "ms" => 0.001,

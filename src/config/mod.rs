@@ -47,6 +47,7 @@ use crate::common::ids::TenantName;
 pub use crate::common::secret::Secret;
 pub use difference::Difference;
 pub use error::{ConfigError, Place};
+pub use kind::duration;
 pub use oauth::OAuth;
 pub use reference::reference;
 pub use secret::{MissingSecret, Secrets, Template};

@@ -262,7 +262,12 @@ impl From<PathRejection> for HttpError {
 
 impl From<QueryRejection> for HttpError {
     fn from(rejection: QueryRejection) -> Self {
-        Self::InvalidRequest(rejection.body_text())
+        let text = rejection.body_text();
+        let detail = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+        Self::InvalidRequest(match detail.split_once(": ") {
+            Some((parameter, mistake)) => format!("`{parameter}`: {mistake}"),
+            None => detail.to_owned(),
+        })
     }
 }
 
@@ -345,6 +350,16 @@ pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
     let detail = format!("`{}` does not accept {method}", uri.path());
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    Problem::new(status, "method_not_allowed", detail, "no").into_response()
+}
+
+/// Says how a tool is called to someone who asks for it by another method.
+pub(super) async fn tool_needs_post(method: Method, uri: Uri) -> Response<Body> {
+    let detail = format!(
+        "`{}` does not accept {method}: tools are called by POST, with the arguments as the body",
+        uri.path()
+    );
     let status = StatusCode::METHOD_NOT_ALLOWED;
     Problem::new(status, "method_not_allowed", detail, "no").into_response()
 }

@@ -31,7 +31,10 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/v1/servers", get(rest::servers::list_servers))
         .route("/v1/servers/{server}", get(rest::servers::show_server))
         .route("/v1/servers/{server}/tools", get(rest::servers::list_tools))
-        .route("/v1/servers/{server}/tools/{tool}", post(rest::call::call_tool))
+        .route(
+            "/v1/servers/{server}/tools/{tool}",
+            post(rest::call::call_tool).fallback(error::tool_needs_post),
+        )
         .route("/v1/batch", post(rest::batch::run_batch))
         .route("/v1/servers/{server}/secrets", get(rest::secrets::list))
         .route(

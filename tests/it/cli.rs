@@ -1,10 +1,12 @@
 //! The commands.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 
-use crate::support::{Setup, trunkline};
+use crate::support::{Setup, TRUNKLINE, in_time, trunkline};
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -24,8 +26,9 @@ async fn check_shows_a_table_of_servers_that_start() {
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"]);
-    assert_eq!(rows[2][..4], ["fake", "ok", "2025-11-25", "legacy"]);
-    assert_eq!(rows[3][..5], ["std", "ok", "2026-07-28", "modern", "7"]);
+    let row = |server: &str| rows.iter().find(|row| row.first() == Some(&server)).unwrap();
+    assert_eq!(row("fake")[..4], ["fake", "ok", "2025-11-25", "legacy"]);
+    assert_eq!(row("std")[..5], ["std", "ok", "2026-07-28", "modern", "7"]);
     assert!(table.contains("\nstd: echo, sleep, time, hash, uuid, json_query, fail\n"), "{table}");
 }
 
@@ -126,4 +129,54 @@ async fn a_port_that_is_taken_is_named() {
     let error = stderr(&output);
     assert!(error.contains(&format!("cannot listen on {}", gateway.addr)), "{error}");
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn check_shows_a_server_as_soon_as_it_has_ended() {
+    let setup = Setup::new().std().fake_with("mute", &["start=mute"], "start_timeout = \"24h\"");
+    setup.write();
+    let mut check = Command::new(TRUNKLINE);
+    check.current_dir(setup.dir.path()).args(["check"]).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut check = check.spawn().unwrap();
+    let mut lines = BufReader::new(check.stdout.take().unwrap()).lines();
+    let shown = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with("std ") {
+                return line;
+            }
+        }
+        panic!("it has ended without a word about `std`");
+    };
+    assert!(in_time("shown", shown).await.contains(" ok "));
+    // The other server goes on starting.
+    assert!(check.try_wait().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn shells_and_man_get_their_files() {
+    let setup = Setup::new();
+    for (shell, word) in
+        [("bash", "_trunkline()"), ("zsh", "#compdef trunkline"), ("fish", "complete -c trunkline")]
+    {
+        let script = stdout(&trunkline(&setup, &["completions", shell]).await);
+        assert!(script.contains(word) && script.contains("status"), "{shell}: {script}");
+    }
+    let output = trunkline(&setup, &["man", "pages"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let page = |name: &str| std::fs::read_to_string(setup.dir.path().join("pages").join(name));
+    assert!(page("trunkline.1").unwrap().contains(".TH trunkline 1"));
+    assert!(page("trunkline-tenant-add.1").is_ok());
+}
+
+#[tokio::test]
+async fn the_start_ends_with_a_line_about_servers_and_addresses() {
+    let setup = Setup::new().std().fake_with("failing", &["start=fail"], "");
+    let gateway = setup.set("ops_listen = \"127.0.0.1:0\"").serve().await;
+    let (url, ops) = (format!("http://{}", gateway.addr), gateway.operators().await);
+    gateway
+        .logged(&format!(
+            "ready: 1 of 2 servers (not `failing`: it ended with exit code 3); REST at {url}/v1, \
+             MCP at {url}/mcp, operators at http://{ops}"
+        ))
+        .await;
 }

@@ -106,7 +106,7 @@ async fn where_no_gateway_is_none_is_ready() {
     assert_eq!(why.lines().count(), 1, "{why}");
     assert_eq!(healthcheck(&setup, &[], &[]).await.0, Some(1));
     let (code, why) = healthcheck(&setup, &["--url", "mailto:a@b.example"], &[]).await;
-    assert_eq!((code, why.contains("is not an HTTP address")), (Some(1), true), "{why}");
+    assert_eq!((code, why.contains("is not the address of a gateway")), (Some(1), true), "{why}");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod call;
 pub mod call_notifications;
 mod in_flight;
 pub(crate) mod incoming;
+pub mod live_calls;
 pub(crate) mod liveness;
 pub(crate) mod reader;
 pub mod request_ids;

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::pool::ReadyInstance;
 use crate::backend::RunState;
+use crate::backend::connection::live_calls::LiveCall;
 use crate::backend::stdio::stderr::StderrTail;
 
 /// One instance, as the operator sees it.
@@ -82,6 +83,11 @@ impl InstanceStatus {
     /// Returns the calls in flight, and their limit.
     pub fn in_flight(&self) -> Option<(u32, u32)> {
         self.ready.as_ref().map(|it| (it.load.in_flight(), it.load.limit()))
+    }
+
+    /// Returns its calls now, by their tenants.
+    pub fn live_calls(&self) -> Vec<LiveCall> {
+        self.ready.as_ref().map_or_else(Vec::new, |it| it.ready.connection.in_flight.live())
     }
 
     /// Returns whether the instance looks serial.

@@ -5,6 +5,7 @@
 mod keys;
 mod pins;
 mod reports;
+mod running;
 mod secrets;
 mod tenants;
 
@@ -39,7 +40,9 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
         .route("/admin/v1/keys/{key}", delete(keys::revoke))
         .route("/admin/v1/usage", get(reports::usage))
         .route("/admin/v1/audit", get(reports::audit))
-        .route("/admin/v1/servers", get(reports::servers))
+        .route("/admin/v1/servers", get(running::servers))
+        .route("/admin/v1/servers/{server}/tools", get(running::tools))
+        .route("/admin/v1/calls", get(running::calls))
         .route("/admin/v1/servers/{server}/pins", pins)
         .route("/admin/v1/servers/{server}/pins/{tool}", delete(pins::forget_one))
 }

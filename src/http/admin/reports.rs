@@ -1,11 +1,12 @@
-//! Usage, the audit log, and the state of the servers.
+//! Usage and the audit log.
 
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -14,9 +15,7 @@ use super::tenants::tenant_id;
 use crate::http::auth::store_quota::{self, StorePermit};
 use crate::http::auth::{Administrator, Authenticated};
 use crate::http::error::{HttpError, HttpResult};
-use crate::http::rest::server_view::{ServerView, Viewer};
 use crate::http::state::AppState;
-use crate::registry::Server;
 use crate::store::{UsageOf, UsageQuery, UsageTotal};
 
 /// The period of a report without `from`.
@@ -36,10 +35,20 @@ const ENTRIES_MAX: u32 = 1000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageParams {
     tenant: Option<String>,
+    #[serde(default, deserialize_with = "moment")]
     from: Option<Timestamp>,
+    #[serde(default, deserialize_with = "moment")]
     to: Option<Timestamp>,
     #[serde(default)]
     by: By,
+}
+
+/// Parses a time of a query. The library's own words are about digits and years.
+fn moment<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = String::deserialize(value)?;
+    text.parse().map(Some).map_err(|_| {
+        D::Error::custom(format!("`{text}` is not a time; write it as 2026-11-01T00:00:00Z"))
+    })
 }
 
 #[derive(Default, Deserialize, PartialEq, Eq)]
@@ -164,12 +173,4 @@ fn audit_id(text: &str) -> Result<String, HttpError> {
     let id = Uuid::try_parse(text);
     let invalid = || HttpError::invalid("`before` must be the `id` of an entry of the audit log");
     id.map(|id| id.to_string()).map_err(|_| invalid())
-}
-
-/// Shows all servers in full.
-pub(super) async fn servers(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
-    let registry = app.gateway.registry();
-    let view = |server: &Arc<Server>| ServerView::new(registry, server.clone(), &Viewer::Operator);
-    let servers: Vec<_> = registry.servers().iter().map(view).collect();
-    ok(&json!({"servers": servers}))
 }

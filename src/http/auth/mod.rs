@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Response, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Response, Uri, header};
 use axum::response::IntoResponse;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -38,7 +38,9 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
         if parts.extensions.get::<Forwarded>().is_none() {
             app.origins.check(parts)?;
         }
-        let caller = match credential(&parts.headers)? {
+        let credential = credential(&parts.headers)?;
+        check_scheme(app, &parts.headers)?;
+        let caller = match credential {
             None => {
                 let access = app.directory.anonymous().map_err(|error| match error {
                     KeyError::Invalid => no_credential(app),
@@ -66,6 +68,7 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
         app.ops_origins.check(parts)?;
         let text = credential(&parts.headers)?.ok_or_else(|| no_credential(app))?;
+        check_scheme(app, &parts.headers)?;
         let key = holder(app, text).await?;
         match key.holder {
             Holder::Admin => {
@@ -105,21 +108,43 @@ fn challenge(app: &AppState, has_credential: bool) -> String {
 }
 
 /// Returns the key or token of a request. Two are refused: a proxy might look at the other one.
+/// A key that cannot be read is empty: no key looks like that.
 pub(super) fn credential(headers: &HeaderMap) -> Result<Option<&str>, HttpError> {
-    let mut tokens = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
-        let value = value.to_str().ok()?;
-        let (scheme, text) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| text.trim_matches(' '))
-    });
+    let tokens = headers.get_all(header::AUTHORIZATION).iter().map(|value| bearer(value).ok());
     let keys = headers.get_all(&X_API_KEY).iter().map(|value| value.to_str().ok());
-    let mut credentials = tokens.by_ref().chain(keys);
+    let mut credentials = tokens.chain(keys);
     let Some(first) = credentials.next() else { return Ok(None) };
     if credentials.next().is_some() {
         let message = "send one key or token, in `Authorization` or in `X-API-Key`";
         return Err(HttpError::invalid(message));
     }
-    // Another scheme than `Bearer`, or no text: no key looks like that.
     Ok(Some(first.unwrap_or_default()))
+}
+
+/// Returns the key of `Authorization`, or the mistake in the header.
+fn bearer(value: &HeaderValue) -> Result<&str, &'static str> {
+    let value = value.to_str().map_err(|_| "`Authorization` must be ASCII")?;
+    match value.split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Ok(key.trim_matches(' ')),
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case("basic") => {
+            Err("`Authorization: Basic` is not supported: send `Authorization: Bearer KEY`")
+        }
+        Some(_) => Err("`Authorization` has an unknown scheme: send `Authorization: Bearer KEY`"),
+        None if value.eq_ignore_ascii_case("bearer") => {
+            Err("`Authorization: Bearer` has no key behind it: send `Authorization: Bearer KEY`")
+        }
+        None => Err("`Authorization` lacks the word `Bearer`: send `Authorization: Bearer KEY`"),
+    }
+}
+
+/// Refuses an `Authorization` that cannot hold a key, in words that say how to send one.
+fn check_scheme(app: &AppState, headers: &HeaderMap) -> Result<(), HttpError> {
+    match headers.get(header::AUTHORIZATION).map(bearer) {
+        Some(Err(detail)) => {
+            Err(HttpError::Unauthenticated { detail, challenge: challenge(app, true) })
+        }
+        Some(Ok(_)) | None => Ok(()),
+    }
 }
 
 async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {

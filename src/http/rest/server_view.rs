@@ -200,7 +200,7 @@ fn suspect_view(suspect: &Suspect) -> Value {
     json!({"tenant": suspect.tenant.name().as_str(), "state": state, "until": suspect.until})
 }
 
-fn ready(backend: &Backend) -> Option<Arc<Ready>> {
+pub(crate) fn ready(backend: &Backend) -> Option<Arc<Ready>> {
     match backend.state() {
         RunState::Ready(ready) => Some(ready),
         _ => None,

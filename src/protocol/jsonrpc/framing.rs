@@ -113,7 +113,10 @@ pub struct RawObject(Bytes);
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
     /// The parser's message, which names line and column but not the content.
-    #[error("the body is not valid JSON: {0}")]
+    #[error(
+        "the body is not valid JSON: {0}; send the tool's arguments as an object, such as \
+        {{\"text\": \"hello\"}}"
+    )]
     NotJson(String),
     #[error(
         "the body must be a JSON object holding the tool's arguments, such as \
