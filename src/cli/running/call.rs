@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     /// Arguments of the tool: KEY=VALUE pairs, one JSON object, `@FILE`, or `-` for standard input
     #[arg(value_name = "ARGUMENT")]
     arguments: Vec<String>,
-    /// Time in which the call must end, such as 500ms, 30s or 2min [default: the server's `timeout`]
+    /// Time in which the call must end, such as 500ms or 2min [default: the server's `timeout`]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
