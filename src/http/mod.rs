@@ -54,7 +54,11 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/healthz", get(ops::healthz))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method);
-    let ops = if with_ops { ops_routes(get(ops::readyz_for_all)) } else { Router::new() };
+    let ops = if with_ops {
+        ops_routes(get(ops::readyz_for_all), get(ops::metrics_for_all))
+    } else {
+        Router::new()
+    };
     // The operators' `/readyz` says more; it takes the place of the callers' one.
     let callers = if with_ops { callers } else { callers.route("/readyz", get(ops::readyz)) };
     // A page of another site may read the callers' routes, never the operators'.
@@ -68,7 +72,9 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
 pub fn ops_router(app: Arc<AppState>) -> Routes {
     let unsent = app.listener_unsent();
     Routes::new(
-        ops_routes(get(ops::readyz_for_operators)).fallback(error::no_such_path).with_state(app),
+        ops_routes(get(ops::readyz_for_operators), get(ops::metrics))
+            .fallback(error::no_such_path)
+            .with_state(app),
         None,
         unsent,
     )
@@ -86,9 +92,12 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
     Routes::new(forwarded.with_state(app), None, unsent)
 }
 
-fn ops_routes(readyz: MethodRouter<Arc<AppState>>) -> Router<Arc<AppState>> {
+fn ops_routes(
+    readyz: MethodRouter<Arc<AppState>>,
+    metrics: MethodRouter<Arc<AppState>>,
+) -> Router<Arc<AppState>> {
     Router::new()
-        .route("/metrics", get(ops::metrics))
+        .route("/metrics", metrics)
         .route("/readyz", readyz)
         .merge(admin::routes())
         .method_not_allowed_fallback(error::no_such_method)

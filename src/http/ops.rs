@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use super::state::AppState;
 use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::config::Start;
-use crate::telemetry::tenants::{TenantCounts, TenantReading};
+use crate::telemetry::tenants::{OTHER, TenantCounts, TenantReading};
 use crate::tenants::Tenant;
 
 type Readiness = (StatusCode, String);
@@ -99,19 +100,35 @@ fn line(server: &Backend) -> String {
 }
 
 /// Renders the metrics for Prometheus.
-pub(super) async fn metrics(
+pub(super) async fn metrics(State(app): State<Arc<AppState>>, _: OperatorsPage) -> Response<Body> {
+    render_metrics(&app, |tenant| tenant.id.name().as_str())
+}
+
+/// Renders the metrics where operators have no port of their own: anybody may ask, so no tenant is
+/// named.
+pub(super) async fn metrics_for_all(
     State(app): State<Arc<AppState>>,
     _: OperatorsPage,
-) -> impl IntoResponse {
+) -> Response<Body> {
+    render_metrics(&app, |_| OTHER)
+}
+
+fn render_metrics(app: &AppState, name: impl Fn(&Tenant) -> &str) -> Response<Body> {
     let metrics = app.gateway.metrics();
     metrics.store_up().set(i64::from(app.store.failing().is_empty()));
     let budgets = app.directory.budgets();
     for (name, budget) in [("unsent", &budgets.unsent), ("arriving", &budgets.arriving)] {
         metrics.show_budget(name, budget.held(), budget.refused());
     }
-    metrics.show_tenants(tenant_readings(&app, &show_waiting(&app)));
+    let waiting = show_waiting(app);
+    let reading = |tenant: &Arc<Tenant>| TenantReading {
+        unique: tenant.id.unique_text(),
+        name: name(tenant).to_owned(),
+        counts: tenant_counts(tenant, &waiting),
+    };
+    metrics.show_tenants(app.directory.tenants().iter().map(reading).collect());
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], metrics.render())
+    ([(header::CONTENT_TYPE, content_type)], metrics.render()).into_response()
 }
 
 /// Shows the longest wait of each server. Returns how many calls of each tenant wait.
@@ -129,19 +146,14 @@ fn show_waiting(app: &AppState) -> HashMap<TenantId, usize> {
     by_tenant
 }
 
-fn tenant_readings(app: &AppState, waiting: &HashMap<TenantId, usize>) -> Vec<TenantReading> {
-    let reading = |tenant: &Arc<Tenant>| {
-        let used = tenant.meter.in_all();
-        let counts = TenantCounts {
-            ok: used.calls.saturating_sub(used.errors + used.tool_errors),
-            tool_errors: used.tool_errors,
-            errors: used.errors,
-            refused: tenant.meter.refused(),
-            in_flight: tenant.limits.in_flight().into(),
-            waiting: waiting.get(&tenant.id).map_or(0, |calls| *calls as i64),
-        };
-        let (unique, name) = (tenant.id.unique_text(), tenant.id.name().to_string());
-        TenantReading { unique, name, counts }
-    };
-    app.directory.tenants().iter().map(reading).collect()
+fn tenant_counts(tenant: &Tenant, waiting: &HashMap<TenantId, usize>) -> TenantCounts {
+    let used = tenant.meter.in_all();
+    TenantCounts {
+        ok: used.calls.saturating_sub(used.errors + used.tool_errors),
+        tool_errors: used.tool_errors,
+        errors: used.errors,
+        refused: tenant.meter.refused(),
+        in_flight: tenant.limits.in_flight().into(),
+        waiting: waiting.get(&tenant.id).map_or(0, |calls| *calls as i64),
+    }
 }

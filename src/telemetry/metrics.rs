@@ -113,7 +113,8 @@ metrics! {
     /// Seconds for which the call that has waited longest for its server waits now; 0 if none does.
     longest_wait: GaugeVec = "trunkline_longest_wait_seconds" ["server"];
     /// Calls of a tenant that reached a tool, by outcome: ok, tool_error or error. The busiest 50
-    /// tenants have a label of their own, until they are removed; `other` stands for the rest.
+    /// tenants have a label of their own, until they are removed; `other` stands for the rest, and
+    /// for all without `ops_listen`.
     tenant_calls: IntCounterVec = "trunkline_tenant_calls_total" ["tenant", "outcome"];
     /// Calls that a tenant's own limits refused.
     tenant_refusals: IntCounterVec = "trunkline_tenant_refusals_total" ["tenant"];

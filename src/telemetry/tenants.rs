@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 /// Tenants with a label of their own. The help text of `trunkline_tenant_calls_total` names it.
 const TENANTS_MAX: usize = 50;
 /// The label of all others. A tenant of this name is one of them.
-const OTHER: &str = "other";
+pub const OTHER: &str = "other";
 
 /// Counts the calls of one tenant: those in all, and those of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -160,6 +160,10 @@ impl State {
         since.map_or_else(|| "-".to_owned(), |since| age(since, now))
     }
 
+    pub(super) fn is_down(&self) -> bool {
+        self.down_since.is_some()
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.state
     }

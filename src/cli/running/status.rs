@@ -26,10 +26,8 @@ pub(in crate::cli) async fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         return print_json(&json!({"readiness": readiness, "servers": report["servers"]}));
     }
-    let is_ready = |server: &&Server| server.state.name() == "ready";
-    let ready = servers.iter().filter(is_ready).count();
-    let (all, url) = (servers.len(), &gateway.url);
-    print(&format!("{url}: {}; {ready} of {all} servers ready\n\n", printable(&readiness)))?;
+    let (readiness, down) = (printable(&readiness), count_down(&servers));
+    print(&format!("{}: {readiness}; {down}\n\n", gateway.url))?;
     print_table(&overview(&servers, Timestamp::now()))
 }
 
@@ -38,6 +36,15 @@ async fn readiness(gateway: &Gateway) -> anyhow::Result<String> {
     let response = gateway.send(gateway.request(Method::GET, &["readyz"], &[])).await?;
     let text = response.text().await?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn count_down(servers: &[Server]) -> String {
+    let all = servers.len();
+    match servers.iter().filter(|server| server.state.is_down()).count() {
+        0 => "no server is down".to_owned(),
+        1 => format!("1 of {all} servers is down"),
+        down => format!("{down} of {all} servers are down"),
+    }
 }
 
 fn overview(servers: &[Server], now: Timestamp) -> String {
@@ -75,6 +82,8 @@ mod tests {
                     {"state": "ready", "starts": 1, "in_flight": 0, "limit": 8}]}]},
         ]))
         .unwrap();
+        assert_eq!(count_down(&servers), "1 of 3 servers is down");
+        assert_eq!(count_down(&servers[..1]), "no server is down");
         let now = "2026-11-18T12:00:00Z".parse().unwrap();
         assert_eq!(
             overview(&servers, now),

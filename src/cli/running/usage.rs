@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::client::GatewayArgs;
-use super::times::moment;
+use super::times::{moment, moment_of};
 use crate::cli::output::{print, print_json, print_table, table_of_numbers};
 
 #[derive(clap::Args)]
@@ -65,8 +65,10 @@ pub(in crate::cli) async fn run(args: Args) -> anyhow::Result<()> {
         return print_json(&report);
     }
     let rows = Vec::<Row>::deserialize(&report["usage"])?;
-    let period = |end: &str| report[end].as_str().unwrap_or_default().to_owned();
-    print(&format!("from {} to {}\n\n", period("from"), period("to")))?;
+    let end = |name: &str| moment_of(&report[name]).map(|end| format!("{end:.0}"));
+    if let (Some(from), Some(to)) = (end("from"), end("to")) {
+        print(&format!("from {from} to {to}\n\n"))?;
+    }
     print_table(&overview(rows, args.by))
 }
 
