@@ -349,17 +349,18 @@ pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
 }
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Response<Body> {
-    let detail = format!("`{}` does not accept {method}", uri.path());
-    let status = StatusCode::METHOD_NOT_ALLOWED;
-    Problem::new(status, "method_not_allowed", detail, "no").into_response()
+    method_not_allowed(format!("`{}` does not accept {method}", uri.path()))
 }
 
 /// Says how a tool is called to someone who asks for it by another method.
 pub(super) async fn tool_needs_post(method: Method, uri: Uri) -> Response<Body> {
-    let detail = format!(
+    method_not_allowed(format!(
         "`{}` does not accept {method}: tools are called by POST, with the arguments as the body",
         uri.path()
-    );
+    ))
+}
+
+fn method_not_allowed(detail: String) -> Response<Body> {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     Problem::new(status, "method_not_allowed", detail, "no").into_response()
 }
