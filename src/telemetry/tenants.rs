@@ -69,7 +69,7 @@ impl Metrics {
         let mut free = TENANTS_MAX - shown.values().filter(|shown| shown.has_label).count();
         let mut now: BTreeMap<&str, (i64, i64)> = BTreeMap::from([(OTHER, (0, 0))]);
         for TenantReading { unique, name, counts } in &tenants {
-            let shown = shown.entry(unique.clone()).or_insert_with(Shown::default);
+            let shown = shown.entry(unique.clone()).or_default();
             if !shown.has_label && free > 0 && counts.calls() > 0 && name != OTHER {
                 (shown.has_label, shown.name) = (true, name.clone());
                 free -= 1;

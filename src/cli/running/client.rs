@@ -41,9 +41,10 @@ pub(super) struct Refusal {
 
 /// Parses the address of a gateway.
 pub(in crate::cli) fn gateway_url(text: &str) -> Result<Url, String> {
-    match Url::parse(text) {
-        Ok(url) if ["http", "https"].contains(&url.scheme()) => return Ok(url),
-        _ => {}
+    if let Ok(url) = Url::parse(text)
+        && ["http", "https"].contains(&url.scheme())
+    {
+        return Ok(url);
     }
     let with_scheme = Url::parse(&format!("http://{text}"));
     let is_address = with_scheme.is_ok_and(|url| url.username().is_empty());
