@@ -57,7 +57,8 @@ fn cli() -> String {
         "Commands that read or change state work on the store that the configuration names, also\n\
          while a gateway runs, and say on standard error which store that is. Where there is no\n\
          store yet, they refuse, unless they have `--create`. Commands with `--url` ask a running\n\
-         gateway. Every command exits with 2 when it is used wrongly or the configuration is wrong.",
+         gateway. Every command exits with 2 when it is used wrongly, or the configuration is\n\
+         wrong.",
     );
     let mut command = trunkline::cli::command();
     command.build();
