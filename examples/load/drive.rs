@@ -34,8 +34,10 @@ pub struct Load {
 
 /// The outcome of the calls. Failures count even while warming up.
 pub struct Tally {
-    /// In nanoseconds, one for each call that was answered.
+    /// In nanoseconds, one for each request that was answered.
     pub latencies: Histogram<u64>,
+    /// More than answers, where one request makes many.
+    pub calls: u64,
     pub errors: u64,
     pub mismatches: u64,
     /// Arrivals that no connection was free to take.
@@ -94,6 +96,7 @@ impl Load {
             let tally =
                 thread.join().map_err(|_| anyhow!("a thread of the client broke down"))??;
             sum.latencies.add(tally.latencies)?;
+            sum.calls += tally.calls;
             sum.errors += tally.errors;
             sum.mismatches += tally.mismatches;
             sum.left_over += tally.left_over;
@@ -105,7 +108,7 @@ impl Load {
 impl Tally {
     fn new() -> Result<Self> {
         let latencies = Histogram::new_with_max(LATENCY_MAX.as_nanos().try_into()?, 3)?;
-        Ok(Self { latencies, errors: 0, mismatches: 0, left_over: 0 })
+        Ok(Self { latencies, calls: 0, errors: 0, mismatches: 0, left_over: 0 })
     }
 
     fn failed(&mut self, what: &str) {
@@ -164,6 +167,7 @@ impl Caller {
                 tally.mismatches += 1;
             } else if self.counted.contains(&due) {
                 tally.latencies.saturating_record(took.as_nanos().try_into().unwrap_or(u64::MAX));
+                tally.calls += self.exchange.calls();
             }
         }
     }

@@ -15,7 +15,8 @@ const SERIAL_LEN: usize = 12;
 /// every text that is sent is different from every other.
 pub struct Exchange {
     request: Vec<u8>,
-    serial: Option<Range<usize>>,
+    /// One for each call.
+    serials: Vec<Range<usize>>,
     expected: Expected,
 }
 
@@ -24,6 +25,8 @@ enum Expected {
     Body(Range<usize>),
     /// The body has this part of the request in it.
     Part(Range<usize>),
+    /// The body has these parts of the request in it, one behind the other.
+    Parts(Vec<Range<usize>>),
     /// The body has this text in it.
     Text(String),
 }
@@ -31,6 +34,9 @@ enum Expected {
 impl Exchange {
     pub fn new(target: &Target, options: &Options, connection: usize) -> Self {
         match options.tool {
+            Tool::Echo if target.kind() == Kind::Batch => {
+                Self::batch(target, options.body, connection, options.batch.get())
+            }
             Tool::Echo => Self::echo(target, options.body, connection),
             Tool::Sleep => Self::sleep(target, options.sleep_ms),
         }
@@ -51,7 +57,34 @@ impl Exchange {
             Kind::Floor => Expected::Body(arguments),
             _ => Expected::Part(member),
         };
-        Self { request, serial: Some(serial_at..serial_at + SERIAL_LEN), expected }
+        Self { request, serials: vec![serial_at..serial_at + SERIAL_LEN], expected }
+    }
+
+    /// Many calls of `echo` in one request.
+    fn batch(target: &Target, text_len: usize, connection: usize, calls: usize) -> Self {
+        let member = |call: usize| {
+            let text = format!("{connection:05}-{call:05}-");
+            let rest = "x".repeat(text_len.saturating_sub(text.len() + SERIAL_LEN));
+            format!("\"text\":\"{text}{rest}{:0SERIAL_LEN$}\"", 0)
+        };
+        let call = |call: usize| {
+            let member = member(call);
+            format!(
+                "{{\"id\":\"{call}\",\"server\":\"std\",\"tool\":\"echo\",\
+                 \"arguments\":{{{member}}}}}"
+            )
+        };
+        let list: Vec<_> = (0..calls).map(call).collect();
+        let request = post(target, "echo", &format!("{{\"calls\":[{}]}}", list.join(",")));
+        let parts: Vec<_> = (0..calls).map(|call| position(&request, &member(call))).collect();
+        let serial = |part: &Range<usize>| part.end - 1 - SERIAL_LEN..part.end - 1;
+        let serials = parts.iter().map(serial).collect();
+        Self { request, serials, expected: Expected::Parts(parts) }
+    }
+
+    /// Returns the number of calls that one request makes.
+    pub fn calls(&self) -> u64 {
+        self.serials.len().max(1) as u64
     }
 
     /// The answer of `sleep` holds nothing of the call but the time: a mix-up would go unnoticed
@@ -63,13 +96,13 @@ impl Exchange {
             Kind::Floor => Expected::Body(position(&request, &arguments)),
             _ => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
         };
-        Self { request, serial: None, expected }
+        Self { request, serials: vec![], expected }
     }
 
     /// The next request.
     pub fn next(&mut self) -> &[u8] {
-        if let Some(serial) = self.serial.clone() {
-            count_up(&mut self.request[serial]);
+        for serial in &self.serials {
+            count_up(&mut self.request[serial.clone()]);
         }
         &self.request
     }
@@ -78,6 +111,16 @@ impl Exchange {
         match &self.expected {
             Expected::Body(range) => body == &self.request[range.clone()],
             Expected::Part(range) => memmem::find(body, &self.request[range.clone()]).is_some(),
+            Expected::Parts(parts) => {
+                let mut rest = body;
+                parts.iter().all(|part| {
+                    let part = &self.request[part.clone()];
+                    memmem::find(rest, part).is_some_and(|at| {
+                        rest = &rest[at + part.len()..];
+                        true
+                    })
+                })
+            }
             Expected::Text(text) => memmem::find(body, text.as_bytes()).is_some(),
         }
     }
@@ -106,6 +149,7 @@ fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
             let path = format!("/v1/servers/std/tools/{tool}");
             (path, key.unwrap_or_default(), arguments.to_owned())
         }
+        Kind::Batch => ("/v1/batch".to_owned(), String::new(), arguments.to_owned()),
         Kind::Mcp => ("/mcp/std".to_owned(), mcp_headers(tool), mcp_body(tool, arguments)),
     };
     format!(

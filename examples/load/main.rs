@@ -6,6 +6,7 @@
 //! cargo run --release --example load                            64 connections, as fast as it goes
 //! cargo run --release --example load -- --front both           REST and MCP, one against the other
 //! cargo run --release --example load -- --front keys               what keys and limits cost
+//! cargo run --release --example load -- --front batch --connections 16  batches of 100 calls
 //! cargo run --release --example load -- --connections 1            the time one call takes
 //! cargo run --release --example load -- --rate 2000            latency at a fixed rate of arrivals
 //! cargo run --release --example load -- --concurrent-sleep 64      64 waiting calls at once

@@ -42,6 +42,9 @@ pub struct Options {
     /// How long `sleep` sleeps, in milliseconds
     #[arg(long, default_value = "100")]
     pub sleep_ms: u32,
+    /// The calls of `echo` in each batch; the latency is that of the batch
+    #[arg(long, default_value = "100")]
+    pub batch: NonZeroUsize,
     /// The length of the text that is echoed, in bytes
     #[arg(long, default_value = "64")]
     pub body: usize,
@@ -73,6 +76,8 @@ enum Front {
     Both,
     /// REST with an API key and limits, next to REST without
     Keys,
+    /// Batches of calls, next to single calls over REST
+    Batch,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -97,6 +102,7 @@ impl Options {
             Front::Mcp => &[Kind::Mcp],
             Front::Both => &[Kind::Rest, Kind::Mcp],
             Front::Keys => &[Kind::Rest, Kind::Keyed],
+            Front::Batch => &[Kind::Rest, Kind::Batch],
         }
     }
 

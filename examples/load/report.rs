@@ -56,7 +56,7 @@ impl Measured {
         (idle, loaded): (Option<Memory>, Option<Memory>),
     ) -> Self {
         let latencies = &tally.latencies;
-        let calls = latencies.len() as f64;
+        let calls = tally.calls as f64;
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
         let used = |of: fn(&CpuTimes) -> Option<Duration>| {
             let used = of(&after).zip(of(&before)).map(|(after, before)| after - before);
@@ -126,7 +126,7 @@ impl Report {
     }
 
     pub fn print_summary(&self) {
-        for kind in [Kind::Floor, Kind::Rest, Kind::Mcp, Kind::Keyed] {
+        for kind in [Kind::Floor, Kind::Rest, Kind::Batch, Kind::Mcp, Kind::Keyed] {
             if let Some(measured) = self.median(kind) {
                 print_row("median", &measured);
             }
@@ -136,6 +136,7 @@ impl Report {
             (Kind::Mcp, Kind::Floor),
             (Kind::Mcp, Kind::Rest),
             (Kind::Keyed, Kind::Rest),
+            (Kind::Batch, Kind::Rest),
         ] {
             self.print_comparison(kind, with);
         }

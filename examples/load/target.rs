@@ -31,6 +31,8 @@ pub enum Kind {
     Floor,
     /// The gateway, called over REST.
     Rest,
+    /// The gateway, called by batches over REST.
+    Batch,
     /// The gateway, called over MCP.
     Mcp,
     /// The gateway, called over REST with a key, by a tenant with limits of every kind.
@@ -67,6 +69,7 @@ impl Kind {
         match self {
             Self::Floor => "floor",
             Self::Rest => "rest",
+            Self::Batch => "batch",
             Self::Mcp => "mcp",
             Self::Keyed => "keyed",
         }
@@ -117,7 +120,7 @@ impl Target {
         let program = std::path::absolute(program)?;
         let key = match kind {
             Kind::Keyed => Some(create_key(&program, dir.path()).await?),
-            Kind::Floor | Kind::Rest | Kind::Mcp => {
+            Kind::Floor | Kind::Rest | Kind::Batch | Kind::Mcp => {
                 std::fs::write(dir.path().join("trunkline.toml"), WITHOUT_LIMITS)?;
                 None
             }

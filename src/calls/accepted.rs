@@ -38,7 +38,7 @@ const PERMIT_LOOK: Duration = Duration::from_millis(50);
 /// The longest pause of a call that a narrower limit of its tenant's holds up.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The pause after the store was away.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const STORE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The calls of one tenant that wait to begin.
 #[derive(Default)]
@@ -71,7 +71,8 @@ impl BeginMark for AcceptedMark {
             if self.has_begun.load(Ordering::Acquire) {
                 return Ok(());
             }
-            let mut begun = self.calls.writer.begin(self.open.id, self.calls.clock.now());
+            let mut begun =
+                self.calls.writer.begin(self.open.id, self.calls.clock.now(), CallState::Begun);
             match begun.wait().await {
                 Ok(true) => {
                     self.open.opened(self.identity.clone(), CallState::Begun);
@@ -301,7 +302,7 @@ impl CallsInner {
     }
 
     /// Settles a call that another gateway has, or that was cancelled before it began.
-    async fn settle_by_record(&self, open: &Arc<OpenCall>) {
+    pub(super) async fn settle_by_record(&self, open: &Arc<OpenCall>) {
         let settlement = match self.store.call(&open.tenant, open.id).await {
             Ok(Some(record)) if record.state == CallState::Ended => {
                 let head = head_of(&record);
@@ -325,7 +326,7 @@ impl CallsInner {
     }
 
     /// Leaves a call to another gateway, or to the next run of this one.
-    async fn hand_over(&self, open: &Arc<OpenCall>) {
+    pub(super) async fn hand_over(&self, open: &Arc<OpenCall>) {
         let _ = timeout(STORE_PAUSE, self.writer.hand_over(open.id).wait()).await;
         self.settle(open, Settlement::refused(Refusal::StillRunning(open.id)));
     }
@@ -346,6 +347,9 @@ impl CallsInner {
 
     /// Takes up a call of a gateway that is gone.
     pub(super) async fn take_up(self: &Arc<Self>, claimed: ClaimedCall) {
+        if Details::stored(&claimed.request).batch.is_some() {
+            return self.take_up_batch(claimed).await;
+        }
         let ClaimedCall { id, tenant, server, tool, arguments, .. } = claimed;
         let (account, fingerprint) =
             (self.accounts.of(&tenant), Fingerprint::stored(claimed.fingerprint));

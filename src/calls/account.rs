@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
 
 use super::accepted::{ACCEPTED_BYTES, AcceptedQueue};
 use super::open_calls::WAITERS_OF_TENANT_MAX;
@@ -18,10 +19,20 @@ use crate::store::CallTotal;
 const ACCEPTED_BYTES_OF_TENANT_MAX: usize = 16 << 20;
 const ACCEPTED_BYTES_MAX: usize = 256 << 20;
 
+/// Asynchronous batches of one tenant that are not over here. The bytes of their texts count as
+/// arguments.
+const BATCHES_MAX: usize = 100;
+/// Those of them that run at once.
+const BATCHES_RUNNING_MAX: usize = 4;
+/// Bytes of results that asynchronous batches hold here: of one tenant, and of all.
+const BATCH_RESULTS_OF_TENANT_MAX: usize = 64 << 20;
+const BATCH_RESULTS_MAX: usize = 256 << 20;
+
 /// All tenants that had kept calls here lately.
 pub(super) struct Accounts {
     by_tenant: RwLock<HashMap<TenantId, Arc<Account>>>,
     budget: Arc<ByteBudget>,
+    results: Arc<ByteBudget>,
 }
 
 pub(super) struct Account {
@@ -34,6 +45,12 @@ pub(super) struct Account {
     pub(super) accepted: AcceptedQueue,
     /// The bytes of their arguments.
     pub(super) accepted_bytes: Arc<TenantBytes>,
+    /// Asynchronous batches that are not over here.
+    pub(super) batches: Arc<Semaphore>,
+    /// Those of them that run.
+    pub(super) batch_turns: Semaphore,
+    /// The bytes of their results.
+    pub(super) batch_results: Arc<TenantBytes>,
     /// The last call that an eviction has looked at.
     pub(super) evicted_until: Mutex<Option<CallId>>,
 }
@@ -41,7 +58,8 @@ pub(super) struct Account {
 impl Accounts {
     pub(super) fn new() -> Self {
         let budget = ByteBudget::new(ACCEPTED_BYTES_OF_TENANT_MAX, ACCEPTED_BYTES_MAX);
-        Self { by_tenant: RwLock::default(), budget }
+        let results = ByteBudget::new(BATCH_RESULTS_OF_TENANT_MAX, BATCH_RESULTS_MAX);
+        Self { by_tenant: RwLock::default(), budget, results }
     }
 
     pub(super) fn of(&self, tenant: &TenantId) -> Arc<Account> {
@@ -57,6 +75,9 @@ impl Accounts {
                 waiters: AtomicU32::new(0),
                 accepted: AcceptedQueue::default(),
                 accepted_bytes: self.budget.tenant(),
+                batches: Arc::new(Semaphore::new(BATCHES_MAX)),
+                batch_turns: Semaphore::new(BATCHES_RUNNING_MAX),
+                batch_results: self.results.tenant(),
                 evicted_until: Mutex::default(),
             })
         });

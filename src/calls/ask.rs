@@ -24,6 +24,14 @@ const TURN_WAIT: Duration = Duration::from_secs(1);
 /// How long a cancel waits until it has taken effect.
 const CANCEL_WAIT: Duration = Duration::from_secs(3);
 
+/// The kind of a record that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    Call,
+    /// An asynchronous batch.
+    Batch,
+}
+
 /// A record as its tenant sees it. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallView {
@@ -72,20 +80,26 @@ pub enum Cancelled {
 }
 
 impl Calls {
-    pub async fn view(&self, tenant: &Tenant, id: CallId) -> Result<CallView, Refusal> {
-        Ok(self.view_of(self.record(tenant, id).await?))
+    pub async fn view(
+        &self,
+        tenant: &Tenant,
+        kind: RecordKind,
+        id: CallId,
+    ) -> Result<CallView, Refusal> {
+        Ok(self.view_of(self.record(tenant, kind, id).await?))
     }
 
     /// Returns a call's outcome, or its state if it has not ended by `deadline`.
     pub async fn result(
         &self,
         tenant: &Tenant,
+        kind: RecordKind,
         id: CallId,
         deadline: Instant,
     ) -> Result<Polled, Refusal> {
         let mut pause = LOOK_FIRST;
         loop {
-            let record = self.record(tenant, id).await?;
+            let record = self.record(tenant, kind, id).await?;
             if matches!(record.state, CallState::Ended | CallState::Abandoned) {
                 if let Some(open) = self.0.open.by_id(id) {
                     // Until its key can be used again, if it can.
@@ -143,28 +157,32 @@ impl Calls {
     }
 
     /// Cancels a call. One that has ended stays as it is.
-    pub async fn cancel(&self, tenant: &Tenant, id: CallId) -> Result<Cancelled, Refusal> {
-        let record = self.record(tenant, id).await?;
+    pub async fn cancel(
+        &self,
+        tenant: &Tenant,
+        kind: RecordKind,
+        id: CallId,
+    ) -> Result<Cancelled, Refusal> {
+        let record = self.record(tenant, kind, id).await?;
         let is_open = matches!(record.state, CallState::Accepted | CallState::Begun);
+        // A batch that is accepted may run at its owner.
+        let may_run = record.state == CallState::Begun || kind == RecordKind::Batch;
+        let peer = || self.0.owners.peer(&record.owner).filter(|_| is_open && may_run);
         match self.0.open.by_id(id).filter(|_| is_open) {
             Some(open) if self.0.cancel_waiting(&open).await => {}
             Some(open) => {
                 open.cancel.cancel();
                 let _ = timeout(CANCEL_WAIT, open.over()).await;
             }
+            None if let Some(peer) = peer() => return Ok(Cancelled::RunsAt(peer)),
             None if record.state == CallState::Accepted => {
                 let (head, at) = (cancelled_before().json(), self.0.clock.now());
                 let cancelled = self.0.store.cancel_call(id, &head, at).await;
                 cancelled.map_err(|_| Refusal::StoreUnavailable { executed: Ran::Unknown })?;
             }
-            None if is_open => {
-                if let Some(peer) = self.0.owners.peer(&record.owner) {
-                    return Ok(Cancelled::RunsAt(peer));
-                }
-            }
             None => {}
         }
-        Ok(Cancelled::Ended(Box::new(self.view(tenant, id).await?)))
+        Ok(Cancelled::Ended(Box::new(self.view(tenant, kind, id).await?)))
     }
 
     /// Returns calls without their results, the latest first.
@@ -184,14 +202,24 @@ impl Calls {
         Ok(records.into_iter().map(|record| self.view_of(record)).collect())
     }
 
-    async fn record(&self, tenant: &Tenant, id: CallId) -> Result<StoredCall, Refusal> {
+    async fn record(
+        &self,
+        tenant: &Tenant,
+        kind: RecordKind,
+        id: CallId,
+    ) -> Result<StoredCall, Refusal> {
         // One read of a tenant at a time: others must find a connection.
         let turn = timeout(TURN_WAIT, tenant.store_permits.acquire()).await;
         let _turn =
             turn.map_err(|_| Refusal::TooManyWaiters(LimitUse::reached("store_requests", 1)))?;
         let record = self.0.store.call(&tenant.id, id).await;
         match record {
-            Ok(Some(record)) if record.expires >= self.0.clock.now() => Ok(record),
+            Ok(Some(record))
+                if record.expires >= self.0.clock.now()
+                    && record.is_batch() == (kind == RecordKind::Batch) =>
+            {
+                Ok(record)
+            }
             Ok(_) => Err(Refusal::NoSuchCall),
             Err(_) => Err(Refusal::StoreUnavailable { executed: Ran::No }),
         }
@@ -210,8 +238,9 @@ impl Calls {
             server: record.server.to_string(),
             tool: record.tool,
             state: match record.state {
-                CallState::Accepted => "accepted",
-                CallState::Begun => "running",
+                // A batch has begun, and stays accepted.
+                CallState::Accepted if record.begun.is_none() => "accepted",
+                CallState::Accepted | CallState::Begun => "running",
                 CallState::Ended | CallState::Abandoned => "ended",
             },
             position: here.and_then(|open| open.account.accepted.position(record.id)),

@@ -2,14 +2,15 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{CallId, ServerId, TenantId};
 
 const KEY_LEN_MAX: usize = 255;
 
 /// The value of `Idempotency-Key`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyKey(String);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +37,12 @@ impl IdempotencyKey {
             return Ok(Self(key));
         }
         Err(InvalidKey)
+    }
+
+    /// Returns the key of an asynchronous batch whose caller sent none. Such a key begins with a
+    /// space.
+    pub fn of_batch(id: CallId) -> Self {
+        Self(format!(" {id}"))
     }
 
     /// Returns the key of one of several calls that share this one, such as the items of a batch.

@@ -11,9 +11,10 @@ use super::open_calls::{Identity, OpenCall, Phase, Settlement};
 use super::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, Ran};
 use super::record::{Keeping, keeping};
 use super::refusal::Refusal;
-use super::request::CallRequest;
+use super::request::{CallRequest, Details};
 use super::storing::StoredText;
 use super::writer::Confirmation;
+use crate::common::ids::ServerId;
 use crate::gateway::{CallError, Caller};
 use crate::store::{CallState, EndedCall, NewCall};
 use crate::tenants::limits::{Admission, Cost};
@@ -112,6 +113,17 @@ impl CallsInner {
         request: &CallRequest,
         state: CallState,
     ) -> NewCall {
+        self.new_record(open, request.server.id(), &request.tool, &request.details, state)
+    }
+
+    pub(super) fn new_record(
+        &self,
+        open: &OpenCall,
+        server: &ServerId,
+        tool: &str,
+        details: &Details,
+        state: CallState,
+    ) -> NewCall {
         let created = self.clock.now();
         let ttl = i64::try_from(self.config.ttl.as_millis()).unwrap_or(i64::MAX / 2);
         NewCall {
@@ -119,13 +131,13 @@ impl CallsInner {
             tenant: open.tenant.clone(),
             scope: open.scope.map(|scope| scope.text()),
             fingerprint: open.fingerprint.as_str().to_owned(),
-            server: request.server.id().clone(),
-            tool: request.tool.clone(),
+            server: server.clone(),
+            tool: tool.to_owned(),
             state,
             owner: self.owners.me.clone(),
-            request: request.details.json(),
+            request: details.json(),
             arguments: None,
-            labels: request.details.labels.clone(),
+            labels: details.labels.clone(),
             created,
             expires: created + ttl,
         }

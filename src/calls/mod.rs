@@ -70,7 +70,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
 use crate::tenants::{Directory, Tenant};
 
-pub use self::ask::{CallView, Cancelled, ListQuery, Polled, states_named};
+pub use self::ask::{CallView, Cancelled, ListQuery, Polled, RecordKind, states_named};
 pub use self::key::{Fingerprint, IdempotencyKey, InvalidKey, Scope};
 pub use self::open_calls::{Answer, Identity, Ticket, Waited};
 pub use self::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran, RenderError};

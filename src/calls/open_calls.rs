@@ -272,6 +272,11 @@ impl Ticket {
         }
     }
 
+    /// Cancels the call, whoever else waits for it.
+    pub fn cancel(&self) {
+        self.call.cancel.cancel();
+    }
+
     /// Waits until the store has decided whether the call is new, at most until `deadline`.
     pub async fn decided(&mut self, deadline: Instant) -> Result<Waited, Refusal> {
         let is_decided = |phase: &Phase| !matches!(phase, Phase::Deciding);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::batch::accepted::BatchDetails;
 use super::key::{Fingerprint, IdempotencyKey};
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
@@ -44,6 +45,9 @@ pub struct Details {
     /// The caller's trace, as members of `_meta`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trace: String,
+    /// Only for an asynchronous batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchDetails>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::open_calls::OPEN_MAX;
 use crate::common::ids::CallId;
 use crate::store::{
-    CallBatch, CallConnection, EndedCall, NewCall, Outage, Store, StoreError, Written,
+    CallBatch, CallConnection, CallState, EndedCall, NewCall, Outage, Store, StoreError, Written,
 };
 
 /// Transitions in one transaction; they take some 20 ms.
@@ -35,7 +35,7 @@ pub(super) enum Transition {
     /// Answered with whether the record is new.
     New(Box<NewCall>, oneshot::Sender<bool>),
     /// Answered with whether the call is this gateway's and has not ended.
-    Begun(CallId, i64, oneshot::Sender<bool>),
+    Begun(CallId, i64, CallState, oneshot::Sender<bool>),
     /// Answered with whether the record was there.
     Ended(Box<EndedCall>, oneshot::Sender<bool>),
     Forgotten(CallId, oneshot::Sender<bool>),
@@ -80,8 +80,9 @@ impl Writer {
         self.send(|done| Transition::New(Box::new(call), done))
     }
 
-    pub(super) fn begin(&self, id: CallId, at: i64) -> Confirmation {
-        self.send(|done| Transition::Begun(id, at, done))
+    /// Notes that a call begins, or that a batch does: that one stays accepted.
+    pub(super) fn begin(&self, id: CallId, at: i64, state: CallState) -> Confirmation {
+        self.send(|done| Transition::Begun(id, at, state, done))
     }
 
     /// Writes the end of a call, however long the store is away.
@@ -121,7 +122,7 @@ impl Transition {
     fn add_to(&self, batch: &mut CallBatch) {
         match self {
             Self::New(call, _) => batch.new.push((**call).clone()),
-            Self::Begun(id, at, _) => batch.begun.push((*id, *at)),
+            Self::Begun(id, at, state, _) => batch.begun.push((*id, *at, *state)),
             Self::Ended(call, _) => batch.ended.push((**call).clone()),
             Self::Forgotten(id, _) => batch.forgotten.push(*id),
             Self::HandedOver(id, _) => batch.handed_over.push(*id),
@@ -131,7 +132,7 @@ impl Transition {
     fn confirm(self, written: &Written) {
         let (done, took_place) = match self {
             Self::New(call, done) => (done, written.new.contains(&call.id)),
-            Self::Begun(id, _, done) => (done, written.begun.contains(&id)),
+            Self::Begun(id, _, _, done) => (done, written.begun.contains(&id)),
             Self::Ended(call, done) => (done, written.ended.contains(&call.id)),
             Self::Forgotten(_, done) | Self::HandedOver(_, done) => (done, true),
         };

@@ -55,6 +55,11 @@ impl ByteBudget {
         Arc::new(Self { held, max, tenant_max, refused })
     }
 
+    /// Returns the bound of one tenant.
+    pub fn tenant_max(&self) -> usize {
+        self.tenant_max
+    }
+
     /// Returns how often there was no room.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)

@@ -42,6 +42,8 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
             put(rest::secrets::set).delete(rest::secrets::remove),
         )
         .route("/v1/limits", get(rest::limits::show))
+        .route("/v1/batches/{id}", get(rest::batch::kept::show).delete(rest::batch::kept::cancel))
+        .route("/v1/batches/{id}/result", get(rest::batch::kept::result))
         .route("/v1/calls", get(rest::calls::list))
         .route("/v1/calls/{id}", get(rest::calls::show).delete(rest::calls::cancel))
         .route("/v1/calls/{id}/result", get(rest::calls::result))
@@ -86,6 +88,7 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/v1/calls/{id}", delete(rest::calls::cancel))
+        .route("/v1/batches/{id}", delete(rest::batch::kept::cancel))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);
     let unsent = app.listener_unsent();

@@ -10,8 +10,10 @@ mod support;
 
 mod admin;
 mod anonymous;
+mod async_batches;
 mod async_calls;
 mod batch;
+mod batch_graph;
 mod batch_keys;
 mod calls;
 mod cancel;

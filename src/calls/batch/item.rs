@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::accepted::Stop;
 use super::outcome::ItemOutcome;
 use super::request::{BatchCall, WhenLimited};
 use super::run::{Callee, Ended, NotMade};
@@ -42,6 +43,10 @@ impl<R: Rights> Callee for RunningBatch<R> {
             Ok(reply) => self.ended(id, reply),
             Err(error) => self.failed(id, error),
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(Stop::is_asked)
     }
 }
 
@@ -150,7 +155,7 @@ impl<R: Rights> RunningBatch<R> {
     ) -> bool {
         // The batch's own results may leave no room, and are held until it has ended.
         self.batch.when_limited == WhenLimited::Wait
-            && check_room(&caller.tenant).is_ok()
+            && (self.results.is_some() || check_room(&caller.tenant).is_ok())
             && self.limit_wait.refused(retry_after, deadline)
     }
 

@@ -1,6 +1,9 @@
 //! Calls of a batch with an `Idempotency-Key`. Each has a record and a key of its own, so a batch
 //! that is sent again runs what has not run yet, and is answered with the outcomes of the rest.
 
+use std::future::pending;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -10,7 +13,8 @@ use super::request::BatchCall;
 use super::run::{Ended, NotMade};
 use super::{ItemError, Rights, RunningBatch};
 use crate::calls::{
-    Answer, CallRequest, Details, Fingerprint, IdempotencyKey, Mode, OutcomeKind, Ran, Scope,
+    Answer, CallRequest, Details, Fingerprint, IdempotencyKey, Mode, OutcomeKind, Ran, Refusal,
+    Scope, Ticket,
 };
 use crate::common::ids::{CallId, ServerId};
 use crate::gateway::{CallError, Caller, hold_response};
@@ -37,6 +41,11 @@ impl<R: Rights> RunningBatch<R> {
         loop {
             let caller = self.caller_within_limits(deadline, &mut is_paid).await?;
             let server = self.calls.0.gateway.server(&caller, &planned.server)?;
+            if planned.tool.is_empty() || planned.tool.contains('\0') {
+                // The store could not keep it, and no tool is called so.
+                let (server, tool) = (server.id().to_string(), planned.tool.clone());
+                return Err(CallError::ToolNotFound { server, tool }.into());
+            }
             let timeout = timeout_of(planned, &server)?;
             deadline = deadline.min(arrived + timeout);
             let timeout_ms = timeout.max(server.config().timeout).as_millis() as u64;
@@ -49,14 +58,49 @@ impl<R: Rights> RunningBatch<R> {
                 fingerprint: fingerprint.clone(),
                 details: Details { timeout_ms, ..self.options.details.clone() },
             };
-            let mut ticket = self.calls.submit(&caller, request, Mode::Now)?;
-            let answer = ticket.outcome(deadline).await?;
+            let ticket = self.calls.submit(&caller, request, Mode::Now)?;
+            let answer = self.outcome(ticket, deadline).await?;
             let outcome = &answer.outcome;
             let is_limited = outcome.head.executed == Ran::No
                 && matches!(outcome.head.code.as_deref(), Some("tenant_busy" | "rate_limited"));
             if !(is_limited && self.can_wait(&caller, outcome.retry_after, deadline)) {
                 return Ok((caller, answer));
             }
+        }
+    }
+
+    /// Waits for the outcome of a call, and cancels it with the batch.
+    async fn outcome(&self, mut ticket: Ticket, deadline: Instant) -> Result<Answer, Refusal> {
+        let mut until = deadline;
+        if let Some(wait) = self.options.wait {
+            ticket.decided(deadline).await?;
+            if ticket.is_retry() {
+                until = deadline.min(Instant::now() + wait);
+            }
+        }
+        tokio::select! {
+            answer = ticket.outcome(until) => answer.map_err(|refusal| match refusal {
+                Refusal::StillRunning(id) if until < deadline => Refusal::InProgress(id),
+                refusal => refusal,
+            }),
+            () = self.cancelled() => {
+                ticket.cancel();
+                Err(Refusal::Cancelled { executed: Ran::Unknown })
+            }
+        }
+    }
+
+    async fn stopped(&self) {
+        match &self.stop {
+            Some(stop) => stop.asked().await,
+            None => pending().await,
+        }
+    }
+
+    async fn cancelled(&self) {
+        match &self.stop {
+            Some(stop) => stop.cancelled().await,
+            None => pending().await,
         }
     }
 
@@ -85,7 +129,10 @@ impl<R: Rights> RunningBatch<R> {
         is_paid: &mut bool,
     ) -> Result<Caller, ItemError> {
         loop {
-            self.limit_wait.wait(deadline).await;
+            tokio::select! {
+                () = self.limit_wait.wait(deadline) => {}
+                () = self.stopped() => return Err(CallError::ShuttingDown.into()),
+            }
             let caller = self.rights.caller().await.map_err(ItemError::NoRights)?;
             *is_paid = *is_paid || self.take_payment();
             if *is_paid {
@@ -114,8 +161,11 @@ impl<R: Rights> RunningBatch<R> {
         if kind == OutcomeKind::Error {
             return Ended { outcome: ItemOutcome::kept_error(answer), is_failed, result: None };
         }
-        let unsent = hold_response(&caller.tenant, body.len()).ok();
-        let result = unsent.and_then(|unsent| self.held.hold(body, unsent));
+        let room = match &self.results {
+            Some(results) => results.take(body.len()).ok().map(Arc::new),
+            None => hold_response(&caller.tenant, body.len()).ok(),
+        };
+        let result = room.and_then(|room| self.held.hold(body, room));
         let outcome = match &result {
             Some(held) => ItemOutcome::kept(answer, held.clone(), self.options.tool_errors_fail),
             None => ItemOutcome::kept_too_large(answer, self.render(ItemError::ResultTooLarge)),

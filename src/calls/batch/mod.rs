@@ -1,5 +1,6 @@
 //! Batches: many calls in one request, with dependencies and references to earlier results.
 //!
+//! - [`accepted`]: batches that are answered asynchronously
 //! - [`request`]: reads and checks the request; nothing runs before all of it is right
 //! - `references`: puts parts of results into arguments
 //! - `graph`: which call waits for which
@@ -8,6 +9,7 @@
 //! - `limited`: waits for the tenant's own limits
 //! - [`outcome`]: how a call ended, written as JSON
 
+pub mod accepted;
 mod graph;
 mod item;
 mod kept;
@@ -19,13 +21,16 @@ pub mod run;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::accepted::Stop;
 use self::limited::LimitWait;
 use self::outcome::{HeldBytes, ItemOutcome, Problem};
 use self::request::Batch;
-use super::{Calls, Details, IdempotencyKey, Refusal};
+use super::{Calls, Details, IdempotencyKey, OutcomeKind, Refusal};
+use crate::common::byte_budget::TenantBytes;
 use crate::gateway::{CallError, Caller};
 
 /// A batch, and the state that all its calls share.
@@ -40,6 +45,10 @@ pub struct RunningBatch<R> {
     limit_wait: LimitWait,
     /// The batch was charged one call before it was read. The first call takes that.
     is_paid: AtomicBool,
+    /// Only for an asynchronous batch.
+    stop: Option<Stop>,
+    /// Counts the results of an asynchronous batch; those of others are unsent bytes.
+    results: Option<Arc<TenantBytes>>,
 }
 
 /// The part of a request that all its calls share.
@@ -50,6 +59,8 @@ pub struct Options {
     pub details: Details,
     /// Give a tool's own failure the status 422.
     pub tool_errors_fail: bool,
+    /// The longest wait for a call that an earlier request has begun.
+    pub wait: Option<Duration>,
 }
 
 /// Says on whose behalf a batch runs. Asked before each call: rights may change meanwhile.
@@ -89,6 +100,14 @@ impl From<Refusal> for ItemError {
     }
 }
 
+impl Options {
+    /// Returns the status of the whole answer.
+    pub fn status(&self, outcomes: &[ItemOutcome]) -> u16 {
+        let is_ok = outcomes.iter().all(|outcome| outcome.kind() == OutcomeKind::Ok);
+        if self.tool_errors_fail && !is_ok { 422 } else { 200 }
+    }
+}
+
 impl<R: Rights> RunningBatch<R> {
     /// `arrived`: the time from which the batch's own timeout counts.
     pub fn new(calls: &Calls, rights: R, batch: Batch, options: Options, arrived: Instant) -> Self {
@@ -97,11 +116,22 @@ impl<R: Rights> RunningBatch<R> {
             held: HeldBytes::new(calls.0.batch.max_results),
             limit_wait: LimitWait::new(arrived),
             is_paid: AtomicBool::new(true),
+            stop: None,
+            results: None,
             calls: calls.clone(),
             rights,
             batch,
             options,
         }
+    }
+
+    /// Makes the batch one that nobody waits for. Half of the tenant's unsent bytes bound its
+    /// results: its answer must find room.
+    fn asynchronous(self, stop: Stop, results: Arc<TenantBytes>) -> Self {
+        let inner = &self.calls.0;
+        let unsent = inner.directory.budgets().unsent.tenant_max() / 2;
+        let held = HeldBytes::new(inner.batch.max_results.min(unsent));
+        Self { held, stop: Some(stop), results: Some(results), ..self }
     }
 
     /// Runs all calls, and tells `ended` of each, in the order in which they end. Dropping the

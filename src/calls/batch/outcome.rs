@@ -13,6 +13,10 @@ use crate::common::millis::millis;
 use crate::gateway::{Held, Reply};
 use crate::protocol::jsonrpc::framing::blank_line_breaks;
 
+/// Outcomes are written into pieces of about this size.
+pub const PIECE_LEN: usize = 64 * 1024;
+/// The length of a short outcome.
+const OUTCOME_LEN: usize = 384;
 /// The status of a tool's own failure, if the caller asks for it.
 const FAILED: u16 = 422;
 
@@ -152,6 +156,31 @@ impl ItemOutcome {
         blank_line_breaks(&mut out[start..]);
         out.push(b'}');
     }
+}
+
+/// Writes an answer with all outcomes, in pieces: results are not copied all at once. `ids`: those
+/// of the calls, in the same order.
+pub fn write_all(
+    ids: Vec<String>,
+    outcomes: Vec<ItemOutcome>,
+) -> impl Iterator<Item = Bytes> + Send {
+    let mut outcomes = ids.into_iter().zip(outcomes).peekable();
+    let mut before = "{\"results\":[";
+    std::iter::from_fn(move || {
+        outcomes.peek()?;
+        let mut piece = Vec::with_capacity(PIECE_LEN.min(outcomes.len() * OUTCOME_LEN));
+        while piece.len() < PIECE_LEN
+            && let Some((id, outcome)) = outcomes.next()
+        {
+            piece.extend_from_slice(before.as_bytes());
+            outcome.write(&id, &mut piece);
+            before = ",";
+        }
+        if outcomes.peek().is_none() {
+            piece.extend_from_slice(b"]}\n");
+        }
+        Some(piece.into())
+    })
 }
 
 /// Bounds the bytes of results that one batch holds.

@@ -15,6 +15,7 @@ use super::graph::Graph;
 use super::references::{Arguments, InvalidReference, shown};
 use crate::protocol::jsonrpc::framing::{DEPTH_MAX, deeper_than};
 use crate::protocol::jsonrpc::members::Text;
+use crate::tenants::Tenant;
 
 /// The largest `[batch] max_calls`.
 pub const CALLS_MAX: usize = 10_000;
@@ -202,6 +203,12 @@ impl Batch {
             on_error: batch.on_error,
             when_limited: batch.when_limited,
         })
+    }
+
+    /// Runs no more calls at once than the tenant may.
+    pub fn limit_concurrency(&mut self, tenant: &Tenant) {
+        let max = tenant.policy.limit.max_in_flight.map_or(usize::MAX, |max| max as usize);
+        self.concurrency = self.concurrency.min(max.max(1));
     }
 }
 

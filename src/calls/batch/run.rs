@@ -20,6 +20,9 @@ pub trait Callee {
         call: usize,
         arguments: Result<Bytes, NotMade>,
     ) -> impl Future<Output = Ended<Self::Outcome>>;
+
+    /// Returns whether no more calls are to begin.
+    fn is_stopped(&self) -> bool;
 }
 
 /// A call that has ended.
@@ -50,7 +53,8 @@ pub enum NotMade {
     },
 }
 
-/// Runs all calls, and tells `ended` of each, in the order in which they end. Dropping the future
+/// Runs all calls, or until the callee is stopped, and tells `ended` of each, in the order in which
+/// they end. Dropping the future
 /// cancels the calls that run.
 pub async fn run<C: Callee>(
     batch: &Batch,
@@ -62,6 +66,7 @@ pub async fn run<C: Callee>(
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < batch.concurrency
+            && !callee.is_stopped()
             && let Some(call) = progress.next_ready()
         {
             let arguments = progress.arguments(call, arguments_max);

@@ -16,7 +16,9 @@ use tokio::time::{Instant, timeout};
 
 use super::asked::WAIT_MAX;
 use super::kept;
-use crate::calls::{CallView, Cancelled, ListQuery, Polled, Ran, Refusal, states_named};
+use crate::calls::{
+    CallView, Cancelled, ListQuery, Polled, Ran, RecordKind, Refusal, states_named,
+};
 use crate::cluster::{Peer, PeerRequest, end_to_end};
 use crate::common::ids::CallId;
 use crate::gateway::{CallError, Caller};
@@ -41,6 +43,12 @@ pub(crate) struct ResultParams {
     wait: Option<u64>,
 }
 
+impl ResultParams {
+    pub(super) fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait.unwrap_or_default().min(WAIT_MAX))
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListParams {
@@ -55,9 +63,9 @@ pub(crate) async fn show(
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
-    let id = call_id(path)?;
+    let id = id_in(path)?;
     charge(&caller).await?;
-    Ok(view(app.calls.view(&caller.tenant, id).await?))
+    Ok(view(app.calls.view(&caller.tenant, RecordKind::Call, id).await?))
 }
 
 /// Answers as the call itself was or will be answered; with 202 while it is not over.
@@ -68,14 +76,15 @@ pub(crate) async fn result(
     params: Result<Query<ResultParams>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, HttpError> {
-    let id = call_id(path)?;
-    let seconds = params?.0.wait.unwrap_or_default().min(WAIT_MAX);
+    let id = id_in(path)?;
+    let wait = params?.0.wait();
     let tool_errors_fail = tool_errors_fail(&headers)?;
     charge(&caller).await?;
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut response = match app.calls.result(&caller.tenant, id, deadline).await {
+    let deadline = Instant::now() + wait;
+    let polled = app.calls.result(&caller.tenant, RecordKind::Call, id, deadline);
+    let mut response = match polled.await {
         Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, tool_errors_fail),
-        Ok(Polled::Open(view)) => kept::not_over(id, view_json(*view).to_string()),
+        Ok(Polled::Open(view)) => kept::not_over(view_json(*view).to_string()),
         Err(refusal @ Refusal::NoSuchCall) => return Err(refusal.into()),
         Err(refusal) => call_failed(refusal.into(), id),
     };
@@ -90,33 +99,44 @@ pub(crate) async fn cancel(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> HttpResult {
-    let id = call_id(path)?;
+    let id = id_in(path)?;
     charge(&caller).await?;
-    match app.calls.cancel(&caller.tenant, id).await? {
-        Cancelled::Ended(ended) => Ok(view(*ended)),
+    let path = format!("/v1/calls/{id}");
+    let ended = cancelled(&app, &caller, RecordKind::Call, id, &path, &headers, &extensions);
+    Ok(view(ended.await?))
+}
+
+/// Cancels a record's call or batch, wherever it runs. `path` is its own.
+pub(super) async fn cancelled(
+    app: &AppState,
+    caller: &Caller,
+    kind: RecordKind,
+    id: CallId,
+    path: &str,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<CallView, HttpError> {
+    match app.calls.cancel(&caller.tenant, kind, id).await? {
+        Cancelled::Ended(ended) => return Ok(*ended),
         // A request that came from a replica goes no further.
-        Cancelled::RunsAt(_) if extensions.get::<Forwarded>().is_some() => {
-            Ok(view(app.calls.view(&caller.tenant, id).await?))
-        }
-        Cancelled::RunsAt(peer) => {
-            cancel_at(&app, &peer, id, &headers).await?;
-            Ok(view(app.calls.view(&caller.tenant, id).await?))
-        }
+        Cancelled::RunsAt(_) if extensions.get::<Forwarded>().is_some() => {}
+        Cancelled::RunsAt(peer) => cancel_at(app, &peer, path, headers).await?,
     }
+    Ok(app.calls.view(&caller.tenant, kind, id).await?)
 }
 
 /// Has another replica cancel a call that it runs, for the same caller.
 async fn cancel_at(
     app: &AppState,
     peer: &Peer,
-    id: CallId,
+    path: &str,
     headers: &HeaderMap,
 ) -> Result<(), HttpError> {
     let unknown = || Refusal::StoreUnavailable { executed: Ran::Unknown };
     let cluster = app.cluster.as_ref().ok_or_else(unknown)?;
     let request = PeerRequest {
         method: Method::DELETE,
-        path: format!("/v1/calls/{id}"),
+        path: path.to_owned(),
         headers: end_to_end(headers),
         body: Bytes::new(),
     };
@@ -165,12 +185,12 @@ pub(crate) async fn list(
 }
 
 /// Charges one request to the tenant's rate. No call is counted in flight.
-async fn charge(caller: &Caller) -> Result<(), CallError> {
+pub(super) async fn charge(caller: &Caller) -> Result<(), CallError> {
     caller.tenant.admit(Cost::KeptCall).await?;
     Ok(())
 }
 
-fn call_id(path: Result<Path<String>, PathRejection>) -> Result<CallId, HttpError> {
+pub(super) fn id_in(path: Result<Path<String>, PathRejection>) -> Result<CallId, HttpError> {
     let Path(id) = path?;
     CallId::parse(&id).ok_or(HttpError::Kept(Refusal::NoSuchCall))
 }
@@ -180,7 +200,7 @@ fn view(view: CallView) -> Response<Body> {
 }
 
 /// Writes times as others are written.
-fn view_json(view: CallView) -> Value {
+pub(super) fn view_json(view: CallView) -> Value {
     let mut json = json!(view);
     for name in ["created", "begun", "ended", "expires"] {
         let time = json[name].as_i64().and_then(|ms| Timestamp::from_millisecond(ms).ok());
@@ -189,7 +209,7 @@ fn view_json(view: CallView) -> Value {
     json
 }
 
-fn respond(body: &Value) -> Response<Body> {
+pub(super) fn respond(body: &Value) -> Response<Body> {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (headers, body.to_string()).into_response()
 }

@@ -16,7 +16,6 @@ use crate::calls::{
     Answer, CallRequest, Details, Fingerprint, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal,
     Waited,
 };
-use crate::common::ids::CallId;
 use crate::gateway::{Call, Caller, Operation, ToolName};
 use crate::http::error::{HttpError, HttpResult, whole_seconds};
 use crate::http::headers::{
@@ -58,13 +57,13 @@ pub(super) async fn call(
         && wait.is_none()
         && let Some((identity, state)) = ticket.begun()
     {
-        let mut response = accepted(&identity, state);
+        let mut response = accepted_call(&identity, state);
         add_rate_status(response.headers_mut(), &rate_status);
         return Ok(response);
     }
     let mut response = match ticket.wait(until).await? {
         Waited::Answered(answer) => answered(answer, tool_errors_fail),
-        Waited::Open(identity, state) if is_async => accepted(&identity, state),
+        Waited::Open(identity, state) if is_async => accepted_call(&identity, state),
         Waited::Open(identity, _) if Instant::now() < deadline => {
             return Err(Refusal::InProgress(identity.id).into());
         }
@@ -139,8 +138,14 @@ pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Respons
     response
 }
 
-/// Answers with 202: the call goes on, and can be asked for.
-fn accepted(identity: &Identity, state: CallState) -> Response<Body> {
+fn accepted_call(identity: &Identity, state: CallState) -> Response<Body> {
+    let mut response = accepted(identity, state, "/v1/calls");
+    response.headers_mut().insert(CALL_ID.clone(), text_value(identity.id.to_string()));
+    response
+}
+
+/// Answers with 202: the call or batch goes on, and can be asked for under this path.
+pub(super) fn accepted(identity: &Identity, state: CallState, path: &str) -> Response<Body> {
     let state = match state {
         CallState::Accepted => "accepted",
         CallState::Begun => "running",
@@ -151,19 +156,17 @@ fn accepted(identity: &Identity, state: CallState) -> Response<Body> {
         "state": state,
         "expires": Timestamp::from_millisecond(identity.expires).ok(),
     });
-    let mut response = not_over(identity.id, body.to_string());
+    let mut response = not_over(body.to_string());
     let headers = response.headers_mut();
     headers.insert(PREFERENCE_APPLIED.clone(), HeaderValue::from_static("respond-async"));
-    headers.insert(header::LOCATION, text_value(format!("/v1/calls/{}", identity.id)));
+    headers.insert(header::LOCATION, text_value(format!("{path}/{}", identity.id)));
     response
 }
 
-/// Answers with 202 for a call that is not over yet.
-pub(super) fn not_over(id: CallId, body: String) -> Response<Body> {
+/// Answers with 202 for a call or batch that is not over yet.
+pub(super) fn not_over(body: String) -> Response<Body> {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     let mut response = (StatusCode::ACCEPTED, content_type, body).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::RETRY_AFTER, LOOK_AGAIN.into());
-    headers.insert(CALL_ID.clone(), text_value(id.to_string()));
+    response.headers_mut().insert(header::RETRY_AFTER, LOOK_AGAIN.into());
     response
 }

@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 use super::super::open::DatabaseKind;
 use super::super::{Result, Store, StoreError, with_timeout};
-use super::{EndedCall, NewCall, call_id, json, shard_of};
+use super::{CallState, EndedCall, NewCall, call_id, json, shard_of};
 use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
 /// Keys are random, so a transaction changes pages all over the index of scopes. They must be in
@@ -19,8 +19,8 @@ const SQLITE_SETTINGS: &str = "PRAGMA cache_size = -32768; PRAGMA wal_autocheckp
 #[derive(Clone, Debug, Default)]
 pub struct CallBatch {
     pub new: Vec<NewCall>,
-    /// Accepted calls that begin, and when.
-    pub begun: Vec<(CallId, i64)>,
+    /// Accepted calls that begin, when, and their state from then on: a batch stays accepted.
+    pub begun: Vec<(CallId, i64, CallState)>,
     pub ended: Vec<EndedCall>,
     /// Calls that leave nothing behind: no server has seen them.
     pub forgotten: Vec<CallId>,
@@ -109,9 +109,11 @@ async fn write(
         }
     }
     if !batch.begun.is_empty() {
-        let rows: Vec<_> = batch.begun.iter().map(|(id, at)| (id.to_string(), *at)).collect();
+        let row = |(id, at, state): &(CallId, i64, CallState)| (id.to_string(), *at, *state as i64);
+        let rows: Vec<_> = batch.begun.iter().map(row).collect();
         let text = format!(
-            "UPDATE calls SET state = 1, begun = CAST(batch.value ->> 1 AS BIGINT) FROM {} \
+            "UPDATE calls SET state = CAST(batch.value ->> 2 AS BIGINT), \
+             begun = CAST(batch.value ->> 1 AS BIGINT) FROM {} \
              WHERE calls.id = (batch.value ->> 0) AND calls.owner = $2 AND calls.state < 2 \
              RETURNING calls.id",
             kind.json_rows()

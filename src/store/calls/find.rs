@@ -65,7 +65,7 @@ impl Store {
         row.map(stored).transpose()
     }
 
-    /// Returns calls without their results. Corrupt ones are skipped.
+    /// Returns calls without their results, and no batches. Corrupt ones are skipped.
     pub async fn calls(&self, query: &CallQuery) -> Result<Vec<StoredCall>> {
         if query.label.as_deref().is_some_and(|label| !can_be_stored(label)) {
             return Ok(vec![]);
@@ -84,7 +84,7 @@ impl Store {
         };
         let text = format!(
             "SELECT {COLUMNS_OF_LIST} FROM calls WHERE tenant = $1 AND generation = $2 \
-             AND {of_label} AND id < $4 {of_state} ORDER BY id DESC LIMIT $5"
+             AND tool <> '' AND {of_label} AND id < $4 {of_state} ORDER BY id DESC LIMIT $5"
         );
         // No id is greater.
         let before = query.before.map_or_else(|| "g".to_owned(), |id| id.to_string());

@@ -105,6 +105,13 @@ pub struct StoredCall {
     pub parts: i64,
 }
 
+impl StoredCall {
+    /// Returns whether this is an asynchronous batch, which names no tool.
+    pub fn is_batch(&self) -> bool {
+        self.tool.is_empty()
+    }
+}
+
 /// An accepted call whose gateway is gone, now this one's.
 #[derive(Clone, Debug)]
 pub struct ClaimedCall {

@@ -52,6 +52,10 @@ impl Callee for Planned<'_> {
         };
         Ended { outcome: Outcome::Made, is_failed, result: result.map(Bytes::from) }
     }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
 }
 
 /// Runs a batch; returns what was made, and the outcomes in the order of the request.

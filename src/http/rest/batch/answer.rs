@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::calls::OutcomeKind;
-use crate::calls::batch::outcome::ItemOutcome;
+use crate::calls::batch::outcome::{ItemOutcome, PIECE_LEN, write_all};
 use crate::calls::batch::{Rights, RunningBatch};
+use crate::calls::{Outcome, OutcomeKind};
 
 pub(super) const NDJSON: &str = "application/x-ndjson";
-/// Outcomes are written into pieces of about this size.
-const PIECE_LEN: usize = 64 * 1024;
 
 /// Runs the batch and responds with all outcomes. If the caller hangs up, the calls are cancelled.
 pub(super) async fn whole<R: Rights>(running: RunningBatch<R>) -> Response<Body> {
@@ -23,35 +22,33 @@ pub(super) async fn whole<R: Rights>(running: RunningBatch<R>) -> Response<Body>
     running.run(|call, outcome| outcomes[call] = Some(outcome)).await;
     let outcomes: Vec<ItemOutcome> = outcomes.into_iter().flatten().collect();
     let mut response = Response::new(Body::empty());
-    if running.options.tool_errors_fail
-        && !outcomes.iter().all(|outcome| outcome.kind() == OutcomeKind::Ok)
-    {
-        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    }
+    *response.status_mut() = status(running.options.status(&outcomes));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
-    let mut outcomes = outcomes.into_iter().enumerate();
-    let mut before = "{\"results\":[";
-    // Written piece by piece, as the caller reads: results are not copied all at once.
-    let pieces = std::iter::from_fn(move || {
-        let mut piece = vec![];
-        while piece.len() < PIECE_LEN
-            && let Some((call, outcome)) = outcomes.next()
-        {
-            piece.extend_from_slice(before.as_bytes());
-            outcome.write(&running.batch.calls[call].id, &mut piece);
-            before = ",";
+    let ids = running.batch.calls.into_iter().map(|call| call.id).collect();
+    let mut pieces = write_all(ids, outcomes).peekable();
+    let first = pieces.next().unwrap_or_default();
+    *response.body_mut() = match pieces.peek() {
+        None => Body::from(first),
+        // The rest is written as the caller reads.
+        Some(_) => {
+            let pieces = std::iter::once(first).chain(pieces).map(Ok::<_, std::io::Error>);
+            Body::from_stream(stream::iter(pieces))
         }
-        if piece.is_empty() {
-            // The end comes once.
-            let end = if before.is_empty() { None } else { Some(Bytes::from_static(b"]}\n")) };
-            before = "";
-            return end;
-        }
-        Some(piece.into())
-    });
-    *response.body_mut() = Body::from_stream(stream::iter(pieces.map(Ok::<_, std::io::Error>)));
+    };
     response
+}
+
+/// Writes the answer of an asynchronous batch that has ended.
+pub(super) fn kept(outcome: &Outcome) -> Response<Body> {
+    let is_error = outcome.head.outcome == OutcomeKind::Error;
+    let content_type = if is_error { "application/problem+json" } else { "application/json" };
+    let headers = [(header::CONTENT_TYPE, content_type)];
+    (status(outcome.head.status), headers, outcome.body.clone()).into_response()
+}
+
+fn status(number: u16) -> StatusCode {
+    StatusCode::from_u16(number).unwrap_or(StatusCode::BAD_GATEWAY)
 }
 
 /// Runs the batch in a task of its own, and responds with the outcomes as they come. If the caller

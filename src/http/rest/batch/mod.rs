@@ -1,7 +1,10 @@
-//! Makes many calls in one request: `POST /v1/batch`. `answer` writes the response: all outcomes
-//! together, or one line each.
+//! Makes many calls in one request: `POST /v1/batch`.
+//!
+//! - `answer`: the response: all outcomes together, or one line each
+//! - [`kept`]: asynchronous batches: `/v1/batches/{id}`
 
 mod answer;
+pub(crate) mod kept;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,17 +79,26 @@ pub(crate) async fn run_batch(
     let Authenticated(caller) = caller?;
     let request_id = request_id_header(request.headers());
     let as_lines = accepts(request.headers(), answer::NDJSON);
-    let running = read(app, caller, request).await?;
-    let mut response = if as_lines { answer::lines(running) } else { answer::whole(running).await };
+    let mut response = match read(app, caller, request).await? {
+        Asking::Answer(running) if as_lines => answer::lines(running),
+        Asking::Answer(running) => answer::whole(running).await,
+        Asking::Accept(batch) => batch.accept().await?,
+    };
     give_back_request_id(request_id, &mut response);
     Ok(response)
+}
+
+/// A request that was read: its caller waits for the answer, or asks for it later.
+enum Asking {
+    Answer(RunningBatch<RequestRights>),
+    Accept(kept::AcceptableBatch),
 }
 
 async fn read(
     app: Arc<AppState>,
     caller: Caller,
     request: Request<Body>,
-) -> Result<RunningBatch<RequestRights>, HttpError> {
+) -> Result<Asking, HttpError> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
     let asked = Asked::read(&head.headers)?;
@@ -100,6 +112,7 @@ async fn read(
             ..Details::default()
         },
         tool_errors_fail: asked.tool_errors_fail,
+        wait: asked.prefer.wait,
     };
     let body_deadline = arrived + body::TIMEOUT;
     let read = body::read_held(&caller, &head.headers, body, BODY_MAX, body_deadline);
@@ -110,10 +123,11 @@ async fn read(
     let parse = || Batch::parse(&body, calls_max);
     let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), parse).await;
     let mut batch = parsed.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
-    if let Some(max) = caller.tenant.policy.limit.max_in_flight {
-        batch.concurrency = batch.concurrency.min(max as usize);
+    if asked.prefer.respond_async {
+        return Ok(Asking::Accept(kept::AcceptableBatch { app, caller, body, options }));
     }
+    batch.limit_concurrency(&caller.tenant);
     let calls = app.calls.clone();
     let rights = RequestRights { app, head, caller };
-    Ok(RunningBatch::new(&calls, rights, batch, options, arrived))
+    Ok(Asking::Answer(RunningBatch::new(&calls, rights, batch, options, arrived)))
 }
