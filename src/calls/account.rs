@@ -22,7 +22,7 @@ const ACCEPTED_BYTES_MAX: usize = 256 << 20;
 /// Asynchronous batches of one tenant that are not over here. The bytes of their texts count as
 /// arguments.
 const BATCHES_MAX: usize = 100;
-/// Those of them that run at once.
+/// Asynchronous batches of one tenant that run at once here.
 const BATCHES_RUNNING_MAX: usize = 4;
 /// Bytes of results that asynchronous batches hold here: of one tenant, and of all.
 const BATCH_RESULTS_OF_TENANT_MAX: usize = 64 << 20;
@@ -47,7 +47,7 @@ pub(super) struct Account {
     pub(super) accepted_bytes: Arc<TenantBytes>,
     /// Asynchronous batches that are not over here.
     pub(super) batches: Arc<Semaphore>,
-    /// Those of them that run.
+    /// One for each of them that may run at once.
     pub(super) batch_turns: Semaphore,
     /// The bytes of their results.
     pub(super) batch_results: Arc<TenantBytes>,

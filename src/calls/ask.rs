@@ -165,16 +165,22 @@ impl Calls {
     ) -> Result<Cancelled, Refusal> {
         let record = self.record(tenant, kind, id).await?;
         let is_open = matches!(record.state, CallState::Accepted | CallState::Begun);
+        let here = self.0.open.by_id(id).filter(|_| is_open);
         // A batch that is accepted may run at its owner.
         let may_run = record.state == CallState::Begun || kind == RecordKind::Batch;
-        let peer = || self.0.owners.peer(&record.owner).filter(|_| is_open && may_run);
-        match self.0.open.by_id(id).filter(|_| is_open) {
+        if here.is_none()
+            && is_open
+            && may_run
+            && let Some(peer) = self.0.owners.peer(&record.owner)
+        {
+            return Ok(Cancelled::RunsAt(peer));
+        }
+        match here {
             Some(open) if self.0.cancel_waiting(&open).await => {}
             Some(open) => {
                 open.cancel.cancel();
                 let _ = timeout(CANCEL_WAIT, open.over()).await;
             }
-            None if let Some(peer) = peer() => return Ok(Cancelled::RunsAt(peer)),
             None if record.state == CallState::Accepted => {
                 let (head, at) = (cancelled_before().json(), self.0.clock.now());
                 let cancelled = self.0.store.cancel_call(id, &head, at).await;

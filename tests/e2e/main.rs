@@ -5,11 +5,12 @@
 //! - `stack`, `docker`: what runs, and what is done to it
 //! - `calls`, `answer`, `caller`, `load`, `work`: calls whose right answers are known, and those
 //!   who make them
-//! - `tenants`, `dag`, `limit`, `kill`, `rolling`, `cuts`, `pauses`, `sessions`, `leftovers`: the
-//!   cases, in this order
+//! - `tenants`, `dag`, `limit`, `kill`, `rolling`, `batches`, `cuts`, `pauses`, `sessions`,
+//!   `leftovers`: the cases, in this order
 //! - `processes`: what runs inside a container; `report`: the page that is printed
 
 mod answer;
+mod batches;
 mod caller;
 mod calls;
 mod cuts;
@@ -44,7 +45,7 @@ use crate::stack::Stack;
 const REPORT: &str = "target/e2e/report.md";
 /// In this order: first what replaces the gateways' processes, then what those that are left must
 /// survive.
-const ORDER: [u8; 9] = [1, 2, 4, 5, 3, 6, 7, 8, 9];
+const ORDER: [u8; 10] = [1, 2, 4, 5, 10, 3, 6, 7, 8, 9];
 /// The largest size of the gateway's image, also with a program that is not optimised.
 const IMAGE_MAX_MB: f64 = 120.0;
 /// The first after which no gateway is restarted any more.
@@ -105,7 +106,7 @@ async fn run(options: &Options) -> Result<bool> {
     let mut before = None;
     let is_wanted = |number: &u8| options.only.is_empty() || options.only.contains(number);
     for number in ORDER.into_iter().filter(is_wanted) {
-        if before.is_none() && (number >= 6 || number == SURVIVED_FROM) {
+        if before.is_none() && ((6..10).contains(&number) || number == SURVIVED_FROM) {
             before = Some(leftovers::look(&stack).await?);
         }
         let case = carry_out(&stack, number, options, before.as_ref()).await;
@@ -148,6 +149,7 @@ async fn carry_out(
         (6, _) => cuts::run(stack, &mut case, time).await,
         (7, _) => pauses::run(stack, &mut case).await,
         (8, _) => sessions::run(stack, &mut case).await,
+        (10, _) => batches::run(stack, &mut case).await,
         (_, Some(before)) => leftovers::run(stack, &mut case, before).await,
         (_, None) => Ok(()),
     };
@@ -171,6 +173,7 @@ fn title(number: u8) -> &'static str {
         6 => "One replica is cut off from PostgreSQL, Valkey and a server over HTTP",
         7 => "A replica hangs, and then a server over HTTP",
         8 => "What belongs to one replica, sent to the other",
+        10 => "A graph of 10,000 calls as batches, while a replica is restarted",
         _ => "What is left",
     }
 }

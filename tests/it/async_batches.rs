@@ -163,7 +163,7 @@ async fn a_cancelled_batch_cancels_its_calls_and_begins_no_others() {
 
 #[tokio::test]
 async fn batches_of_a_tenant_are_bounded() {
-    let setup = Setup::new().fake("fake").without_anonymous();
+    let setup = Setup::new().set("drain_timeout = \"1s\"").fake("fake").without_anonymous();
     let setup = setup.with_tenant("one", "servers = [\"*\"]");
     let gateway = setup.with_tenant("two", "servers = [\"*\"]").start().await;
     let (one, two) = (gateway.as_tenant("one").await, gateway.as_tenant("two").await);

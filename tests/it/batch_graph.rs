@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
 
-use crate::support::{Answer, Api, Serving, Setup, in_time, on_postgres};
+use crate::support::{Api, Database, Postgres, Serving, Setup, in_time};
 
 const STAGES: usize = 3;
 const BATCHES: usize = 8;
@@ -73,41 +73,37 @@ fn check(name: &str, results: &[Value]) {
 
 #[tokio::test]
 async fn a_graph_of_batches_survives_the_restart_of_a_replica() {
-    on_postgres(async |database| {
-        let replica = || {
-            let keys = "session_keys = [\"0123456789abcdef0123456789abcdef\"]";
-            let setup = Setup::new().with_store(&database.url).fake("fake").set(keys);
-            setup.set("replicas.listen = \"127.0.0.1:0\"").set("listen = \"127.0.0.1:0\"").serve()
+    let Some(server) = Postgres::shared() else { return };
+    let database = Database::postgres(server).await;
+    let replica = || {
+        let keys = "session_keys = [\"0123456789abcdef0123456789abcdef\"]";
+        let setup = Setup::new().with_store(&database.url).fake("fake").set(keys);
+        setup.set("replicas.listen = \"127.0.0.1:0\"").serve()
+    };
+    let api = |serving: &Serving| Api::new(serving.addr, None);
+    let (mut one, other) = tokio::join!(replica(), replica());
+    let fakes = [one.fake("fake"), other.fake("fake")];
+    for stage in 0..STAGES {
+        let apis = [api(&one), api(&other)];
+        let names: Vec<_> = (0..BATCHES).map(|at| format!("s{stage}b{at}")).collect();
+        let all = join_all(names.iter().map(|name| finish(&apis, name)));
+        let restart = async {
+            if stage != 1 {
+                return one;
+            }
+            let mut one = one;
+            one.signal(Signal::TERM);
+            one.ended().await;
+            one.restart().await
         };
-        let (one, other) = tokio::join!(replica(), replica());
-        let api = |serving: &Serving| Api::new(serving.addr, None);
-        let (mut apis, fakes) = ([api(&one), api(&other)], [one.fake("fake"), other.fake("fake")]);
-        let mut restarted = Some(one);
-        for stage in 0..STAGES {
-            let names: Vec<_> = (0..BATCHES).map(|at| format!("s{stage}b{at}")).collect();
-            let all = join_all(names.iter().map(|name| finish(&apis, name)));
-            let restart = async {
-                match restarted.take() {
-                    Some(mut one) if stage == 1 => {
-                        one.signal(Signal::TERM);
-                        one.ended().await;
-                        one.restart().await
-                    }
-                    one => one.unwrap(),
-                }
-            };
-            let (_, one) = tokio::join!(in_time("the stage", all), restart);
-            apis[0] = api(&one);
-            restarted = Some(one);
-        }
-        let mut runs = HashMap::new();
-        for call in fakes.iter().flat_map(|fake| fake.calls_of("raw")) {
-            let arguments = &call["params"]["arguments"];
-            *runs.entry(format!("{} {}", arguments["batch"], arguments["node"])).or_insert(0) += 1;
-        }
-        assert_eq!(runs.len(), STAGES * BATCHES * LAYERS * WIDTH);
-        let twice: Vec<_> = runs.iter().filter(|(_, runs)| **runs > 1).collect();
-        assert!(twice.is_empty(), "{twice:?}");
-    })
-    .await;
+        (_, one) = tokio::join!(in_time("the stage", all), restart);
+    }
+    let mut runs = HashMap::new();
+    for call in fakes.iter().flat_map(|fake| fake.calls_of("raw")) {
+        let arguments = &call["params"]["arguments"];
+        *runs.entry(format!("{} {}", arguments["batch"], arguments["node"])).or_insert(0) += 1;
+    }
+    assert_eq!(runs.len(), STAGES * BATCHES * LAYERS * WIDTH);
+    let twice: Vec<_> = runs.iter().filter(|(_, runs)| **runs > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
 }

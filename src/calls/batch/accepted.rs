@@ -48,7 +48,10 @@ struct AcceptedBatch {
 }
 
 /// One of its tenant's batches, and the bytes of its text.
-struct BatchPlace(#[expect(dead_code)] OwnedSemaphorePermit, #[expect(dead_code)] BytePermit);
+struct BatchPlace {
+    _one: OwnedSemaphorePermit,
+    _bytes: BytePermit,
+}
 
 /// Ends a batch before its calls have ended.
 pub(super) struct Stop {
@@ -116,7 +119,7 @@ fn place(open: &OpenCall, text: &Bytes) -> Result<BatchPlace, Refusal> {
         NoRoom::Tenant { .. } => Refusal::TooManyAccepted,
         NoRoom::All { .. } => Refusal::Overloaded,
     })?;
-    Ok(BatchPlace(one, bytes))
+    Ok(BatchPlace { _one: one, _bytes: bytes })
 }
 
 impl CallsInner {
@@ -209,8 +212,8 @@ impl CallsInner {
     /// Notes that the batch runs, however long the store is away. Returns whether it may.
     async fn begin_batch(&self, open: &OpenCall, stop: &Stop) -> bool {
         loop {
-            let begun = self.writer.begin(open.id, self.clock.now(), CallState::Accepted);
-            if let Ok(may_run) = { begun }.wait().await {
+            let mut begun = self.writer.begin(open.id, self.clock.now(), CallState::Accepted);
+            if let Ok(may_run) = begun.wait().await {
                 return may_run;
             }
             tokio::select! {

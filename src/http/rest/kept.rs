@@ -99,6 +99,7 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
             is_async: asked.prefer.respond_async,
             fairness_key: call.fairness_key,
             trace: call.meta.others,
+            batch: None,
         },
     })
 }
