@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
-use axum::http::Request;
 use axum::http::request::Parts;
+use axum::http::{Request, Response};
+use axum::response::IntoResponse;
 use tokio::time::{Instant, sleep};
 
 use super::asked::{Asked, give_back_request_id, request_id_header};
@@ -75,22 +76,31 @@ pub(crate) async fn run_batch(
     State(app): State<Arc<AppState>>,
     caller: Result<Authenticated, HttpError>,
     request: Request<Body>,
+) -> Response<Body> {
+    let request_id = request_id_header(request.headers());
+    let response = answer(app, caller, request).await;
+    let mut response = response.unwrap_or_else(IntoResponse::into_response);
+    give_back_request_id(request_id, &mut response);
+    response
+}
+
+async fn answer(
+    app: Arc<AppState>,
+    caller: Result<Authenticated, HttpError>,
+    request: Request<Body>,
 ) -> HttpResult {
     let Authenticated(caller) = caller?;
-    let request_id = request_id_header(request.headers());
     let as_lines = accepts(request.headers(), answer::NDJSON);
-    let mut response = match read(app, caller, request).await? {
-        Asking::Answer(running) if as_lines => answer::lines(running),
-        Asking::Answer(running) => answer::whole(running).await,
+    Ok(match read(app, caller, request).await? {
+        Asking::Answer(running) if as_lines => answer::lines(*running),
+        Asking::Answer(running) => answer::whole(*running).await,
         Asking::Accept(batch) => batch.accept().await?,
-    };
-    give_back_request_id(request_id, &mut response);
-    Ok(response)
+    })
 }
 
 /// A request that was read: its caller waits for the answer, or asks for it later.
 enum Asking {
-    Answer(RunningBatch<RequestRights>),
+    Answer(Box<RunningBatch<RequestRights>>),
     Accept(kept::AcceptableBatch),
 }
 
@@ -129,5 +139,6 @@ async fn read(
     batch.limit_concurrency(&caller.tenant);
     let calls = app.calls.clone();
     let rights = RequestRights { app, head, caller };
-    Ok(Asking::Answer(RunningBatch::new(&calls, rights, batch, options, arrived)))
+    let running = RunningBatch::new(&calls, rights, batch, options, arrived);
+    Ok(Asking::Answer(Box::new(running)))
 }
