@@ -119,11 +119,18 @@ impl Account {
         LimitUse::new("waiting_requests", WAITERS_OF_TENANT_MAX as usize, waiters as usize)
     }
 
+    /// Returns the use of the bound of asynchronous batches.
+    pub(super) fn batches_use(&self) -> LimitUse {
+        let used = BATCHES_MAX - self.batches.available_permits().min(BATCHES_MAX);
+        LimitUse::new("accepted_batches", BATCHES_MAX, used)
+    }
+
     /// Returns all limits of this tenant's kept calls.
     pub(super) fn limits(&self, config: &CallsConfig) -> Vec<LimitUse> {
         let max_bytes = usize::try_from(config.max_bytes).unwrap_or(usize::MAX);
         vec![
             self.accepted.limit_use(),
+            self.batches_use(),
             self.accepted_bytes.limit_use(ACCEPTED_BYTES),
             self.waiters_use(self.waiters.load(Ordering::Relaxed)),
             self.records_use(config),

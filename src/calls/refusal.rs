@@ -41,7 +41,7 @@ pub enum Refusal {
          until the oldest have expired", .0.used
     )]
     TooManyRecords(LimitUse),
-    #[error("too many of your calls wait to begin; retry when some have begun")]
+    #[error("too many of your asynchronous calls or batches wait; retry when some are over")]
     TooManyAccepted(LimitUse),
     #[error("there is no call with this id")]
     NoSuchCall,

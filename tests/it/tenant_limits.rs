@@ -117,6 +117,7 @@ async fn a_caller_sees_all_its_limits_and_what_it_uses_of_them() {
         ("in_flight", "std/echo", json!(3), 0),
         ("list_rate", "tenant", json!(90), 1),
         ("accepted_calls", "", json!(1000), 0),
+        ("accepted_batches", "", json!(100), 0),
         ("records", "", json!(1_000_000), 1),
         ("streams", "", json!(1024), 0),
         ("arriving_bytes", "", json!(32 * 1024 * 1024), 0),

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::{ItemOutcome, Problem, write_all};
 use super::request::{Batch, CALLS_MAX};
 use super::{ItemError, Options, Rights, RunningBatch};
-use crate::calls::accepted::STORE_PAUSE;
+use crate::calls::accepted::{ACCEPTED_BYTES, STORE_PAUSE};
+use crate::calls::account::Account;
 use crate::calls::keyed::{SettleGuard, identity_of_new, store_is_away};
 use crate::calls::open_calls::{Identity, OpenCall, Settlement};
 use crate::calls::storing::Part;
@@ -113,10 +114,11 @@ impl Calls {
 }
 
 fn place(open: &OpenCall, text: &Bytes) -> Result<BatchPlace, Refusal> {
-    let one = open.account.batches.clone().try_acquire_owned();
-    let one = one.map_err(|_| Refusal::TooManyAccepted)?;
-    let bytes = open.account.accepted_bytes.take(text.len()).map_err(|full| match full {
-        NoRoom::Tenant { .. } => Refusal::TooManyAccepted,
+    let Account { batches, accepted_bytes, .. } = &*open.account;
+    let too_many = |_| Refusal::TooManyAccepted(open.account.batches_use());
+    let one = batches.clone().try_acquire_owned().map_err(too_many)?;
+    let bytes = accepted_bytes.take(text.len()).map_err(|no_room| match no_room {
+        NoRoom::Tenant { .. } => Refusal::TooManyAccepted(accepted_bytes.limit_use(ACCEPTED_BYTES)),
         NoRoom::All { .. } => Refusal::Overloaded,
     })?;
     Ok(BatchPlace { _one: one, _bytes: bytes })
