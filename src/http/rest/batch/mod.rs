@@ -101,7 +101,7 @@ async fn answer(
 /// A request that was read: its caller waits for the answer, or asks for it later.
 enum Asking {
     Answer(Box<RunningBatch<RequestRights>>),
-    Accept(kept::AcceptableBatch),
+    Accept(Box<kept::AcceptableBatch>),
 }
 
 async fn read(
@@ -134,7 +134,8 @@ async fn read(
     let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), parse).await;
     let mut batch = parsed.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
     if asked.prefer.respond_async {
-        return Ok(Asking::Accept(kept::AcceptableBatch { app, caller, body, options }));
+        let batch = kept::AcceptableBatch { app, caller, body, options };
+        return Ok(Asking::Accept(Box::new(batch)));
     }
     batch.limit_concurrency(&caller.tenant);
     let calls = app.calls.clone();
