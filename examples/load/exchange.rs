@@ -57,7 +57,8 @@ impl Exchange {
             Kind::Floor => Expected::Body(arguments),
             _ => Expected::Part(member),
         };
-        Self { request, serials: vec![serial_at..serial_at + SERIAL_LEN], expected }
+        let serials = std::iter::once(serial_at..serial_at + SERIAL_LEN).collect();
+        Self { request, serials, expected }
     }
 
     /// Many calls of `echo` in one request.

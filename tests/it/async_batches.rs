@@ -34,8 +34,8 @@ async fn view(api: &Api, id: &str) -> Value {
 }
 
 async fn result(api: &Api, id: &str) -> Answer {
-    let answer = api.get(&format!("/v1/batches/{id}/result?wait=30"));
-    in_time("the result", answer).await
+    let path = format!("/v1/batches/{id}/result?wait=30");
+    in_time("the result", api.get(&path)).await
 }
 
 fn outcomes(answer: &Answer) -> Vec<Value> {
