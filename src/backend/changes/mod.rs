@@ -12,6 +12,7 @@ mod subscription;
 pub(crate) mod subscriptions;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -43,6 +44,44 @@ struct SubscriberTable {
     next_key: u64,
     watched: HashMap<String, Watched>,
     watched_by_tenant: HashMap<TenantId, usize>,
+    touched: Touched,
+}
+
+/// Resources that somebody has begun or ceased to watch, or that have lost their answer, since the
+/// subscription leader last looked.
+#[derive(Debug)]
+enum Touched {
+    These(HashSet<String>),
+    /// More than are worth remembering.
+    Any,
+}
+
+/// The changes since the last look.
+#[derive(Debug)]
+pub(super) struct WatchChanges {
+    /// Watched resources without an answer, by the tenants that wait.
+    pub(super) unanswered: BTreeMap<TenantId, BTreeSet<String>>,
+    /// Resources that nobody watches any more. With `None` any may be one, and `unanswered` is
+    /// complete.
+    pub(super) unwatched: Option<Vec<String>>,
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self::These(HashSet::new())
+    }
+}
+
+impl Touched {
+    fn add(&mut self, uri: &str) {
+        if let Self::These(uris) = self {
+            if uris.len() < WATCHED_MAX {
+                uris.insert(uri.to_owned());
+            } else {
+                *self = Self::Any;
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -196,19 +235,44 @@ impl Changes {
 
     /// Forgets all answers, because a new instance of the server knows of no subscription.
     pub(super) fn reset_answers(&self) {
-        for watched in self.table.lock().watched.values() {
+        let mut table = self.table.lock();
+        table.touched = Touched::Any;
+        for watched in table.watched.values() {
             watched.answer.send_replace(None);
         }
     }
 
-    /// Forgets the failed answers among `uris`, so that they are tried again for those who still
-    /// watch them. Returns the resources that this applies to.
-    pub(super) fn reset_failed<'a>(&self, uris: &'a BTreeSet<String>) -> Vec<&'a String> {
-        let table = self.table.lock();
-        let reset = |watched: &Watched| {
-            watched.answer.send_if_modified(|answer| answer.take_if(|it| it.is_err()).is_some())
+    /// Forgets the answers for `uris`, so that they are requested again for those who still watch
+    /// them. Returns the resources that this applies to.
+    pub(super) fn reset_answers_of<'a>(&self, uris: &'a BTreeSet<String>) -> Vec<&'a String> {
+        let mut table = self.table.lock();
+        let SubscriberTable { watched, touched, .. } = &mut *table;
+        let reset = |watched: &Watched| watched.answer.send_if_modified(|it| it.take().is_some());
+        let reset = uris.iter().filter(|uri| watched.get(*uri).is_some_and(reset));
+        reset.inspect(|uri| touched.add(uri)).collect()
+    }
+
+    /// Returns what has changed since the last call, however many resources are watched.
+    pub(super) fn take_watch_changes(&self) -> WatchChanges {
+        let mut table = self.table.lock();
+        let Touched::These(touched) = mem::take(&mut table.touched) else {
+            drop(table);
+            return WatchChanges { unanswered: self.unanswered(), unwatched: None };
         };
-        uris.iter().filter(|uri| table.watched.get(*uri).is_some_and(reset)).collect()
+        let (mut unanswered, mut unwatched) = (BTreeMap::<_, BTreeSet<_>>::new(), vec![]);
+        for uri in touched {
+            let Some(watched) = table.watched.get(&uri) else {
+                unwatched.push(uri);
+                continue;
+            };
+            if watched.answer.borrow().is_none() {
+                let watchers = watched.watchers.iter().filter_map(|key| table.listeners.get(key));
+                for listener in watchers {
+                    unanswered.entry(listener.tenant.clone()).or_default().insert(uri.clone());
+                }
+            }
+        }
+        WatchChanges { unanswered, unwatched: Some(unwatched) }
     }
 
     fn notify_watched_changed(&self) {
@@ -223,6 +287,7 @@ impl SubscriberTable {
             watched.watchers.remove(&key);
             if watched.watchers.is_empty() {
                 self.watched.remove(uri);
+                self.touched.add(uri);
             }
         }
         if let Some(count) = self.watched_by_tenant.get_mut(tenant) {

@@ -107,6 +107,9 @@ impl Subscription {
             watched.watchers.insert(self.key);
             // A refused resource is tried again, because the server may answer otherwise now.
             watched.answer.send_if_modified(|answer| answer.take_if(|it| it.is_err()).is_some());
+            if watched.answer.borrow().is_none() {
+                table.touched.add(uri);
+            }
             (is_new, watched.answer.subscribe())
         };
         self.changes.notify_watched_changed();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -60,12 +61,9 @@ impl ListenRequest {
         Ok((Self { answer }, resources))
     }
 
-    /// Waits until the server has ended the request; for ever without one.
-    pub(super) async fn ended(request: &mut Option<Self>) {
-        match request {
-            Some(request) => drop((&mut request.answer).await),
-            None => std::future::pending().await,
-        }
+    /// Waits until the server has ended the request.
+    pub(super) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.answer.as_mut().poll(context).map(drop)
     }
 }
 

@@ -2,18 +2,18 @@
 //! to its lists, for all instances.
 //!
 //! A legacy server reports changes of lists unasked, and has one subscription per resource. A
-//! modern server reports to those who listen. The filter of a listen request cannot be changed: a
-//! new request replaces the old one as soon as the server has acknowledged it. Lists have a request
-//! of their own, so that a refused resource cannot silence them.
+//! modern server reports to those who listen. Lists have a listen request of their own, so that a
+//! refused resource cannot silence them.
 
 mod leader;
 mod legacy;
 mod listen_request;
+mod listening;
+mod modern;
 mod retry;
 mod tenant_rotation;
 
-use std::collections::BTreeSet;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,19 +24,17 @@ use tokio::time::{Instant, sleep};
 use self::leader::Leader;
 use self::legacy::subscribe_legacy;
 use self::listen_request::{ListenError, ListenRequest};
-use self::retry::{Backoff, FailedResources};
-use self::tenant_rotation::TenantRotation;
+use self::modern::listen_modern;
+use self::retry::Backoff;
 use super::Changes;
 use crate::backend::connection::{Answer, RequestError};
 use crate::backend::{Backend, Ready, RunState};
-use crate::common::ids::TenantId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use crate::protocol::mcp::Era;
 
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a changed set of resources is sent, for every hundred resources. Changes often
-/// come together, and each request names all resources.
+/// The pause before a changed set of resources is sent: changes often come together.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Keeps subscriptions with the leader. During a rollover only the active backend has them. Never
@@ -100,123 +98,8 @@ async fn refuse_all(changes: &Changes) {
                 Err(error(METHOD_NOT_FOUND, "this server does not tell when a resource changes")),
             );
         }
-        wait_for_change(&mut watched_changed, 0).await;
+        wait_for_change(&mut watched_changed).await;
     }
-}
-
-/// Listens to all resources with one request. If the server refuses it, one of the added resources
-/// is the reason. They are then added one by one, tenants taking turns. Each request is a call of a
-/// tenant: of one that waits for it, or else of the last one that did.
-async fn listen_modern(leader: &Leader<'_>) {
-    let Leader { changes, ready, .. } = *leader;
-    let mut watched_changed = changes.watched_changed();
-    let mut listening: Option<ListenRequest> = None;
-    let (mut backoff, mut since) = (Backoff::default(), Instant::now());
-    let mut failures = FailedResources::default();
-    // The resources in the current request, and those that the server agreed to.
-    let (mut asked_for, mut honoured) = (BTreeSet::new(), BTreeSet::new());
-    let mut rotation = TenantRotation::default();
-    let mut one_by_one = false;
-    let mut tenant = TenantId::gateway();
-    loop {
-        watched_changed.borrow_and_update();
-        let wanted = changes.watched();
-        if wanted.is_subset(&asked_for) {
-            one_by_one = false;
-        }
-        if wanted.is_empty() {
-            listening = None;
-            asked_for.clear();
-        } else if wanted != asked_for {
-            let next = rotation.next(&mut changes.unanswered());
-            if let Some((next, _)) = &next {
-                rotation.end(next);
-                tenant.clone_from(next);
-            }
-            let slot = leader.slot(&tenant).await;
-            // Resources that came meanwhile share the request.
-            let now = changes.watched();
-            let attempt = match (one_by_one, next) {
-                (true, Some((_, uri))) => one_more(&now, &asked_for, uri),
-                (true, None) => now.intersection(&asked_for).cloned().collect(),
-                (false, _) => now,
-            };
-            changes.unanswered().keys().for_each(|it| ready.connection.in_flight.note_tenant(it));
-            // The old request ends when the new one is acknowledged, so nothing is missed.
-            match ListenRequest::open(ready, &json!({"resourceSubscriptions": attempt})).await {
-                Ok((new, acknowledged)) => {
-                    listening = Some(new);
-                    since = Instant::now();
-                    failures.end_row();
-                    honoured = acknowledged.unwrap_or_else(|| attempt.clone());
-                    asked_for = attempt;
-                }
-                Err(error) => {
-                    let added: Vec<_> = attempt.difference(&asked_for).collect();
-                    match (&added[..], error) {
-                        ([], _) => {}
-                        ([guilty], ListenError::Refused(refused)) => {
-                            failures.end_row();
-                            changes.record_answer(guilty, Err(refused));
-                        }
-                        ([_], ListenError::Failed) => {
-                            let is_down = failures.count(&mut backoff);
-                            let new = wanted.difference(&asked_for);
-                            for uri in new.filter(|uri| is_down || attempt.contains(*uri)) {
-                                changes.record_answer(uri, Err(no_answer()));
-                                failures.add(uri);
-                            }
-                        }
-                        _ => {
-                            failures.end_row();
-                            one_by_one = true;
-                        }
-                    }
-                }
-            }
-            drop(slot);
-        }
-        for uri in changes.unanswered().values().flatten().filter(|uri| asked_for.contains(*uri)) {
-            let not_honoured = || error(INTERNAL_ERROR, "the server does not watch this resource");
-            changes.record_answer(
-                uri,
-                if honoured.contains(uri) { Ok(()) } else { Err(not_honoured()) },
-            );
-        }
-        if one_by_one {
-            continue;
-        }
-        tokio::select! {
-            () = wait_for_change(&mut watched_changed, wanted.len()) => {}
-            // Listeners that waited for these got the failure and left. The others had an agreement
-            // before, and may have missed updates since.
-            failed = failures.due() => {
-                for uri in changes.reset_failed(&failed) {
-                    changes.resource_updated(uri);
-                }
-            }
-            () = ListenRequest::ended(&mut listening) => {
-                sleep(backoff.after(since.elapsed())).await;
-                listening = None;
-                asked_for.clear();
-                changes.reset_answers();
-                changes.resources_may_have_changed();
-            }
-        }
-    }
-}
-
-/// Returns the resources already listened to that are still wanted, and one more if it is.
-fn one_more(
-    wanted: &BTreeSet<String>,
-    asked_for: &BTreeSet<String>,
-    uri: String,
-) -> BTreeSet<String> {
-    let mut attempt: BTreeSet<_> = wanted.intersection(asked_for).cloned().collect();
-    if wanted.contains(&uri) {
-        attempt.insert(uri);
-    }
-    attempt
 }
 
 /// Listens to the lists of a modern server. A legacy server reports them unasked.
@@ -229,7 +112,7 @@ async fn listen_to_lists(changes: &Changes, ready: &Ready) {
     loop {
         let began = Instant::now();
         match ListenRequest::open(ready, &filter).await {
-            Ok((listening, _)) => ListenRequest::ended(&mut Some(listening)).await,
+            Ok((mut listening, _)) => poll_fn(|context| listening.poll_ended(context)).await,
             // The server will report nothing, so there is nothing to keep up.
             Err(ListenError::Refused(_)) => return pending().await,
             Err(ListenError::Failed) => {}
@@ -273,12 +156,15 @@ fn error(code: i64, message: &str) -> ErrorObject {
     ErrorObject { code, message: message.to_owned(), data: None }
 }
 
-async fn wait_for_change(watched_changed: &mut watch::Receiver<u64>, watched: usize) {
+async fn wait_for_change(watched_changed: &mut watch::Receiver<u64>) {
     // The sender lives as long as the backend.
     let _ = watched_changed.changed().await;
-    sleep(CHANGE_PAUSE * (1 + watched as u32 / 100)).await;
+    sleep(CHANGE_PAUSE).await;
 }
 
+#[cfg(test)]
+#[path = "tests/many.rs"]
+mod many_tests;
 #[cfg(test)]
 #[path = "tests/rate.rs"]
 mod rate_tests;

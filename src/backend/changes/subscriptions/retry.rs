@@ -47,9 +47,16 @@ impl FailedResources {
 
     /// Counts a failure. Returns whether the server counts as down.
     pub(super) fn count(&mut self, backoff: &mut Backoff) -> bool {
-        self.retry_at.get_or_insert_with(|| Instant::now() + backoff.after(Duration::ZERO));
+        if self.retry_at.is_none() {
+            self.retry_after(backoff.after(Duration::ZERO));
+        }
         self.in_a_row += 1;
         self.in_a_row >= FAILURES_IN_A_ROW_MAX
+    }
+
+    /// Retries after a pause, or when others are due.
+    pub(super) fn retry_after(&mut self, pause: Duration) {
+        self.retry_at.get_or_insert_with(|| Instant::now() + pause);
     }
 
     pub(super) fn add(&mut self, uri: &str) {

@@ -8,6 +8,7 @@ use super::tests::{Scene, open_with};
 use super::*;
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::queue::{Queue, QueueOptions, RateGate};
+use crate::common::ids::TenantId;
 use crate::protocol::mcp::ProtocolVersion;
 
 /// A queue before a server that takes one call a minute.
@@ -37,6 +38,22 @@ async fn subscriptions_keep_the_rate_of_the_server() {
         let asked = requests(&mut scene).await;
         assert!((1..=11).contains(&asked), "{asked} requests in ten minutes ({version})");
     }
+}
+
+/// Every ten resources of a tenant pass the gate like a call.
+#[tokio::test(start_paused = true)]
+async fn ten_resources_at_a_modern_server_cost_as_much_as_a_call() {
+    let able = json!({"resources": {"subscribe": true}});
+    let mut scene = open_with(ProtocolVersion::LATEST, able, one_a_minute());
+    scene.listener.watch_all((0..25).map(|n| format!("x-{n:03}"))).unwrap();
+    for (number, minute) in [(10, 0), (10, 60), (5, 120)] {
+        let message = scene.asks_in_time().await;
+        let uris = message["params"]["notifications"]["resourceSubscriptions"].clone();
+        assert_eq!(uris.as_array().unwrap().len(), number);
+        assert_eq!(scene.began.elapsed().as_secs(), minute);
+        scene.acknowledge(&message["id"].clone(), json!({"resourceSubscriptions": uris})).await;
+    }
+    scene.silence().await;
 }
 
 #[tokio::test(start_paused = true)]
