@@ -4,6 +4,7 @@
 //!
 //! - [`Backend`]: one server as calls see it, and its [`state`]
 //! - [`queue`]: gives slots to tenants fairly
+//! - [`retry_budget`]: bounds how often each tenant's calls are made again
 //! - [`instance`]: one process or one connection with a `url`, and the pool of them
 //! - [`supervise`]: starts, watches, restarts and replaces instances
 //! - [`connection`]: multiplexes the calls of all tenants over one stream
@@ -16,6 +17,7 @@ mod environment;
 mod http;
 pub mod instance;
 pub mod queue;
+mod retry_budget;
 mod state;
 pub mod stdio;
 pub mod supervise;
@@ -26,7 +28,7 @@ mod tests;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,6 +41,7 @@ use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
 use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
 use self::queue::{Queue, QueueOptions, SlotPermit};
+use self::retry_budget::RetryBudgets;
 pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::cells::Isolation;
 pub use self::supervise::cells::{Suspect, TenantQuarantined};
@@ -51,12 +54,6 @@ use crate::telemetry::metrics::{ServerMetrics, UpMetrics};
 
 /// A cancelled call keeps its slot for this long if the server goes on with it.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
-
-/// Each call adds the first to the budget, each retry takes the second: one retry for ten calls.
-const EARNED_PER_CALL: u32 = 1;
-const COST_OF_RETRY: u32 = 10;
-/// The most that is saved up; a server starts with it.
-const BUDGET_MAX: u32 = 10 * COST_OF_RETRY;
 
 pub struct Backend {
     id: ServerId,
@@ -77,7 +74,7 @@ pub struct Backend {
     uses: Uses,
     /// True once the server has started or failed.
     settled: AtomicBool,
-    retries: RetryBudget,
+    retries: RetryBudgets,
     metrics: ServerMetrics,
     /// Set for shared servers only: a tenant's backend does not stand for the whole server.
     up: Option<UpMetrics>,
@@ -153,7 +150,7 @@ impl Backend {
             wanted: CancellationToken::new(),
             uses: Uses::default(),
             settled: AtomicBool::new(config.start == config::Start::Lazy),
-            retries: RetryBudget::default(),
+            retries: RetryBudgets::default(),
             metrics: environment.metrics.server(id.as_str()),
             up: None,
             isolation: Isolation::None,
@@ -317,7 +314,7 @@ impl Backend {
         self.pool.down()
     }
 
-    pub fn retries(&self) -> &RetryBudget {
+    pub fn retries(&self) -> &RetryBudgets {
         &self.retries
     }
 
@@ -363,30 +360,5 @@ impl Deref for BackendRef {
 impl Drop for BackendRef {
     fn drop(&mut self) {
         self.backend.uses.end();
-    }
-}
-
-/// Limits retries to one call in ten: a server that fails every call must not get twice as many.
-#[derive(Debug)]
-pub struct RetryBudget(AtomicU32);
-
-impl Default for RetryBudget {
-    fn default() -> Self {
-        Self(AtomicU32::new(BUDGET_MAX))
-    }
-}
-
-impl RetryBudget {
-    pub fn note_call(&self) {
-        // Full nearly always: then nothing is written.
-        if self.0.load(Ordering::Relaxed) < BUDGET_MAX {
-            self.0.fetch_add(EARNED_PER_CALL, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns whether a call may be retried. Spends the budget if so.
-    pub fn spend(&self) -> bool {
-        let less = |saved: u32| saved.checked_sub(COST_OF_RETRY);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }

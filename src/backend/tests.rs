@@ -67,14 +67,3 @@ async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before(
     };
     assert_eq!((told, came.elapsed()), (down(), 3 * SECOND));
 }
-
-#[test]
-fn one_call_in_ten_may_be_tried_again() {
-    let budget = RetryBudget::default();
-    let spent = (0..1000).filter(|_| {
-        budget.note_call();
-        budget.spend()
-    });
-    // Those that were saved up, and a tenth of the calls.
-    assert!((105..=112).contains(&spent.count()));
-}

@@ -3,7 +3,7 @@
 //!
 //! A call that no server has received is retried while there is time. A call that a server may have
 //! received is retried only if `retry = "safe"`, its tool is read-only or idempotent, and retries
-//! stay within the backend's retry budget.
+//! stay within the tenant's retry budget at the backend.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -197,6 +197,7 @@ impl AttemptHistory {
 /// The attempts of one call at one backend.
 pub(super) struct Attempts<'a> {
     backend: &'a Backend,
+    tenant: &'a TenantId,
     deadline: Instant,
     /// True if the operator and the tool allow the call to run twice.
     is_repeatable: bool,
@@ -210,11 +211,12 @@ impl<'a> Attempts<'a> {
     /// call must not run twice.
     pub(super) fn new(
         backend: &'a Backend,
+        tenant: &'a TenantId,
         tool: Option<&Tool>,
         deadline: Instant,
         history: &'a mut AttemptHistory,
     ) -> Result<Self, CallError> {
-        backend.retries().note_call();
+        backend.retries().note_call(tenant);
         let is_repeatable =
             backend.config().retry == Retry::Safe && tool.is_some_and(Tool::is_repeatable);
         if history.may_have_run && !is_repeatable {
@@ -222,7 +224,7 @@ impl<'a> Attempts<'a> {
             return Err(CallError::BackendExited { reason, executed: Executed::Unknown });
         }
         history.count += 1;
-        Ok(Self { backend, deadline, is_repeatable, history, avoid: None })
+        Ok(Self { backend, tenant, deadline, is_repeatable, history, avoid: None })
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -306,7 +308,7 @@ impl<'a> Attempts<'a> {
 
     /// Takes a retry from the budget. A call that no server has received needs no budget.
     fn may_spend(&self, error: &CallError) -> bool {
-        error.executed() == Executed::No || self.backend.retries().spend()
+        error.executed() == Executed::No || self.backend.retries().spend(self.tenant)
     }
 }
 

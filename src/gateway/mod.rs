@@ -133,7 +133,7 @@ impl Gateway {
         }
     }
 
-    /// Waits like [`Self::ready`]. If that starts a process of the tenant's own, the tenant is
+    /// Waits like [`Self::ready`]. If that starts a process of the caller's own, its tenant is
     /// charged a call.
     pub async fn ready_or_start(
         &self,
@@ -141,7 +141,7 @@ impl Gateway {
         server: Arc<Server>,
         until: impl Fn(&Backend) -> Instant,
     ) -> Result<(BackendRef, Arc<Ready>), CallError> {
-        let _start = match server.must_start_for(&caller.tenant.id) {
+        let _start = match caller.must_start(&server) {
             true => Some(caller.tenant.admit(Cost::Call).await?),
             false => None,
         };
@@ -283,7 +283,7 @@ async fn call_backend(
     }
     let (tool, admission) = (tool.as_deref(), context.admission.clone());
     let attempt = Attempt { backend, tenant, call, tool, admission };
-    let mut attempts = Attempts::new(backend, tool, call.deadline, &mut context.history)?;
+    let mut attempts = Attempts::new(backend, tenant, tool, call.deadline, &mut context.history)?;
     loop {
         match attempt.run(entry, &mut attempts).await {
             Ok(answer) => {

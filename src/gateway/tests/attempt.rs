@@ -26,7 +26,8 @@ fn next_after(errors: &[CallError], state: RunState) -> Option<Duration> {
     let backend = backend(ServerConfig::new(Transport::Stdio(Program::default())));
     set_state(&backend, state);
     let (now, mut history) = (Instant::now(), AttemptHistory::default());
-    let mut attempts = Attempts::new(&backend, None, now + MINUTE, &mut history).unwrap();
+    let tenant = TenantId::testing("a");
+    let mut attempts = Attempts::new(&backend, &tenant, None, now + MINUTE, &mut history).unwrap();
     let mut next = None;
     for error in errors {
         next = attempts.next(error);
