@@ -308,6 +308,14 @@ impl InFlightCalls {
         self.table.lock().tenants_at_close.clone()
     }
 
+    /// Returns whether the server had no calls when the connection closed, and its last answer was
+    /// so long ago.
+    pub fn was_idle_for(&self, time: Duration) -> bool {
+        let table = self.table.lock();
+        let is_long_ago = table.overdue.last_sign.is_none_or(|sign| sign.elapsed() >= time);
+        table.tenants_at_close.is_empty() && is_long_ago
+    }
+
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.table.lock().closed.clone()
     }

@@ -25,6 +25,9 @@ use crate::backend::{Backend, BackendRef, CANCEL_GRACE, RunState};
 use crate::common::ids::TenantId;
 use crate::config::{ServerConfig, Sharing, Transport};
 
+/// A process that ends so long after its last call was not ended by a call, as far as one can know.
+/// Shorter, and a tenant could have a process started again and again by calls that end it later.
+const IDLE: Duration = Duration::from_secs(10);
 /// The tenants that one line of the log names.
 const LOGGED_MAX: usize = 10;
 
@@ -188,7 +191,11 @@ impl Backend {
                 }
             }
             Isolation::Cell { shared, number } => {
-                Self::change_cells(shared, |suspects| suspects.note_cell_crash(*number, now));
+                let was_idle = connection.in_flight.was_idle_for(IDLE);
+                Self::change_cells(shared, |suspects| match was_idle {
+                    true => suspects.note_idle_cell_end(*number, now),
+                    false => suspects.note_cell_crash(*number, now),
+                });
                 Consequence::CellEnds
             }
         }

@@ -159,6 +159,16 @@ impl Suspects {
         self.cells.push(cell);
     }
 
+    /// Notes that a cell has ended while it had nothing to do. With one member, that says nothing
+    /// against it: somebody else may have ended the process, and only its own is harmed.
+    pub(crate) fn note_idle_cell_end(&mut self, number: u64, now: Instant) {
+        let next = self.number();
+        match self.cells.iter_mut().find(|cell| cell.number == number && cell.members.len() == 1) {
+            Some(cell) => cell.number = next,
+            None => self.note_cell_crash(number, now),
+        }
+    }
+
     /// Ends all cells, and makes none for a time: a second process does not start beside the first.
     pub(crate) fn disable(&mut self, now: Instant) {
         self.disabled_until = Some(now + MEMORY);

@@ -110,6 +110,34 @@ fn crashes_far_apart_make_nobody_a_suspect() {
     assert!(suspects.cells().is_empty());
 }
 
+/// An operator or the kernel may end processes. While a suspect does nothing, that is not held
+/// against it.
+#[test]
+fn the_end_of_an_idle_process_is_held_against_nobody() {
+    let (mut suspects, now) = (suspects(), Instant::now());
+    let [hostile, neighbour] = [0, 1].map(tenant);
+    let all = [hostile.clone(), neighbour];
+    poison(&mut suspects, &hostile, &all, now);
+    poison(&mut suspects, &hostile, &all, now);
+    for _ in 0..10 {
+        let number = cell_of(&suspects, &hostile).unwrap().number;
+        suspects.note_idle_cell_end(number, now);
+        assert_ne!(cell_of(&suspects, &hostile).unwrap().number, number, "it is a new process");
+    }
+    assert!(!is_refused(&suspects, &hostile));
+    for _ in 0..3 {
+        poison(&mut suspects, &hostile, &all, now);
+    }
+    assert!(is_refused(&suspects, &hostile), "its calls are");
+    // Of several, any may have ended it.
+    let mut suspects = Suspects::new(QUARANTINE);
+    let all = tenants(&[0, 1, 2, 3]);
+    suspects.note_crash(all.clone(), now);
+    suspects.note_crash(all, now);
+    suspects.note_idle_cell_end(suspects.cells()[0].number, now);
+    assert_eq!(suspects.cells()[0].members.len(), 1);
+}
+
 #[test]
 fn a_server_whose_cells_do_not_start_is_left_alone() {
     let (mut suspects, now) = (suspects(), Instant::now());
