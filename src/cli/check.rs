@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::output::print;
+use super::serial_check::{Trial, TrialCall};
 use super::{ConfigArgs, Loaded, load_config, with_store};
 use crate::app::pin_sync::definition;
 use crate::backend::Environment;
@@ -28,6 +29,16 @@ use crate::tenants::secrets::wanted;
 
 const HEADER: [&str; 7] = ["SERVER", "STATUS", "PROTOCOL", "ERA", "TOOLS", "START", "NAME"];
 
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Call a tool four times at once, and tell whether its server looks serial; repeatable.
+    /// Choose a call that does no harm and takes half a second or more
+    #[arg(long = "call", value_name = "SERVER/TOOL [JSON]")]
+    calls: Vec<TrialCall>,
+}
+
 /// The result for one server. Text of servers passes through [`printable`], so that it cannot pose
 /// as this command's own.
 struct Report {
@@ -45,12 +56,16 @@ struct Found {
     tools: Vec<String>,
     /// The definitions of the tools, if the server is pinned.
     pinned: Option<Vec<Definition>>,
+    trials: Vec<(TrialCall, Trial)>,
 }
 
 #[tokio::main]
-pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     logging::init()?;
-    let Loaded { config, origin, own_program } = load_config(args)?;
+    let Loaded { config, origin, own_program } = load_config(args.config)?;
+    if let Some(call) = args.calls.iter().find(|call| !config.servers.contains_key(&call.server)) {
+        bail!("`--call` names the server `{}`, which is not configured", call.server);
+    }
     print(&format!("configuration: {origin}\n"))?;
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
@@ -73,6 +88,8 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             continue;
         }
         let environment = environment.clone();
+        let mut calls = args.calls.clone();
+        calls.retain(|call| call.server == server);
         checks.spawn(async move {
             let began = Instant::now();
             let never = CancellationToken::new();
@@ -82,7 +99,11 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             let took = began.elapsed();
             let outcome = match run {
                 Ok(run) => {
-                    let found = Found::of(&run, is_pinned);
+                    let mut found = Found::of(&run, is_pinned);
+                    for call in calls {
+                        let trial = call.make(&run.ready).await;
+                        found.trials.push((call, trial));
+                    }
                     run.stop(&CloseReason::Stopped).await;
                     Ok(found)
                 }
@@ -154,6 +175,7 @@ impl Found {
             name: format!("{} {}", info.name, info.version).trim().to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
             pinned: is_pinned.then(|| within_bounds(ready.tools.all().map(definition))),
+            trials: vec![],
         }
     }
 }
@@ -209,6 +231,8 @@ fn details(reports: &[Report]) -> String {
             }
         };
         text += &render_plan(confined.as_ref(), state);
+        let trials = outcome.iter().flat_map(|found| &found.trials);
+        text.extend(trials.map(|(call, trial)| trial.render(call)));
     }
     text
 }
@@ -236,6 +260,7 @@ mod tests {
             name: "demo 1.0".into(),
             tools: vec!["echo".into(), "time".into()],
             pinned: None,
+            trials: vec![],
         };
         let detail = "it ended with exit code 3".to_owned();
         let stderr = vec!["boom".into()];
@@ -285,6 +310,7 @@ mod tests {
             name: forged.into(),
             tools: vec![forged.into()],
             pinned: None,
+            trials: vec![],
         };
         let (reason, detail, stderr) = (String::new(), forged.to_owned(), vec![forged.to_owned()]);
         let error = StartError { reason, detail, stderr, is_permanent: false };

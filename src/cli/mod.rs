@@ -9,6 +9,7 @@ mod pin;
 mod policy_args;
 mod running;
 mod secret;
+mod serial_check;
 mod serve;
 mod shell;
 mod std;
@@ -41,7 +42,7 @@ enum Command {
     /// Check the configuration: start every server and list its tools
     ///
     /// Exits with 1 if a server does not start.
-    Check(ConfigArgs),
+    Check(check::Args),
     /// Call one tool through a running gateway
     ///
     /// The value of KEY=VALUE is JSON if it can be read as JSON, and else a text; `id='"7"'` is the

@@ -33,6 +33,22 @@ async fn check_shows_a_table_of_servers_that_start() {
 }
 
 #[tokio::test]
+async fn check_tells_which_servers_look_serial() {
+    let setup = Setup::new().std().fake("fake");
+    setup.write();
+    let calls = ["std/sleep {\"ms\":600}", "fake/serial {\"ms\":300}"];
+    let args: Vec<&str> = calls.into_iter().flat_map(|call| ["--call", call]).collect();
+    let output = trunkline(&setup, &[&["check"], &*args].concat()).await;
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{table}{}", stderr(&output));
+    assert!(table.contains("\nfake looks serial: beside 4 calls of `serial` a ping"), "{table}");
+    assert!(table.contains("\nstd does not look serial: "), "{table}");
+    let output = trunkline(&setup, &["check", "--call", "absent/x"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("`absent`, which is not configured"), "{}", stderr(&output));
+}
+
+#[tokio::test]
 async fn check_fails_when_one_server_does_and_says_why() {
     let setup = Setup::new().std().fake_with("failing", &["start=fail"], "").server(
         "missing",

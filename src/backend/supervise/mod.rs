@@ -6,7 +6,7 @@ pub(crate) mod health;
 mod instance_rollover;
 pub mod restart_policy;
 pub mod rollover;
-mod serial;
+pub(crate) mod serial;
 mod serving_run;
 mod suspects;
 mod tool_refresh;

@@ -5,6 +5,8 @@
 //! for long arguments before it in the pipe, or for a busy machine; other calls wait as long.
 //! Only operators are told, for a ping says nothing about a server that queues calls by itself.
 
+pub(crate) mod trial;
+
 use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
@@ -91,5 +93,5 @@ impl Backend {
 }
 
 #[cfg(test)]
-#[path = "tests/serial.rs"]
+#[path = "../tests/serial.rs"]
 mod tests;
