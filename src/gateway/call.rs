@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::CallError;
 use crate::backend::Ready;
 use crate::backend::connection::call_notifications::NotificationSender;
-use crate::backend::instance::tools::Tool;
+use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
@@ -27,6 +27,23 @@ pub struct Caller {
     /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
     pub session: Option<SessionOwner>,
     pub credential: CredentialLifetime,
+}
+
+impl Caller {
+    /// Returns whether the server can serve this caller: some need a session.
+    pub fn can_call(&self, server: &Server) -> bool {
+        self.session.is_some() || !matches!(server, Server::PerSession(_))
+    }
+
+    /// Returns whether a call would start a process of the caller's own.
+    pub fn must_start(&self, server: &Server) -> bool {
+        server.must_start_for(&self.tenant.id, self.session.as_ref())
+    }
+
+    /// Returns the tools of a process that a call would start, known from an earlier one.
+    pub fn known_tools(&self, server: &Server) -> Option<Arc<ToolSet>> {
+        server.known_tools(&self.tenant.id, self.session.as_ref())
+    }
 }
 
 /// The lifetime of a caller's credential. A stream must end with it, and be asked for again.

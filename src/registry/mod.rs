@@ -3,6 +3,7 @@
 //! [`reload`] replaces the snapshot of servers as a whole: a call looks its server up without a
 //! lock, and keeps what it has found.
 
+mod known_tools;
 mod per_session;
 mod per_tenant;
 mod process_group;
@@ -117,19 +118,26 @@ impl Server {
         }
     }
 
-    /// Returns whether a call of this tenant would start a process of the tenant's own.
-    pub fn must_start_for(&self, tenant: &TenantId) -> bool {
-        match self {
-            Self::PerTenant(tenants) => !tenants.has_process(tenant),
-            Self::Shared(_) | Self::PerSession(_) => false,
+    /// Returns whether a call of this tenant, in this session, would start a process of its own.
+    pub fn must_start_for(&self, tenant: &TenantId, owner: Option<&SessionOwner>) -> bool {
+        match (self, owner) {
+            (Self::PerTenant(tenants), _) => !tenants.has_process(tenant),
+            (Self::PerSession(sessions), Some(it)) => sessions.existing(&it.session).is_none(),
+            // Without a session there can be none.
+            (Self::Shared(_) | Self::PerSession(_), _) => false,
         }
     }
 
     /// Returns the tools of a process that must be started first, known from an earlier one.
-    pub fn known_tools(&self, tenant: &TenantId) -> Option<Arc<ToolSet>> {
-        match self {
-            Self::PerTenant(tenants) => tenants.known_tools(tenant),
-            Self::Shared(_) | Self::PerSession(_) => None,
+    pub fn known_tools(
+        &self,
+        tenant: &TenantId,
+        owner: Option<&SessionOwner>,
+    ) -> Option<Arc<ToolSet>> {
+        match (self, owner) {
+            (Self::PerTenant(tenants), _) => tenants.known_tools(tenant),
+            (Self::PerSession(sessions), Some(owner)) => sessions.known_tools(&owner.session),
+            (Self::Shared(_) | Self::PerSession(_), _) => None,
         }
     }
 

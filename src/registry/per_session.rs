@@ -9,10 +9,12 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::known_tools::{KnownTools, learn_tools};
 use super::process_group::{ProcessGroup, ProcessSlot};
 use super::{OwnedBackend, rollover, session_places};
 use crate::backend::Backend;
 use crate::backend::changes::recipients::{Recipients, SessionClient};
+use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
@@ -45,6 +47,8 @@ pub enum NoBackend {
 pub struct PerSession {
     pub(super) group: ProcessGroup,
     processes: Arc<Mutex<HashMap<SessionId, SessionProcess>>>,
+    /// All processes are started alike, and no tenant has secrets in them.
+    known: Arc<Mutex<KnownTools>>,
 }
 
 #[derive(Clone)]
@@ -63,12 +67,13 @@ impl SessionProcess {
 
 impl PerSession {
     pub(super) fn new(group: ProcessGroup) -> Self {
-        Self { group, processes: Arc::default() }
+        Self { group, processes: Arc::default(), known: Arc::default() }
     }
 
     /// Returns the same server with another configuration. Processes stay until their sessions end.
     pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
-        Self { group: self.group.renewed(config), processes: self.processes.clone() }
+        let (processes, known) = (self.processes.clone(), self.known.clone());
+        Self { group: self.group.renewed(config), processes, known }
     }
 
     /// Starts no more processes, and drains those that there are.
@@ -107,13 +112,14 @@ impl PerSession {
     /// process, since the server's memory of it is gone.
     fn run(&self, process: SessionProcess) -> impl Future<Output = ()> + Send + use<> {
         let may_start = self.group.may_start(&process.owner.tenant, ProcessSlot::default());
-        let processes = self.processes.clone();
+        let (processes, known) = (self.processes.clone(), self.known.clone());
         async move {
             let SessionProcess { owner, backend, stop } = &process;
             let run = rollover::run(backend.clone(), may_start, None, || {}, stop.clone());
             tokio::pin!(run);
             tokio::select! {
                 () = &mut run => {}
+                () = learn_tools(backend, None, &known) => {}
                 () = idle(&*owner.client, backend.config().idle_timeout) => {
                     owner.client.end();
                     stop.cancel();
@@ -135,6 +141,16 @@ impl PerSession {
 
     pub(super) fn limit_use(&self, tenant: &TenantId) -> LimitUse {
         session_places::limit_use(&self.processes.lock(), tenant, self.server())
+    }
+
+    /// Returns the tools that the session's process will have, if it does not run and an earlier
+    /// one was alike. The definitions of a pinned server must be approved, which only a process
+    /// shows.
+    pub(super) fn known_tools(&self, session: &SessionId) -> Option<Arc<ToolSet>> {
+        if self.group.config.pin || self.existing(session).is_some() {
+            return None;
+        }
+        self.known.lock().get(None)
     }
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {

@@ -123,3 +123,26 @@ async fn tools_of_a_process_with_secrets_are_known_to_its_own_tenant_alone() {
     assert_eq!(gateway.fake("own").pids().len(), 1);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn the_list_of_all_servers_starts_no_process_of_a_session() {
+    let settings = "sharing = \"session\"";
+    let gateway = Setup::new().fake_with("own", &[], settings).start().await;
+    let all = Session::open(&gateway, "/mcp").await;
+    let fake = gateway.fake("own");
+    for method in ["tools/list", "prompts/list"] {
+        let list = all.result(method, json!({})).await;
+        assert_eq!(list["_meta"]["trunkline/notListed"], json!(["own"]), "{list}");
+    }
+    assert!(fake.pids().is_empty());
+    // Asked for by name, it starts; the tools of its process are known to other sessions.
+    let one = Session::open(&gateway, "/mcp/own").await;
+    assert!(one.result("tools/list", json!({})).await.to_string().contains("\"pid\""));
+    let list = all.result("tools/list", json!({})).await;
+    assert!(list.to_string().contains("own__pid") && list.get("_meta").is_none(), "{list}");
+    assert_eq!(fake.pids().len(), 1);
+    // A client without a session could not call them.
+    let list = gateway.mcp("/mcp").ask("tools/list", json!({})).send().await.result();
+    assert_eq!((&list["tools"], list.get("_meta")), (&json!([]), None), "{list}");
+    gateway.stop().await;
+}

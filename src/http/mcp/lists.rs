@@ -5,9 +5,9 @@
 //! and resources are requested each time, all pages of them, as calls. Clients get pages that the
 //! gateway makes.
 //!
-//! The list of all servers starts no process of a tenant's own. Such a server's tools are known
-//! from an earlier process, or the list says that they are left out. The list of one server, asked
-//! for by name, starts it as a call.
+//! The list of all servers starts no process of a tenant's or session's own. Such a server's tools
+//! are known from an earlier process, or the list says that they are left out. The list of one
+//! server, asked for by name, starts it as a call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ fn page(request: &McpRequest<'_>, (list, left_out): Listed) -> Result<Response<B
 async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, RpcError> {
     let McpRequest { http, caller, .. } = request;
     let server = http.app.gateway.server(caller, server)?;
-    let tools = match server.known_tools(&caller.tenant.id) {
+    let tools = match caller.known_tools(&server) {
         Some(known) => known,
         None => {
             let timeout = asked_timeout(&http.headers)?;
@@ -174,17 +174,17 @@ async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, 
     Ok((rendered(request, key, tools.bytes(), render).await, LeftOut::default()))
 }
 
-/// Lists the tools of all servers that are available. Starts no process of a tenant's own.
+/// Lists the tools of all servers that are available. Starts no process of the caller's own.
 async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
     let McpRequest { http, caller, .. } = request;
     let gateway = &http.app.gateway;
     asked_timeout(&http.headers)?;
-    let found = gateway.servers(caller).map(|server| async move {
-        if server.must_start_for(&caller.tenant.id) {
-            let known = server.known_tools(&caller.tenant.id);
+    let servers = gateway.servers(caller).filter(|server| caller.can_call(server));
+    let found = servers.map(|server| async move {
+        if caller.must_start(&server) {
+            let known = caller.known_tools(&server);
             return Found::not_running(server, known);
         }
-        // Listing starts the process that a session has of its own.
         let until = |_: &Backend| http.arrived + START_WAIT;
         let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
             return Found::Unavailable(server);
@@ -248,15 +248,14 @@ async fn list_of_one(
 }
 
 /// Lists the items of all servers that are available, without those that are not. Starts no process
-/// of a tenant's own.
+/// of the caller's own.
 async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed, RpcError> {
     let McpRequest { http, caller, .. } = request;
     let (gateway, arrived) = (&http.app.gateway, http.arrived);
     let timeout = asked_timeout(&http.headers)?;
-    let (idle, running): (Vec<_>, Vec<_>) =
-        gateway.servers(caller).partition(|server| server.must_start_for(&caller.tenant.id));
+    let servers = gateway.servers(caller).filter(|server| caller.can_call(server));
+    let (idle, running): (Vec<_>, Vec<_>) = servers.partition(|server| caller.must_start(server));
     let lists = running.into_iter().map(|server| async move {
-        // Listing starts the process that a session has of its own.
         let until = |_: &Backend| arrived + START_WAIT;
         let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
             return Err(server);

@@ -76,7 +76,7 @@ pub(crate) async fn list_tools(
     let rate_status = admit(&caller).await?;
     let server = app.gateway.server(&caller, &server)?;
     let until = |backend: &Backend| Instant::now() + backend.timeout();
-    let tools = match server.known_tools(&caller.tenant.id) {
+    let tools = match caller.known_tools(&server) {
         Some(known) => known,
         None => app.gateway.ready_or_start(&caller, server.clone(), until).await?.1.tools.clone(),
     };

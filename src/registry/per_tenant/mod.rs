@@ -13,7 +13,6 @@
 //! tenant's process starts when the evicted one is gone, so one configuration never has more than
 //! `max_tenants`.
 
-mod known_tools;
 mod process;
 
 use std::collections::HashMap;
@@ -23,8 +22,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use self::known_tools::KnownTools;
 use self::process::TenantProcess;
+use super::known_tools::KnownTools;
 use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, Rollover, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};

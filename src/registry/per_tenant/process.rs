@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::known_tools::KnownTools;
 use super::{PerTenant, TenantTable};
 use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::config;
+use crate::registry::known_tools::learn_tools;
 use crate::registry::process_group::ProcessSlot;
 use crate::registry::rollover::{self, Replaceable, drain_time, is_exclusive};
 use crate::tenants::secrets::{SealedSet, Vault};
@@ -106,7 +106,7 @@ impl PerTenant {
                 () = retire_when_idle(&tenant, &process, &table) => {}
                 () = retire_when_removed(&removed, &process) => {}
                 () = retire_when_outdated(&tenant, &process, &table, &vault) => {}
-                () = learn_tools(&process, owner, &known) => {}
+                () = learn_tools(&process.backend, owner, &known) => {}
             }
             table.lock().forget(&tenant, &process);
         }
@@ -117,16 +117,6 @@ impl PerTenant {
 async fn retire_when_removed(removed: &CancellationToken, process: &TenantProcess) {
     removed.cancelled().await;
     process.retire();
-    pending().await
-}
-
-/// Keeps the first list of tools: a process that is started later begins with the same. Never ends.
-async fn learn_tools(process: &TenantProcess, owner: Option<TenantId>, known: &Mutex<KnownTools>) {
-    if let Some(ready) = process.backend.first_ready().await
-        && ready.about.capabilities.tools.is_some()
-    {
-        known.lock().learn(owner, &ready.tools);
-    }
     pending().await
 }
 
@@ -164,7 +154,7 @@ async fn retire_when_outdated(
     if process.names.is_empty() {
         return pending().await;
     }
-    let (server, mut moved) = (process.backend.id(), vault.changed());
+    let (server, mut moved) = (process.backend.id(), vault.changed(tenant));
     loop {
         {
             let _table = table.lock();

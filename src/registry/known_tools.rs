@@ -1,9 +1,13 @@
-//! The tools that processes of a server had when they started. A list shows them while a tenant's
-//! process does not run: no list starts it, and no list is without its tools.
+//! The tools that processes of a server had when they started. A list shows them while the process
+//! of its tenant or session does not run: the list does not start it, and has its tools.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use crate::backend::Backend;
 use crate::backend::instance::tools::ToolSet;
 use crate::common::ids::TenantId;
 
@@ -35,6 +39,20 @@ impl KnownTools {
         }
         self.0.push_back((owner, tools));
     }
+}
+
+/// Keeps the first list of tools: a process that is started later begins with the same. Never ends.
+pub(super) async fn learn_tools(
+    backend: &Backend,
+    owner: Option<TenantId>,
+    known: &Mutex<KnownTools>,
+) {
+    if let Some(ready) = backend.first_ready().await
+        && ready.about.capabilities.tools.is_some()
+    {
+        known.lock().learn(owner, &ready.tools);
+    }
+    pending().await
 }
 
 #[cfg(test)]
