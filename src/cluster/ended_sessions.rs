@@ -24,9 +24,7 @@ const BATCH: usize = 1000;
 
 /// A session that ended here and is not in the store yet.
 pub(super) struct UnwrittenEnd {
-    id: SessionId,
-    /// In milliseconds since 1970.
-    expires: i64,
+    session: EndedSession,
     /// Fires when the store has it.
     written: oneshot::Sender<()>,
     _permit: QuotaPermit,
@@ -43,10 +41,12 @@ impl Cluster {
         expires: i64,
     ) -> oneshot::Receiver<()> {
         let (written, done) = oneshot::channel();
-        let queued = self.unwritten.take(tenant).map(|_permit| {
-            self.ended_here.try_send(UnwrittenEnd { id, expires, written, _permit })
+        let session = EndedSession { id, tenant: Some(tenant.unique_text()), expires };
+        let is_queued = self.unwritten.take(tenant).is_some_and(|_permit| {
+            let end = UnwrittenEnd { session, written, _permit };
+            !matches!(self.ended_here.try_send(end), Err(TrySendError::Full(_)))
         });
-        if matches!(queued, None | Some(Err(TrySendError::Full(_)))) {
+        if !is_queued {
             let lost = self.unwritten_lost.fetch_add(1, Ordering::Relaxed) + 1;
             // Logged less and less often.
             if lost.is_power_of_two() {
@@ -103,7 +103,7 @@ impl EndedSessionWriter {
     }
 
     async fn write(&mut self) -> Result<(), StoreError> {
-        let rows: Vec<_> = self.unwritten.iter().map(|end| (end.id.clone(), end.expires)).collect();
+        let rows: Vec<_> = self.unwritten.iter().map(|end| end.session.clone()).collect();
         self.store.end_sessions(&rows).await?;
         for end in self.unwritten.drain(..) {
             let _ = end.written.send(());

@@ -131,7 +131,8 @@ impl AppState {
             if forgotten > 0 {
                 tracing::warn!(
                     forgotten,
-                    "forgot {forgotten} ended MCP sessions: their tokens are valid again"
+                    "forgot {forgotten} ended MCP sessions: the tokens of their tenants that are \
+                     as old are refused"
                 );
                 all_forgotten.inc_by(forgotten);
             }
@@ -149,7 +150,7 @@ impl AppState {
     fn end_sessions(&self, ended: &[EndedSession]) {
         for session in ended {
             let expires = session.expires.max(0).unsigned_abs() / 1000;
-            self.sessions.end_by_id(&session.id, expires);
+            self.sessions.end_by_id(session.tenant.as_deref(), &session.id, expires);
             self.gateway.registry().end_session(&session.id);
         }
     }

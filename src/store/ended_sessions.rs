@@ -9,12 +9,14 @@ use crate::common::ids::SessionId;
 const ROWS_PER_READ: i64 = 5_000;
 const ROWS_PER_STATEMENT: usize = 200;
 
-/// Id, expiry and revision.
-type Row = (String, i64, i64);
+/// Id, expiry, revision and tenant.
+type Row = (String, i64, i64, Option<String>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSession {
     pub id: SessionId,
+    /// The tenant's unique text; `None` if an older version has written the row.
+    pub tenant: Option<String>,
     /// The expiry of the session's token, in milliseconds since 1970.
     pub expires: i64,
 }
@@ -30,19 +32,20 @@ pub struct EndedCursor {
 }
 
 impl Store {
-    /// Writes ended sessions, each with the expiry of its token. All replicas are notified.
-    pub async fn end_sessions(&self, ended: &[(SessionId, i64)]) -> Result<()> {
+    /// Writes ended sessions. All replicas are notified.
+    pub async fn end_sessions(&self, ended: &[EndedSession]) -> Result<()> {
         with_timeout(async {
             let (mut write, revision) = self.change_of(Subject::Sessions).await?;
             for rows in ended.chunks(ROWS_PER_STATEMENT) {
                 let text = format!(
-                    "INSERT INTO ended_sessions (id, expires, revision) VALUES {} \
+                    "INSERT INTO ended_sessions (id, expires, revision, tenant) VALUES {} \
                      ON CONFLICT (id) DO NOTHING",
-                    placeholders(rows.len(), 3)
+                    placeholders(rows.len(), 4)
                 );
                 let mut insert = sqlx::query(AssertSqlSafe(text)).persistent(false);
-                for (id, expires) in rows {
+                for EndedSession { id, tenant, expires } in rows {
                     insert = insert.bind(id.to_string()).bind(*expires).bind(revision);
+                    insert = insert.bind(tenant.as_deref());
                 }
                 insert.execute(&mut *write).await?;
             }
@@ -57,7 +60,7 @@ impl Store {
     pub async fn ended_sessions(&self, read: &mut EndedCursor) -> Result<Vec<EndedSession>> {
         loop {
             let rows = self.ended_rows(read).await?;
-            let Some((last, _, revision)) = rows.last() else {
+            let Some((last, _, revision, _)) = rows.last() else {
                 if !self.went_back(read).await? {
                     return Ok(vec![]);
                 }
@@ -95,7 +98,7 @@ impl Store {
 
     async fn ended_rows(&self, after: &EndedCursor) -> Result<Vec<Row>> {
         let rows = sqlx::query_as(
-            "SELECT id, expires, revision FROM ended_sessions \
+            "SELECT id, expires, revision, tenant FROM ended_sessions \
              WHERE (revision, id) > ($1, $2) AND expires > $3 ORDER BY revision, id LIMIT $4",
         )
         .bind(after.revision)
@@ -113,7 +116,8 @@ impl Store {
     }
 }
 
-fn ended((id, expires, _): &Row) -> Result<EndedSession> {
+fn ended((id, expires, _, tenant): &Row) -> Result<EndedSession> {
     let invalid = || StoreError::Corrupt(format!("`{id}` is not the id of an ended session"));
-    Ok(EndedSession { id: SessionId::parse(id).ok_or_else(invalid)?, expires: *expires })
+    let id = SessionId::parse(id).ok_or_else(invalid)?;
+    Ok(EndedSession { id, tenant: tenant.clone(), expires: *expires })
 }

@@ -51,7 +51,7 @@ const POSTGRES_SETTINGS: &str =
 ///
 /// `sqlx::migrate!` would find the files by itself, but its crate compiles sqlx, SQLite and tokio
 /// once more for the compiler. A test compares this list with the folder instead.
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (
         1,
         "tenants keys usage audit",
@@ -62,6 +62,7 @@ const MIGRATIONS: [(i64, &str, &str); 6] = [
     (4, "replicas", include_str!("../../migrations/0004_replicas.sql")),
     (5, "generations", include_str!("../../migrations/0005_generations.sql")),
     (6, "calls", include_str!("../../migrations/0006_calls.sql")),
+    (7, "changes of tenants", include_str!("../../migrations/0007_changes_of_tenants.sql")),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

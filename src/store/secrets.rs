@@ -1,19 +1,30 @@
 //! Tenants' secrets, sealed. The store cannot open them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::json;
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::changes::bump_revision;
 use super::open::DatabaseKind;
 use super::tenants::skip_corrupt;
 use super::{
-    Actor, Result, Store, StoreError, Subject, Tx, audit, can_be_stored, now, with_timeout,
+    Actor, READ_ALL_TIMEOUT, Result, Store, StoreError, Subject, Tx, audit, can_be_stored,
+    ends_within, now, placeholders, with_timeout,
 };
 use crate::common::ids::{ServerId, TenantGeneration, TenantId, TenantName};
 
 const ROWS_PER_ROTATION: i64 = 100;
+/// The last changes whose tenants are kept. A reader that is further behind reads all secrets.
+const CHANGES_KEPT: i64 = 500;
+
+/// Secrets are deleted with their tenant, in one change: those that there are belong to the present
+/// tenant of that name.
+const SECRETS: &str = "SELECT tenant, server, tenant_secrets.name, sealed, version, \
+     COALESCE(tenants.generation, tenants.created, file_tenants.generation, 0) \
+     FROM tenant_secrets LEFT JOIN tenants ON tenants.id = tenant \
+     LEFT JOIN file_tenants ON file_tenants.name = tenant";
 
 /// Names a secret.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +51,23 @@ pub struct SealedSecret {
     pub version: i64,
 }
 
+/// How far secrets have been read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretsCursor {
+    /// Tells apart the files that a SQLite store had at its place.
+    pub epoch: u64,
+    pub revision: i64,
+}
+
+/// Secrets that may have changed.
+pub struct ChangedSecrets {
+    /// All changes up to here are known now.
+    pub cursor: SecretsCursor,
+    /// The tenants whose secrets these are; `None` if they are those of all tenants.
+    pub tenants: Option<BTreeSet<TenantName>>,
+    pub secrets: Vec<SealedSecret>,
+}
+
 /// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRecord {
@@ -64,24 +92,32 @@ type SecretOfTenantRow = (String, String, String, String, i64, i64);
 impl Store {
     /// Returns all secrets and their revision, consistently.
     pub async fn secrets(&self) -> Result<(i64, Vec<SealedSecret>)> {
-        with_timeout(async {
+        let all = self.changed_secrets(None).await?;
+        Ok((all.cursor.revision, all.secrets))
+    }
+
+    /// Returns the secrets of the tenants whose secrets have changed since `seen`, consistently. If
+    /// these tenants are not known, or without `seen`, returns the secrets of all.
+    pub async fn changed_secrets(&self, seen: Option<SecretsCursor>) -> Result<ChangedSecrets> {
+        let epoch = self.epoch();
+        let seen = seen.filter(|seen| seen.epoch == epoch);
+        ends_within(READ_ALL_TIMEOUT, async {
             let mut snapshot = self.snapshot().await?;
             let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1")
                 .bind(Subject::Secrets.name())
                 .fetch_one(&mut *snapshot)
                 .await?;
-            // Secrets are deleted with their tenant, in one change: those that there are belong to
-            // the present tenant of that name.
-            let rows: Vec<SecretOfTenantRow> = sqlx::query_as(
-                "SELECT tenant, server, tenant_secrets.name, sealed, version, \
-                 COALESCE(tenants.generation, tenants.created, file_tenants.generation, 0) \
-                 FROM tenant_secrets LEFT JOIN tenants ON tenants.id = tenant \
-                 LEFT JOIN file_tenants ON file_tenants.name = tenant",
-            )
-            .fetch_all(&mut *snapshot)
-            .await?;
+            let tenants = match seen {
+                Some(seen) => changed_tenants(&mut snapshot, seen.revision, revision).await?,
+                None => None,
+            };
+            let rows = match &tenants {
+                Some(tenants) => secrets_of(&mut snapshot, tenants).await?,
+                None => sqlx::query_as(SECRETS).fetch_all(&mut *snapshot).await?,
+            };
             let secrets = rows.into_iter().map(sealed).filter_map(skip_corrupt).collect();
-            Ok::<_, StoreError>((revision, secrets))
+            let cursor = SecretsCursor { epoch, revision };
+            Ok::<_, StoreError>(ChangedSecrets { cursor, tenants, secrets })
         })
         .await
     }
@@ -126,6 +162,7 @@ impl Store {
             .bind(updated)
             .execute(&mut *change)
             .await?;
+            note_change(&mut change, version, label.tenant).await?;
             note(&mut change, actor, "secret.set", label).await?;
             change.commit().await?;
             Ok::<_, StoreError>(updated)
@@ -148,7 +185,7 @@ impl Store {
             .bind(server.as_str())
             .bind(name);
             known.fetch_optional(&self.pool()?).await?.ok_or_else(unknown)?;
-            let (mut change, _) = self.change_of(Subject::Secrets).await?;
+            let (mut change, revision) = self.change_of(Subject::Secrets).await?;
             actor.must_be_present(&mut change).await?;
             let removed = sqlx::query(
                 "DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3",
@@ -161,6 +198,7 @@ impl Store {
             if removed.rows_affected() == 0 {
                 return Err(unknown());
             }
+            note_change(&mut change, revision, tenant).await?;
             note(&mut change, actor, "secret.remove", label).await?;
             Ok(change.commit().await?)
         })
@@ -249,10 +287,57 @@ pub(super) async fn delete_all(
     change: &mut Tx,
     tenant: &TenantName,
 ) -> Result<()> {
-    bump_revision(kind, change, Subject::Secrets).await?;
+    let revision = bump_revision(kind, change, Subject::Secrets).await?;
     let deleted = sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1").bind(tenant.as_str());
     deleted.execute(&mut **change).await?;
+    note_change(change, revision, tenant).await
+}
+
+/// Notes that a change is of the secrets of one tenant alone, so that its readers need not read
+/// those of others.
+async fn note_change(change: &mut Tx, revision: i64, tenant: &TenantName) -> Result<()> {
+    sqlx::query("INSERT INTO secret_changes (revision, tenant) VALUES ($1, $2)")
+        .bind(revision)
+        .bind(tenant.as_str())
+        .execute(&mut **change)
+        .await?;
+    let older = sqlx::query("DELETE FROM secret_changes WHERE revision <= $1");
+    older.bind(revision - CHANGES_KEPT).execute(&mut **change).await?;
     Ok(())
+}
+
+/// Returns the tenants whose secrets have changed after `seen`, up to `revision`. Returns `None` if
+/// not all of these changes are noted: they are too many or too old, or of many tenants.
+async fn changed_tenants(
+    snapshot: &mut Tx,
+    seen: i64,
+    revision: i64,
+) -> Result<Option<BTreeSet<TenantName>>> {
+    if revision < seen || revision - seen > CHANGES_KEPT {
+        return Ok(None);
+    }
+    let noted = sqlx::query_scalar("SELECT tenant FROM secret_changes WHERE revision > $1");
+    let noted: Vec<String> = noted.bind(seen).fetch_all(&mut **snapshot).await?;
+    if noted.len() as u64 != revision.abs_diff(seen) {
+        return Ok(None);
+    }
+    let tenants = noted.iter().map(|tenant| Ok(TenantName::parse(tenant)?));
+    Ok(Some(tenants.filter_map(skip_corrupt).collect()))
+}
+
+async fn secrets_of(
+    snapshot: &mut Tx,
+    tenants: &BTreeSet<TenantName>,
+) -> Result<Vec<SecretOfTenantRow>> {
+    if tenants.is_empty() {
+        return Ok(vec![]);
+    }
+    let text = format!("{SECRETS} WHERE tenant IN {}", placeholders(1, tenants.len()));
+    let mut rows = sqlx::query_as(AssertSqlSafe(text)).persistent(false);
+    for tenant in tenants {
+        rows = rows.bind(tenant.as_str());
+    }
+    Ok(rows.fetch_all(&mut **snapshot).await?)
 }
 
 /// Writes an audit entry without the value.

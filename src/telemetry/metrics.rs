@@ -190,8 +190,8 @@ metrics! {
     /// Connections closed at once, because their peer had `max_connections_per_peer` already.
     refused_connections: IntCounterVec = "trunkline_refused_connections_total" ["listener"];
     /// Ended MCP sessions that were forgotten before their tokens expired, because there were too
-    /// many: these tokens can be used again. Without `[replicas]` only: with it, the store is
-    /// asked.
+    /// many: all sessions of their tenants that are as old end, too. Without `[replicas]` only:
+    /// with it, the store is asked.
     forgotten_sessions: IntCounterVec = "trunkline_forgotten_sessions_total" [];
     /// 1 while all that the gateway reads from the store and writes to it succeeds, else 0:
     /// `/readyz` says what does not.

@@ -136,3 +136,51 @@ async fn a_change_is_heard_of_by_those_who_follow_secrets() {
     })
     .await;
 }
+
+/// Writes a secret of each of 20,000 tenants.
+const MANY: &str = "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
+     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) \
+     SELECT 'tenant-' || i, 'one', 'X', 'sealed', 0, 0 FROM n";
+
+#[tokio::test]
+async fn a_change_is_read_without_the_secrets_of_others() {
+    on_both(async |database: &Database| {
+        database.open().await;
+        database.run(MANY).await;
+        let (store, other) = (database.open().await, database.open().await);
+        let mut cursor = None;
+        // Returns the tenants whose secrets are read, and how many secrets these are.
+        let mut read = async || {
+            let changed = store.changed_secrets(cursor).await.unwrap();
+            cursor = Some(changed.cursor);
+            let tenants = changed.tenants?;
+            let names: Vec<_> = tenants.iter().map(ToString::to_string).collect();
+            Some((names.join(" "), changed.secrets.len()))
+        };
+        let some = |tenants: &str, secrets| Some((tenants.to_owned(), secrets));
+        assert_eq!(read().await, None);
+        assert_eq!(read().await, some("", 0));
+        set(&other, "tenant-7", "one", "Y", "1").await;
+        set(&other, "tenant-9", "one", "X", "1").await;
+        set(&other, "tenant-7", "two", "X", "1").await;
+        assert_eq!(read().await, some("tenant-7 tenant-9", 4));
+        let label = Label { tenant: &tenant("tenant-8"), server: &server("one"), name: "X" };
+        other.remove_secret(&root(), label).await.unwrap();
+        assert_eq!(read().await, some("tenant-8", 0));
+        other.add_tenant(&root(), &tenant("tenant-9"), &Policy::new()).await.unwrap();
+        assert_eq!(read().await, some("tenant-9", 0));
+        set(&other, "tenant-9", "one", "X", "2").await;
+        other.remove_tenant(&root(), &tenant("tenant-9")).await.unwrap();
+        assert_eq!(read().await, some("tenant-9", 0));
+        // Changes that name no tenant may be of any.
+        database.run("UPDATE revisions SET value = value + 1 WHERE name = 'secrets'").await;
+        set(&other, "tenant-7", "one", "Y", "2").await;
+        assert_eq!(read().await, None);
+        for n in 0..=500 {
+            set(&other, "tenant-7", "one", "Y", &n.to_string()).await;
+        }
+        assert_eq!(read().await, None);
+        assert_eq!(read().await, some("", 0));
+    })
+    .await;
+}

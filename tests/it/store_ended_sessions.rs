@@ -6,11 +6,15 @@ use sqlx::{AnyConnection, Connection};
 use tokio::time::timeout;
 use trunkline::cluster::EndedSessions;
 use trunkline::common::ids::SessionId;
-use trunkline::store::EndedCursor;
+use trunkline::store::{EndedCursor, EndedSession};
 
 use crate::support::{in_time, on_both};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+fn ended(id: &SessionId, expires: i64) -> EndedSession {
+    EndedSession { id: id.clone(), tenant: Some("acme@1".to_owned()), expires }
+}
 
 fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
@@ -68,9 +72,8 @@ async fn every_end_of_a_session_is_read_once_and_soon() {
     on_both(async |database| {
         let (one, other) = (database.open().await, database.open().await);
         let ids: Vec<_> = (0..450).map(|_| SessionId::generate()).collect();
-        let ended = |ids: &[SessionId]| {
-            ids.iter().map(|id| (id.clone(), now() + DAY_MS)).collect::<Vec<_>>()
-        };
+        let ended =
+            |ids: &[SessionId]| ids.iter().map(|id| ended(id, now() + DAY_MS)).collect::<Vec<_>>();
         one.end_sessions(&ended(&ids[..400])).await.unwrap();
         // Again is nothing new.
         one.end_sessions(&ended(&ids[..2])).await.unwrap();
@@ -78,6 +81,7 @@ async fn every_end_of_a_session_is_read_once_and_soon() {
         let read = endings.read().await.unwrap();
         assert_eq!(read.len(), 400);
         assert!(ids[..400].iter().all(|id| read.iter().any(|it| it.id == *id)));
+        assert!(read.iter().all(|it| it.tenant.as_deref() == Some("acme@1")));
         assert_eq!(endings.read().await.unwrap(), []);
         // The first look is at what is there.
         let _ = timeout(Duration::from_millis(700), endings.next()).await;
@@ -93,7 +97,7 @@ async fn what_is_over_by_itself_is_not_kept() {
     on_both(async |database| {
         let store = database.open().await;
         let (over, later) = (SessionId::generate(), SessionId::generate());
-        let rows = [(over, now() - 1), (later.clone(), now() + DAY_MS)];
+        let rows = [ended(&over, now() - 1), ended(&later, now() + DAY_MS)];
         store.end_sessions(&rows).await.unwrap();
         store.delete_ended_sessions().await.unwrap();
         let left = store.ended_sessions(&mut EndedCursor::default()).await.unwrap();
@@ -110,7 +114,7 @@ async fn a_row_that_cannot_be_read_hides_no_other() {
         let ids = [(); 2].map(|()| SessionId::generate());
         let mut endings = EndedSessions::new(store.clone());
         for (id, garbage) in ids.iter().zip(["x", "y"]) {
-            store.end_sessions(&[(id.clone(), now() + DAY_MS)]).await.unwrap();
+            store.end_sessions(&[ended(id, now() + DAY_MS)]).await.unwrap();
             // After all that was read, and, when the next has ended, before what was not.
             sqlx::query(
                 "INSERT INTO ended_sessions (id, expires, revision) \

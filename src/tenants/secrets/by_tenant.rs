@@ -65,13 +65,12 @@ impl TenantSecrets {
         }
     }
 
-    /// Reads all secrets, if there may be any.
+    /// Reads the secrets that have changed since they were read, if there may be any.
     pub(in crate::tenants) async fn load(&self) -> Result<(), StoreError> {
-        if self.vault.keyring().is_empty() {
-            return Ok(());
+        if !self.vault.keyring().is_empty() {
+            let changed = self.store.changed_secrets(self.vault.cursor()).await?;
+            self.vault.apply(changed);
         }
-        let (revision, secrets) = self.store.secrets().await?;
-        self.vault.replace(revision, secrets);
         Ok(())
     }
 

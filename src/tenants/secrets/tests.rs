@@ -1,8 +1,8 @@
 use super::*;
-use crate::common::ids::{ServerId, TenantId};
+use crate::common::ids::{ServerId, TenantGeneration, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::config::Secret;
-use crate::store::SealedSecret;
+use crate::store::{ChangedSecrets, SealedSecret, SecretsCursor};
 
 fn keyring(keys: &[&str]) -> Keyring {
     let keys: Vec<_> = keys.iter().map(|key| secret(key)).collect();
@@ -93,33 +93,68 @@ fn invalid_secrets_are_refused_without_showing_them() {
     assert_eq!(Keyring::new(&[]).seal(label, &secret("x")), Err(InvalidSecret::NoKeys));
 }
 
+fn changed(revision: i64, tenants: Option<&[&str]>, secrets: Vec<SealedSecret>) -> ChangedSecrets {
+    let names = |of: &[&str]| of.iter().map(|of| tenant(of).name().clone()).collect();
+    let cursor = SecretsCursor { epoch: 0, revision };
+    ChangedSecrets { cursor, tenants: tenants.map(names), secrets }
+}
+
+fn sealed(vault: &Vault, of: &TenantId, name: &str, version: i64) -> SealedSecret {
+    let server = server("one");
+    let label = Label { tenant: of.name(), server: &server, name };
+    let sealed = vault.keyring().seal(label, &secret(name)).unwrap();
+    let (tenant, name) = (of.clone(), name.to_owned());
+    SealedSecret { tenant, server, name, sealed, version }
+}
+
 #[test]
 fn the_vault_keeps_the_latest_and_says_what_is_missing() {
     let vault = Vault::new(keyring(&["a"]));
     let (acme, one) = (tenant("acme"), server("one"));
-    let sealed = |name: &str, version| {
-        let label = Label { tenant: acme.name(), server: &one, name };
-        let text = vault.keyring().seal(label, &secret(name)).unwrap();
-        let (tenant, server, name) = (acme.clone(), one.clone(), name.to_owned());
-        SealedSecret { tenant, server, name, sealed: text, version }
-    };
+    let sealed = |name: &str, version| sealed(&vault, &acme, name, version);
+    let replace = |revision, secrets| vault.apply(changed(revision, None, secrets));
     let names = ["A".to_owned(), "B".to_owned()];
     let opened = || vault.open(&acme, &one, vault.sealed_set(&acme, &one).as_ref(), &names);
     assert_eq!(opened(), Err(names.to_vec()));
     let both = || [sealed("A", 1), sealed("B", 2)];
-    vault.replace(2, both().into());
+    replace(2, both().into());
     assert_eq!(opened().unwrap()["B"], secret("B"));
     // An older revision is ignored.
-    vault.replace(1, vec![sealed("A", 1)]);
+    replace(1, vec![sealed("A", 1)]);
     assert!(opened().is_ok());
 
     let before = vault.sealed_set(&acme, &one);
-    vault.replace(3, both().into());
+    replace(3, both().into());
     assert!(SealedSet::is_same(before.as_ref(), vault.sealed_set(&acme, &one).as_ref(), &names));
-    vault.replace(4, vec![sealed("A", 4), sealed("B", 2)]);
+    replace(4, vec![sealed("A", 4), sealed("B", 2)]);
     let after = vault.sealed_set(&acme, &one);
     assert!(!SealedSet::is_same(before.as_ref(), after.as_ref(), &names));
     assert!(SealedSet::is_same(before.as_ref(), after.as_ref(), &names[1..]));
-    vault.replace(5, vec![sealed("B", 2)]);
+    replace(5, vec![sealed("B", 2)]);
     assert_eq!(opened(), Err(vec!["A".to_owned()]));
+}
+
+#[test]
+fn a_change_replaces_the_secrets_of_its_tenants_alone() {
+    let vault = Vault::new(keyring(&["a"]));
+    let one = server("one");
+    let tenants: Vec<_> = (0..1000).map(|n| tenant(&format!("t{n}"))).collect();
+    let all = tenants.iter().map(|of| sealed(&vault, of, "A", 1)).collect();
+    vault.apply(changed(1, None, all));
+    let version =
+        |of: &TenantId| vault.sealed_set(of, &one).map(|set| SealedSet::version(Some(&set), "A"));
+    let before: Vec<_> = tenants.iter().map(|of| vault.sealed_set(of, &one).unwrap()).collect();
+    vault.apply(changed(3, Some(&["t7", "t8"]), vec![sealed(&vault, &tenants[7], "A", 2)]));
+    assert_eq!((version(&tenants[7]), version(&tenants[8])), (Some(Some(2)), None));
+    for (of, before) in tenants.iter().zip(&before).skip(9) {
+        assert!(std::sync::Arc::ptr_eq(before, &vault.sealed_set(of, &one).unwrap()));
+    }
+    // An older change that was read more slowly.
+    vault.apply(changed(2, Some(&["t8"]), vec![sealed(&vault, &tenants[8], "A", 2)]));
+    assert_eq!((version(&tenants[8]), vault.cursor().unwrap().revision), (None, 3));
+    // The next tenant of a name has nothing of the one before.
+    let next = tenants[7].name().clone().of(TenantGeneration::from_number(2));
+    assert!(vault.sealed_set(&next, &one).is_none());
+    vault.apply(changed(4, Some(&["t7"]), vec![sealed(&vault, &next, "A", 4)]));
+    assert_eq!((version(&tenants[7]), version(&next)), (None, Some(Some(4))));
 }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::revoked_sessions::RevokedSessions;
+use super::revoked_sessions::{ANY_TENANT, RevokedSessions};
 use super::{OwnerReplica, Session};
 use crate::backend::changes::recipients::SessionClient;
 use crate::cluster::{Cluster, Peer};
@@ -71,7 +71,7 @@ struct Shard {
 impl Shard {
     fn revoke(&mut self, session: &Session) {
         self.live.remove(&session.id);
-        self.revoked.add(&session.id, session.expires, now());
+        self.revoked.add(&session.tenant.unique_text(), &session.id, session.expires, now());
     }
 }
 
@@ -85,6 +85,8 @@ pub(crate) enum NoSession {
 /// A session of which only the store knows whether it has ended.
 pub(crate) struct UnknownSession {
     pub(crate) id: SessionId,
+    /// Its unique text.
+    tenant: String,
     expires: u64,
 }
 
@@ -171,7 +173,7 @@ impl Sessions {
             .ok_or(NoSession::NotFound)?;
         let id = SessionId::from_bytes(token.id);
         let mut shard = self.shard(&id).lock();
-        self.check(&shard, &id, &token)?;
+        self.check(&shard, &context, &id, &token)?;
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
             let capabilities = token.capabilities.get().to_owned();
             let owner = self.owner(token.owner, token.address);
@@ -189,10 +191,12 @@ impl Sessions {
         Ok(SessionInUse { sessions: self, session })
     }
 
-    /// Checks that a session has not ended, as far as this replica knows.
+    /// Checks that a session has not ended, as far as this replica knows. Without a cluster, a
+    /// session whose end may be forgotten counts as ended.
     fn check(
         &self,
         shard: &Shard,
+        tenant: &str,
         id: &SessionId,
         token: &SessionToken<'_>,
     ) -> Result<(), NoSession> {
@@ -201,36 +205,40 @@ impl Sessions {
         }
         let is_here = token.owner == self.replica;
         let unknown_until = if is_here { 0 } else { self.unknown_until };
-        let unknown_until = unknown_until.max(shard.revoked.evicted_until());
-        // Without a cluster the store has no ends.
-        let is_known = self.cluster.is_none()
-            || token.expires > unknown_until
+        let unknown_until = unknown_until.max(shard.revoked.evicted_until(tenant));
+        let is_known = token.expires > unknown_until
             || shard.live.contains_key(id)
             || shard.revoked.is_confirmed(id);
         if is_known {
             return Ok(());
         }
-        Err(NoSession::Unknown(UnknownSession { id: id.clone(), expires: token.expires }))
+        // Without a cluster the store has no ends.
+        if self.cluster.is_none() {
+            return Err(NoSession::NotFound);
+        }
+        let (id, tenant, expires) = (id.clone(), tenant.to_owned(), token.expires);
+        Err(NoSession::Unknown(UnknownSession { id, tenant, expires }))
     }
 
     /// Notes what the store says about a session.
     pub(crate) fn settle(&self, unknown: &UnknownSession, has_ended: bool) {
-        let UnknownSession { id, expires } = unknown;
+        let UnknownSession { id, tenant, expires } = unknown;
         let revoked = &mut self.shard(id).lock().revoked;
         if has_ended {
-            revoked.add(id, *expires, now());
+            revoked.add(tenant, id, *expires, now());
         } else {
-            revoked.confirm(id, *expires, now());
+            revoked.confirm(tenant, id, *expires, now());
         }
     }
 
     /// Returns the id in a token of this tenant's, for any endpoint, unless the session has ended
     /// or is unknown. Does not count as use.
     pub(crate) fn id_in(&self, tenant: &TenantId, token: &str) -> Option<SessionId> {
-        let token = self.sealer.open(Purpose::Session, tenant.unique_text().as_bytes(), token)?;
+        let context = tenant.unique_text();
+        let token = self.sealer.open(Purpose::Session, context.as_bytes(), token)?;
         let token = SessionToken::parse(&token)?;
         let id = SessionId::from_bytes(token.id);
-        let known = self.check(&self.shard(&id).lock(), &id, &token);
+        let known = self.check(&self.shard(&id).lock(), &context, &id, &token);
         known.is_ok().then_some(id)
     }
 
@@ -241,10 +249,11 @@ impl Sessions {
     }
 
     /// Ends a session that has ended in another replica. Its token would be valid until `expires`.
-    pub(crate) fn end_by_id(&self, id: &SessionId, expires: u64) {
+    /// The tenant is named by its unique text, if it is known.
+    pub(crate) fn end_by_id(&self, tenant: Option<&str>, id: &SessionId, expires: u64) {
         let live = {
             let mut shard = self.shard(id).lock();
-            shard.revoked.add(id, expires, now());
+            shard.revoked.add(tenant.unwrap_or(ANY_TENANT), id, expires, now());
             shard.live.remove(id)
         };
         if let Some(session) = live {
@@ -292,9 +301,9 @@ impl Sessions {
         }
     }
 
-    /// Ends idle sessions; to be called now and then. Returns how many revoked tokens have become
-    /// valid again since the last call, because there were too many to remember. With a cluster
-    /// none has: the store knows them.
+    /// Ends idle sessions; to be called now and then. Returns how many ended sessions were
+    /// forgotten since the last call, because there were too many to remember. With a cluster none
+    /// is: the store knows them.
     pub(crate) fn sweep(&self) -> u64 {
         let mut forgotten = 0;
         self.rate.retain_recent();

@@ -162,19 +162,45 @@ async fn the_store_is_asked_about_sessions_that_may_have_been_evicted() {
     let expires = now() + VALID_FOR.as_secs() + 1;
     let fill = |sessions: &Sessions| {
         let mut shard = sessions.shard(&id).lock();
-        while shard.revoked.evicted_until() == 0 {
-            shard.revoked.add(&SessionId::generate(), expires, now());
+        let tenant = tenant("acme").id.unique_text();
+        while shard.revoked.evicted_until(&tenant) == 0 {
+            shard.revoked.add(&tenant, &SessionId::generate(), expires, now());
         }
     };
     fill(&owner);
     assert!(is_unknown(&owner, &token));
     assert!(acquire(&owner, &token).is_some() && !is_unknown(&owner, &token));
     assert_eq!(owner.sweep(), 0);
-    // Alone, a gateway has nobody to ask, and says what it has forgotten.
+}
+
+/// Alone, a gateway has nobody to ask. It refuses what may have ended, and says what it has
+/// forgotten.
+#[tokio::test]
+async fn no_token_is_good_again_because_many_sessions_have_ended() {
     let alone = sessions();
-    fill(&alone);
-    assert!(acquire(&alone, &open(&alone)).is_some());
+    let [ended, blank, used] = [(); 3].map(|()| open(&alone));
+    let session = acquire(&alone, &ended).unwrap().session.clone();
+    alone.end(&session);
+    let in_use = acquire(&alone, &used).unwrap();
+    // A flood of a tenant's own, in every shard.
+    let flood = |of: &str| {
+        let (of, expires) = (tenant(of).id.unique_text(), now() + VALID_FOR.as_secs() + 1);
+        for shard in &alone.shards {
+            let revoked = &mut shard.lock().revoked;
+            while revoked.evicted_until(&of) == 0 {
+                revoked.add(&of, &SessionId::generate(), expires, now());
+            }
+        }
+    };
+    flood("globex");
+    assert!(acquire(&alone, &ended).is_none());
+    assert!(acquire(&alone, &blank).is_some() && acquire(&alone, &used).is_some());
     assert!(alone.sweep() > 0);
+    flood("acme");
+    assert!(acquire(&alone, &ended).is_none() && acquire(&alone, &blank).is_none());
+    // A session in use has not ended.
+    assert!(acquire(&alone, &used).is_some());
+    drop(in_use);
 }
 
 #[tokio::test]
@@ -228,7 +254,7 @@ async fn a_session_that_has_ended_elsewhere_ends_here() {
     let token = open(&sessions);
     remember(&sessions, &token, &quota);
     let session = acquire(&sessions, &token).unwrap().session.clone();
-    sessions.end_by_id(&session.id, now() + 60);
+    sessions.end_by_id(None, &session.id, now() + 60);
     assert!(session.has_ended() && acquire(&sessions, &token).is_none());
     assert_eq!(live(&sessions), 0);
 }
