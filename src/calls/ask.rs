@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -33,7 +34,7 @@ pub enum RecordKind {
 }
 
 /// A record as its tenant sees it. Times are in milliseconds since 1970.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CallView {
     pub id: String,
     pub server: String,
@@ -43,9 +44,13 @@ pub struct CallView {
     /// The place among the tenant's calls that wait to begin, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
+    #[schemars(with = "Option<jiff::Timestamp>")]
     pub created: i64,
+    #[schemars(with = "Option<jiff::Timestamp>")]
     pub begun: Option<i64>,
+    #[schemars(with = "Option<jiff::Timestamp>")]
     pub ended: Option<i64>,
+    #[schemars(with = "Option<jiff::Timestamp>")]
     pub expires: i64,
     pub outcome: Option<OutcomeKind>,
     pub executed: Option<Ran>,

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LimitUse {
     pub name: &'static str,
     /// The pattern of servers and tools that the limit covers, or the server. Absent: everything.
@@ -19,12 +20,13 @@ pub struct LimitUse {
 }
 
 /// The members that only a rate has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RateUse {
     /// As it is configured: `100/s`.
     pub rate: String,
     /// Until the next call may come, if none may now; else until all of the value may.
     #[serde(rename = "reset_ms", serialize_with = "whole_millis")]
+    #[schemars(with = "u64")]
     pub reset: Duration,
 }
 

@@ -90,6 +90,8 @@ section! {
         retry: Retry = "never", RETRY;
         /// With `retry = "safe"`: deadline of one attempt. Unset: a third of the call's time.
         attempt_timeout: Option<Duration>, kind::DURATION;
+        /// Whether arguments are checked against the tool's `inputSchema` before a call is sent.
+        validate: bool = false, kind::FLAG;
         /// Whether a tool whose definition has changed is hidden and refused until
         /// `trunkline pin approve`.
         pin: bool = false, kind::FLAG;

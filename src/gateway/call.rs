@@ -8,10 +8,10 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::CallError;
-use crate::backend::Ready;
 use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::backend::queue::FairnessKey;
+use crate::backend::{Backend, Ready};
 use crate::common::ids::CallId;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
@@ -203,6 +203,29 @@ impl Call {
             tool.header_params.check(arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// Checks the arguments against the tool's schema, if the server asks for that.
+    pub(super) async fn check_arguments(
+        &self,
+        backend: &Backend,
+        tenant: &Tenant,
+        tool: Option<&Tool>,
+    ) -> Result<(), CallError> {
+        let (Operation::Tool { arguments, .. }, Some(tool)) = (&self.operation, tool) else {
+            return Ok(());
+        };
+        if !backend.config().validate {
+            return Ok(());
+        }
+        let offload = backend.offload();
+        let Some(schema) = tool.arguments_schema(self.server.id(), offload).await else {
+            return Ok(());
+        };
+        let arguments = arguments.as_str();
+        let check = || schema.check(arguments);
+        offload.in_place(&tenant.long_work, schema.work(arguments), check).await?;
+        Ok(())
     }
 
     /// Refuses a tool whose definition is not approved. Checked again after the call has waited.

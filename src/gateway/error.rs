@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::unsent::Held;
+use crate::backend::instance::arguments::Misfit;
 use crate::common::limit_use::LimitUse;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
@@ -32,6 +33,9 @@ pub enum CallError {
     InvalidRequest(String),
     #[error("{0}")]
     InvalidArguments(#[from] RawError),
+    /// The arguments do not fit the tool's schema.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
     #[error("there is no server `{server}`; GET /v1/servers lists those you can use")]
     ServerNotFound { server: String },
     #[error(
@@ -141,7 +145,7 @@ impl CallError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidRequest(_) | Self::HeaderMismatch(_) => "invalid_request",
-            Self::InvalidArguments(_) => "invalid_arguments",
+            Self::InvalidArguments(_) | Self::Misfit(_) => "invalid_arguments",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
             Self::ToolHeld { .. } => "tool_held",
@@ -207,6 +211,14 @@ impl CallError {
             // Other statuses would be the same again.
             Self::BackendHttp { status: 429 | 503, executed, .. } => *executed == Executed::No,
             _ => false,
+        }
+    }
+
+    /// Returns the pointer to the argument that does not fit.
+    pub fn pointer(&self) -> Option<&str> {
+        match self.last() {
+            Self::Misfit(misfit) => Some(&misfit.pointer),
+            _ => None,
         }
     }
 

@@ -280,6 +280,7 @@ async fn call_backend(
         limits.admit_to(admission, server, tool_name).await?;
         context.rate_status.insert_narrower(admission.take_rate_status());
         context.is_admitted = true;
+        call.check_arguments(backend, &caller.tenant, tool.as_deref()).await?;
     }
     let (tool, admission) = (tool.as_deref(), context.admission.clone());
     let attempt = Attempt { backend, tenant, call, tool, admission };

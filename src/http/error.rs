@@ -2,18 +2,16 @@
 //! status. Statuses of MCP are in `mcp/rpc.rs`.
 
 use std::fmt::Display;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::connections::ShareUsed;
 use super::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED, add_rate_status, text_value};
+use super::problem::{BackendProblem, Problem, RETRY_SOON_MS};
 use super::unsent::hold;
 use crate::calls::batch::ItemError;
 use crate::calls::batch::outcome::Problem as BatchProblem;
@@ -23,9 +21,6 @@ use crate::common::limit_use::{LimitUse, millis_up};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
-
-/// The wait that is asked for where no better time is known.
-const RETRY_SOON_MS: u64 = 1000;
 
 /// The reason why a request fails: an error of HTTP itself, of the call, or of the store.
 #[derive(Debug, thiserror::Error)]
@@ -68,38 +63,11 @@ pub(crate) enum HttpError {
 
 pub(crate) type HttpResult = Result<Response<Body>, HttpError>;
 
-/// The body of an error, `application/problem+json` (RFC 9457).
-#[derive(Serialize)]
-struct Problem<'a> {
-    title: &'a str,
-    status: u16,
-    code: &'a str,
-    detail: String,
-    retryable: bool,
-    executed: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend: Option<BackendProblem<'a>>,
-    /// The tenant's own limit that is reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<LimitUse>,
-    /// The exact time that the header `Retry-After` rounds up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-}
-
-/// A server's own JSON-RPC error, unchanged.
-#[derive(Serialize)]
-struct BackendProblem<'a> {
-    code: i64,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<&'a RawValue>,
-}
-
 pub(super) fn status_of(error: &CallError) -> StatusCode {
     match error.last() {
         CallError::InvalidRequest(_)
         | CallError::InvalidArguments(_)
+        | CallError::Misfit(_)
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
         CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
         CallError::ToolHeld { .. } | CallError::SecretMissing { .. } | CallError::Withdrawn => {
@@ -305,6 +273,7 @@ fn call_problem(error: &CallError) -> Problem<'_> {
     problem.retryable = error.is_retryable();
     problem.retry_after_ms = error.retry_after().map(millis_up);
     problem.limit = error.limit();
+    problem.pointer = error.pointer();
     if let CallError::Backend { error: ErrorObject { code, message, data }, .. } = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }
@@ -363,38 +332,4 @@ pub(super) async fn tool_needs_post(method: Method, uri: Uri) -> Response<Body> 
 fn method_not_allowed(detail: String) -> Response<Body> {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     Problem::new(status, "method_not_allowed", detail, "no").into_response()
-}
-
-/// Rounds up: a caller that comes back too early is refused again.
-pub(super) fn whole_seconds(time: Duration) -> u64 {
-    time.as_secs_f64().ceil().max(1.0) as u64
-}
-
-impl<'a> Problem<'a> {
-    /// Returns a problem of the gateway's own. A 503 is temporary: it may be retried.
-    fn new(status: StatusCode, code: &'a str, detail: String, executed: &'a str) -> Self {
-        let is_temporary = status == StatusCode::SERVICE_UNAVAILABLE;
-        Self {
-            title: status.canonical_reason().unwrap_or_default(),
-            status: status.as_u16(),
-            code,
-            detail,
-            retryable: is_temporary && executed == "no",
-            executed,
-            backend: None,
-            limit: None,
-            retry_after_ms: is_temporary.then_some(RETRY_SOON_MS),
-        }
-    }
-
-    fn into_response(self) -> Response<Body> {
-        let body = serde_json::to_vec(&self).expect("a problem is plain data");
-        let status = StatusCode::from_u16(self.status).expect("made of a status");
-        let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
-        let mut response = (status, content_type, body).into_response();
-        let seconds = self.retry_after_ms.map(|ms| whole_seconds(Duration::from_millis(ms)));
-        let retry_after = seconds.map(|seconds| (header::RETRY_AFTER, seconds.into()));
-        response.headers_mut().extend(retry_after);
-        response
-    }
 }

@@ -8,7 +8,9 @@ mod error;
 mod headers;
 mod list_cache;
 mod mcp;
+mod openapi;
 mod ops;
+mod problem;
 mod rendered_list;
 mod replicas;
 mod rest;
@@ -53,6 +55,10 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/.well-known/oauth-protected-resource/mcp", get(auth::resource_metadata))
         .route("/.well-known/oauth-protected-resource/mcp/{server}", get(auth::resource_metadata))
         .route("/v1/usage", get(admin::own_usage))
+        .route("/openapi.json", get(openapi::document))
+        .route("/docs", get(openapi::page))
+        .route("/docs/docs.js", get(openapi::script))
+        .route("/docs/docs.css", get(openapi::style))
         .route("/healthz", get(ops::healthz))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Definition, Held, Pin, diff};
@@ -10,7 +11,7 @@ use crate::common::ids::ServerId;
 
 const NOT_KEPT: &str = "(the definition is too long to be kept, and cannot be shown)\n";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PinState {
     Approved,
@@ -22,7 +23,7 @@ pub enum PinState {
     Gone,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PinView<'a> {
     pub server: &'a str,
     pub tool: &'a str,

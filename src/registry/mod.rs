@@ -32,7 +32,7 @@ use self::rollover::Replaceable;
 pub use crate::backend::BackendRef;
 use crate::backend::changes::Changes;
 use crate::backend::instance::tools::ToolSet;
-use crate::backend::{Backend, Environment};
+use crate::backend::{Backend, Environment, RunState};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
 use crate::common::offload::Offload;
@@ -139,6 +139,15 @@ impl Server {
             (Self::PerSession(sessions), Some(owner)) => sessions.known_tools(&owner.session),
             (Self::Shared(_) | Self::PerSession(_), _) => None,
         }
+    }
+
+    /// Returns the tools that are known now. Starts nothing.
+    pub fn tools_now(&self, tenant: &TenantId) -> Option<Arc<ToolSet>> {
+        let running = self.running(tenant).and_then(|backend| match backend.state() {
+            RunState::Ready(ready) => Some(ready.tools.clone()),
+            _ => None,
+        });
+        running.or_else(|| self.known_tools(tenant, None))
     }
 
     /// Returns the backend that a session has for itself, if there is one now.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::common::ids::{TenantGeneration, TenantName};
@@ -10,7 +11,7 @@ use crate::common::policy::Policy;
 use crate::store::{FileTenant, KeyRecord, NewKey, StoredTenant};
 
 /// The place where a tenant is defined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Only the configuration file can change it.
@@ -36,7 +37,7 @@ pub struct KnownTenant {
     pub since: Option<i64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct TenantView<'a> {
     id: &'a str,
     source: Source,
@@ -47,7 +48,7 @@ pub struct TenantView<'a> {
     policy: &'a Policy,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct KeyView<'a> {
     id: &'a str,
     name: Option<&'a str>,

@@ -1,6 +1,7 @@
 //! One instance of a backend: its start, its tools, its load; and the pool of them.
 
 pub mod adaptive;
+pub mod arguments;
 pub(crate) mod handshake;
 pub mod pins;
 pub mod pool;

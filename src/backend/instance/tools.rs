@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::arguments::ArgumentsSchema;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
@@ -49,6 +51,8 @@ pub struct Tool {
     /// The hash of the definition; computed when first needed.
     hash: OnceLock<Hash>,
     is_held: AtomicBool,
+    /// Of its arguments; compiled by the first call that is checked. `None` if it cannot be used.
+    schema: OnceCell<Option<ArgumentsSchema>>,
 }
 
 impl Tool {
@@ -64,6 +68,30 @@ impl Tool {
 
     pub fn hash(&self) -> Hash {
         *self.hash.get_or_init(|| Hash::of(self.definition.get()))
+    }
+
+    /// Returns the schema of its arguments, compiled once; `None` if it cannot be used.
+    pub async fn arguments_schema(
+        &self,
+        server: &ServerId,
+        offload: &Offload,
+    ) -> Option<&ArgumentsSchema> {
+        let compile = async || {
+            let schema = input_schema(&self.definition)?.get().to_owned();
+            match offload.run(move || ArgumentsSchema::compile(&schema)).await {
+                Ok(schema) => Some(schema),
+                Err(reason) => {
+                    let tool = &*self.name;
+                    tracing::warn!(
+                        %server, tool, reason,
+                        "the arguments of tool `{tool}` of server `{server}` are not checked: its \
+                         `inputSchema` cannot be used: {reason}"
+                    );
+                    None
+                }
+            }
+        };
+        self.schema.get_or_init(compile).await.as_ref()
     }
 
     /// Returns whether it is held back: nobody sees it or may call it.
@@ -326,6 +354,7 @@ impl ToolSet {
             definition,
             hash: OnceLock::new(),
             is_held: AtomicBool::new(false),
+            schema: OnceCell::new(),
         });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);

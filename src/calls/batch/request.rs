@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -53,7 +54,7 @@ pub struct BatchCall {
 }
 
 /// Says whether calls still begin after one has failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
     #[default]
@@ -62,7 +63,7 @@ pub enum OnError {
 }
 
 /// Says whether a call that the tenant's own limits refuse waits for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenLimited {
     #[default]
@@ -71,7 +72,7 @@ pub enum WhenLimited {
 }
 
 /// Says whether a call runs although a call that it depends on has failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum IfDependencyFails {
     #[default]
@@ -120,30 +121,37 @@ pub enum InvalidCall {
     Reference(#[from] InvalidReference),
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct BatchText<'a> {
+pub(crate) struct BatchText<'a> {
+    #[schemars(range(min = 1, max = 3_600_000))]
     timeout_ms: Option<u64>,
+    #[schemars(range(min = 1, max = 1000))]
     max_concurrency: Option<u64>,
     #[serde(default)]
     on_error: OnError,
     #[serde(default)]
     when_limited: WhenLimited,
     #[serde(borrow, deserialize_with = "bounded::<_, _, CALLS_MAX>")]
+    #[schemars(with = "Vec<CallText<'_>>", length(min = 1))]
     calls: Vec<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CallText<'a> {
     #[serde(borrow)]
+    #[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,64}$"))]
     id: Cow<'a, str>,
     server: String,
     tool: String,
     #[serde(borrow)]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     arguments: Option<&'a RawValue>,
+    #[schemars(range(min = 1, max = 3_600_000))]
     timeout_ms: Option<u64>,
     #[serde(borrow, default, deserialize_with = "bounded::<_, _, CALLS_MAX>")]
+    #[schemars(with = "Vec<String>")]
     depends_on: Vec<Text<'a>>,
     #[serde(default)]
     if_dependency_fails: IfDependencyFails,

@@ -7,6 +7,7 @@ mod rate;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::grants::{Grants, InvalidPattern, Pattern};
@@ -20,7 +21,7 @@ pub const WEIGHT_MAX: u32 = 100;
 pub const SCOPED_MAX: usize = 32;
 pub const GRANTS_MAX: usize = 256;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "PolicyText")]
 pub struct Policy {
     /// For all calls of the tenant together.
@@ -28,16 +29,19 @@ pub struct Policy {
     pub limit: Limit,
     /// The tenant's share of a busy server, relative to others.
     pub weight: u32,
+    #[schemars(with = "Vec<String>")]
     pub servers: Grants,
     /// For the calls that a pattern covers, beside `limit`.
+    #[schemars(with = "BTreeMap<String, Limit>")]
     pub limits: BTreeMap<Pattern, Limit>,
 }
 
 /// Missing limits do not apply.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// Calls that may begin in a period.
+    #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
     /// Calls that may begin at once; by default as many as the rate's count.
     pub burst: Option<u32>,
@@ -88,16 +92,19 @@ impl Policy {
 }
 
 /// A policy as written in JSON: missing fields have their defaults.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PolicyText {
+pub(crate) struct PolicyText {
+    #[schemars(with = "Option<String>")]
     rate: Option<Rate>,
     burst: Option<u32>,
     /// The default if missing; `null` for no limit.
     #[serde(default = "in_flight_default")]
     max_in_flight: Option<u32>,
     weight: Option<u32>,
+    #[schemars(with = "Option<Vec<String>>")]
     servers: Option<Grants>,
+    #[schemars(with = "Option<BTreeMap<String, Limit>>")]
     limits: Option<BTreeMap<Pattern, Limit>>,
 }
 

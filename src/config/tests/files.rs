@@ -62,6 +62,7 @@ fn the_defaults_are_those_that_are_documented() {
         retry: Retry::Never,
         attempt_timeout: None,
         pin: false,
+        validate: false,
     };
     assert_eq!(config.servers["a"], expected);
     let far = Setup::toml("[servers.far]\nurl = \"https://far.example/mcp\"").load();
@@ -183,6 +184,7 @@ fn every_key_of_a_file_is_used() {
         start_timeout = "8s"
         retry = "safe"
         attempt_timeout = "2s"
+        validate = true
         pin = true
         [servers.far]
         url = "https://far.example/mcp?x=1"
@@ -236,6 +238,7 @@ fn every_key_of_a_file_is_used() {
         retry: Retry::Safe,
         attempt_timeout: Some(secs(2)),
         pin: true,
+        validate: true,
     };
     let far = Upstream {
         url: "https://far.example/mcp?x=1".parse().unwrap(),

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::Request;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,9 +19,9 @@ use crate::http::state::AppState;
 use crate::store::{Actor, KeyOwner, KeyRecord};
 use crate::tenants::KeyView;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewKeyRequest {
+pub(crate) struct NewKeyRequest {
     name: Option<String>,
     /// RFC 3339.
     expires: Option<Timestamp>,

@@ -2,10 +2,10 @@
 //!
 //! Changes are written to the store. All gateways that use the store follow within two seconds.
 
-mod keys;
-mod pins;
-mod reports;
-mod running;
+pub(super) mod keys;
+pub(super) mod pins;
+pub(super) mod reports;
+pub(super) mod running;
 mod secrets;
 mod tenants;
 

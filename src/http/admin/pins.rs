@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::Request;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,9 +19,9 @@ use crate::pins::{Hash, views};
 use crate::store::Actor;
 
 /// The definitions to approve, by their hashes.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Approval {
+pub(crate) struct Approval {
     approve: Vec<String>,
 }
 

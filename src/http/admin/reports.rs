@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -31,7 +32,7 @@ const ENTRIES: u32 = 100;
 const ENTRIES_MAX: u32 = 1000;
 
 /// The query of a usage report: `?from=2026-11-01T00:00:00Z&to=…&by=minute`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageParams {
     tenant: Option<String>,
@@ -51,7 +52,7 @@ fn moment<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Timestamp>, D::E
     })
 }
 
-#[derive(Default, Deserialize, PartialEq, Eq)]
+#[derive(Default, Deserialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum By {
     Minute,
@@ -59,28 +60,42 @@ enum By {
     Total,
 }
 
-fn usage_view(total: UsageTotal) -> Value {
+/// The usage of a tool by a tenant.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct UsageView {
+    tenant: String,
+    server: String,
+    tool: String,
+    calls: u64,
+    errors: u64,
+    tool_errors: u64,
+    queue_ms: f64,
+    backend_ms: f64,
+    bytes_in: u64,
+    bytes_out: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minute: Option<Timestamp>,
+}
+
+fn usage_view(total: UsageTotal) -> UsageView {
     let counts = total.counts;
     let ms = |us: u64| us as f64 / 1000.0;
-    let mut view = json!({
-        "tenant": total.tenant.as_str(),
-        "server": total.server.as_str(),
-        "tool": total.tool,
-        "calls": counts.calls,
-        "errors": counts.errors,
-        "tool_errors": counts.tool_errors,
-        "queue_ms": ms(counts.queue_us),
-        "backend_ms": ms(counts.backend_us),
-        "bytes_in": counts.bytes_in,
-        "bytes_out": counts.bytes_out,
-    });
-    if let Some(generation) = total.generation {
-        view["generation"] = json!(generation.to_string());
+    UsageView {
+        tenant: total.tenant.to_string(),
+        server: total.server.to_string(),
+        tool: total.tool,
+        calls: counts.calls,
+        errors: counts.errors,
+        tool_errors: counts.tool_errors,
+        queue_ms: ms(counts.queue_us),
+        backend_ms: ms(counts.backend_us),
+        bytes_in: counts.bytes_in,
+        bytes_out: counts.bytes_out,
+        generation: total.generation.map(|generation| generation.to_string()),
+        minute: total.minute.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
     }
-    if let Some(minute) = total.minute.and_then(|ms| Timestamp::from_millisecond(ms).ok()) {
-        view["minute"] = json!(minute);
-    }
-    view
 }
 
 /// Reports the usage of all tenants, or of one.
@@ -132,11 +147,24 @@ async fn report(app: &AppState, whose: UsageOf, params: &UsageParams) -> HttpRes
 }
 
 /// The query of the audit log: at most `limit` entries, before the one with the id `before`.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AuditParams {
+pub(crate) struct AuditParams {
+    #[schemars(range(min = 1, max = 1000))]
     limit: Option<u32>,
+    #[schemars(extend("format" = "uuid"))]
     before: Option<String>,
+}
+
+/// An entry of the audit log.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct EntryView {
+    id: String,
+    at: Option<Timestamp>,
+    actor: String,
+    action: String,
+    target: String,
+    detail: Value,
 }
 
 /// Lists changes and their authors, the latest first.
@@ -154,15 +182,13 @@ pub(super) async fn audit(
     let entries = app.store.audit(limit, before.as_deref()).await?;
     let entries: Vec<_> = entries
         .into_iter()
-        .map(|entry| {
-            json!({
-                "id": entry.id,
-                "at": Timestamp::from_millisecond(entry.at).ok(),
-                "actor": entry.actor,
-                "action": entry.action,
-                "target": entry.target,
-                "detail": entry.detail,
-            })
+        .map(|entry| EntryView {
+            id: entry.id,
+            at: Timestamp::from_millisecond(entry.at).ok(),
+            actor: entry.actor,
+            action: entry.action,
+            target: entry.target,
+            detail: entry.detail,
         })
         .collect();
     ok(&json!({"entries": entries}))

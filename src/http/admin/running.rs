@@ -7,7 +7,8 @@ use std::time::Duration;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use jiff::Timestamp;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::ok;
@@ -51,10 +52,21 @@ pub(super) async fn tools(
     ok(&BTreeMap::from([("tools", tools)]))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CallsParams {
+pub(crate) struct CallsParams {
+    #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
+}
+
+/// A call that a server works on.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct LiveCallView {
+    id: String,
+    tenant: String,
+    server: String,
+    state: &'static str,
+    since: Option<Timestamp>,
 }
 
 /// Lists the calls that servers work on now, the oldest first.
@@ -78,14 +90,12 @@ pub(super) async fn calls(
     live.sort_unstable_by_key(|(_, call)| call.call.made());
     let (count, oldest) = (live.len(), live.into_iter().take(limit));
     let calls: Vec<_> = oldest
-        .map(|(server, live)| {
-            json!({
-                "id": live.call.to_string(),
-                "tenant": live.tenant.name().as_str(),
-                "server": server.id().as_str(),
-                "state": live.state.as_str(),
-                "since": Timestamp::try_from(live.call.made()).ok(),
-            })
+        .map(|(server, live)| LiveCallView {
+            id: live.call.to_string(),
+            tenant: live.tenant.name().to_string(),
+            server: server.id().to_string(),
+            state: live.state.as_str(),
+            since: Timestamp::try_from(live.call.made()).ok(),
         })
         .collect();
     ok(&json!({"calls": calls, "count": count}))

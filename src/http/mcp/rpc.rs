@@ -187,6 +187,7 @@ impl From<CallError> for RpcError {
             CallError::HeaderMismatch(_) => HEADER_MISMATCH,
             CallError::InvalidRequest(_) => INVALID_REQUEST,
             CallError::InvalidArguments(_)
+            | CallError::Misfit(_)
             | CallError::ServerNotFound { .. }
             | CallError::ToolNotFound { .. } => INVALID_PARAMS,
             // The gateway's own codes are the statuses of the REST API: they lie outside the range
@@ -203,6 +204,9 @@ impl From<CallError> for RpcError {
         }
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(millis_up(retry_after));
+        }
+        if let Some(pointer) = error.pointer() {
+            data["pointer"] = json!(pointer);
         }
         if let Some(limit) = error.limit() {
             data["limit"] = json!(limit);

@@ -10,6 +10,7 @@ use axum::http::{Extensions, HeaderMap, Method, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -36,7 +37,7 @@ const PAGE_MAX: u32 = 1000;
 /// How long another replica may take to cancel a call.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResultParams {
     /// In seconds.
@@ -49,12 +50,14 @@ impl ResultParams {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListParams {
     label: Option<String>,
+    #[schemars(extend("enum" = ["accepted", "running", "ended"]))]
     state: Option<String>,
     before: Option<String>,
+    #[schemars(range(min = 1, max = 1000))]
     limit: Option<u32>,
 }
 

@@ -17,11 +17,12 @@ use crate::calls::{
     Waited,
 };
 use crate::gateway::{Call, Caller, Operation, ToolName};
-use crate::http::error::{HttpError, HttpResult, whole_seconds};
+use crate::http::error::{HttpError, HttpResult};
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, PREFERENCE_APPLIED, REPLAYED, SERVER_TIMING, add_rate_status,
     text_value,
 };
+use crate::http::problem::whole_seconds;
 use crate::http::state::AppState;
 use crate::store::CallState;
 use crate::tenants::limits::Admission;

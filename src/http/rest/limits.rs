@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::servers::{admit, json};
@@ -14,7 +15,7 @@ use crate::http::state::AppState;
 use crate::tenants::budgets::{ARRIVING_BYTES, UNSENT_BYTES};
 
 /// All limits of a tenant. Those that replicas do not share are those of this replica.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct LimitsView<'a> {
     tenant: &'a str,
     limits: Vec<LimitUse>,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ pub(crate) enum Viewer<'a> {
     Operator,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct ServerView {
     id: String,
     #[serde(flatten)]
@@ -61,7 +62,7 @@ pub(crate) struct ServerView {
 }
 
 /// The next backend in a rollover, while it starts.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReplacementView {
     #[serde(flatten)]
     state: StateView,
@@ -70,7 +71,7 @@ struct ReplacementView {
     instances: Vec<InstanceView>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, JsonSchema)]
 struct StateView {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +84,7 @@ struct StateView {
     down_since: Option<Timestamp>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct InstanceView {
     #[serde(flatten)]
     state: StateView,
@@ -104,7 +105,7 @@ struct InstanceView {
 }
 
 /// The process of one tenant or of one session, as operators see it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ProcessView {
     tenant: String,
     #[serde(skip_serializing_if = "Option::is_none")]

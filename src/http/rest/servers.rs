@@ -54,7 +54,7 @@ pub(crate) async fn show_server(
 }
 
 /// Charges a list to its tenant.
-pub(super) async fn admit(caller: &Caller) -> Result<RateStatus, CallError> {
+pub(crate) async fn admit(caller: &Caller) -> Result<RateStatus, CallError> {
     Ok(caller.tenant.admit(Cost::List).await?.take_rate_status())
 }
 

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::common::ids::ServerId;
@@ -25,7 +26,7 @@ pub enum SecretError {
 }
 
 /// A secret that a server requires, or that is set for it.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SecretView {
     pub server: String,
     pub name: String,
