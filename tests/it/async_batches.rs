@@ -80,8 +80,8 @@ async fn an_accepted_batch_is_answered_later_as_it_would_have_been_at_once() {
         assert!(text.starts_with('~') && !text.contains("hold"), "{text}");
         gateway.call("fake", "release", "{}").await.tool_text();
         let answer = result(&gateway, &id).await;
-        assert_eq!(answer.header("content-type"), "application/json");
         let ended = outcomes(&answer);
+        assert_eq!(answer.header("content-type"), "application/json");
         assert_eq!(statuses(&ended), [200, 200]);
         let ids: Vec<_> = ended.iter().map(|outcome| &outcome["id"]).collect();
         assert_eq!(ids, ["a", "b"]);
@@ -203,6 +203,7 @@ async fn without_the_store_no_batch_is_accepted() {
         (answer.status == 503).then_some(answer)
     });
     assert_eq!(said(&answer.await), problem(503, "store_unavailable", true, "no"));
+    std::fs::rename(file.with_extension("away"), &file).unwrap();
     gateway.stop().await;
 }
 
