@@ -179,14 +179,16 @@ async fn the_store_is_asked_about_sessions_that_may_have_been_evicted() {
 async fn no_token_is_good_again_because_many_sessions_have_ended() {
     let alone = sessions();
     let [ended, blank, used] = [(); 3].map(|()| open(&alone));
+    let acme = tenant("acme").id;
+    let ids = [&ended, &blank, &used].map(|token| alone.id_in(&acme, token).unwrap());
     let session = acquire(&alone, &ended).unwrap().session.clone();
     alone.end(&session);
     let in_use = acquire(&alone, &used).unwrap();
-    // A flood of a tenant's own, in every shard.
+    // A flood in the shards of these sessions.
     let flood = |of: &str| {
         let (of, expires) = (tenant(of).id.unique_text(), now() + VALID_FOR.as_secs() + 1);
-        for shard in &alone.shards {
-            let revoked = &mut shard.lock().revoked;
+        for id in &ids {
+            let revoked = &mut alone.shard(id).lock().revoked;
             while revoked.evicted_until(&of) == 0 {
                 revoked.add(&of, &SessionId::generate(), expires, now());
             }
