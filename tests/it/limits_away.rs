@@ -110,10 +110,10 @@ async fn caller(
         slow.fetch_add(u64::from(took >= ANSWER_TIMEOUT), Ordering::Relaxed);
         match outcome {
             Ok(_) => drop(admitted.fetch_add(1, Ordering::Relaxed)),
-            Err(LimitRefusal::RateLimited { .. }) => {}
+            // On a busy machine the next turn may come late: all that is left is taken in one.
+            Err(LimitRefusal::RateLimited { .. }) => sleep(Duration::from_millis(2)).await,
             Err(other) => panic!("{other}"),
         }
-        sleep(Duration::from_millis(2)).await;
     }
 }
 
