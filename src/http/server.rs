@@ -36,9 +36,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest head of a request, and the most that HTTP/1 reads at once. So a half-sent head holds
-/// at most 16 KiB, and those of [`CONNECTIONS_MAX`] connections 256 MiB. HTTP/2 keeps up to six
-/// frames of 16 KiB of a head that has no end.
+/// The longest head of a request, and the most that HTTP/1 reads at once. HTTP/2 keeps up to six
+/// frames of 16 KiB of a head that has no end. `connections` counts both.
 const HEAD_MAX: usize = 16 * 1024;
 
 pub(super) type Builder = auto::Builder<StreamExecutor>;
@@ -130,7 +129,8 @@ pub(super) async fn serve_connection(
     });
     let written = progress.clone();
     let stream = InspectWriter::new(stream, move |_: &[u8]| written.bytes_written());
-    let stream = TokioIo::new(watched(stream, activity.clone()));
+    let stream = watched(admitted.measured(stream), activity.clone());
+    let stream = TokioIo::new(stream);
     let mut stuck = std::pin::pin!(async {
         progress.stuck().await;
         routes.unsent.ended.inc();

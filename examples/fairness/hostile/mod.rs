@@ -7,6 +7,9 @@
 //! except those that the row is about.
 
 mod adaptive;
+mod apart;
+mod connections;
+mod frames;
 mod gateway;
 mod lone;
 mod mcp;
@@ -17,6 +20,7 @@ mod servers;
 mod sessions;
 mod slots;
 mod stuck;
+mod unread;
 mod upstream;
 mod watch;
 mod work;
@@ -43,6 +47,8 @@ const ROWS: &[&[Row]] = &[
     serial::ROWS,
     poison::ROWS,
     watch::ROWS,
+    unread::ROWS,
+    connections::ROWS,
 ];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.

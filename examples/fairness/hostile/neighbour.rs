@@ -23,7 +23,7 @@ const SHOWN_BYTES: usize = 300;
 #[derive(Clone, Copy)]
 pub struct Neighbour {
     pub callers: usize,
-    /// Writes one whole request.
+    /// Writes one whole request. With `connection: close`, each has a connection of its own.
     pub request: fn(&Tenant) -> Vec<u8>,
     /// Words in every right answer.
     pub answer: &'static str,
@@ -113,9 +113,10 @@ async fn call(
     request: &[u8],
     right: &str,
 ) -> Result<(), String> {
+    let is_kept = memmem::find(request, b"connection: close").is_none();
     let client = match connection {
-        Some(client) => client,
-        None => {
+        Some(client) if is_kept => client,
+        _ => {
             let client = Client::connect(tenant.address).await;
             connection.insert(client.map_err(|error| format!("no connection: {error}"))?)
         }

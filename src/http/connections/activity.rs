@@ -98,7 +98,7 @@ impl Activity {
     }
 
     /// Returns true while a head is arriving, and before the first one.
-    fn is_in_head(&self) -> bool {
+    pub(crate) fn is_in_head(&self) -> bool {
         self.head.load(Ordering::Relaxed) != NO_HEAD
     }
 

@@ -1,37 +1,44 @@
 //! Bounds the connections of one listener, and keeps room for newcomers and for every tenant.
 //!
 //! - [`activity`]: when a connection was last used, and when it has used up its time
+//! - [`memory`]: the memory that a connection takes
 //! - [`queue`]: connections by their last use
 //! - [`request`]: the open requests of a connection
 //! - [`table`]: whose connections there are
 //!
 //! A connection has no holder until a request on it authenticates. Then it is held by that
 //! request's tenant, and by [`Holder::Several`] once a second tenant has used it. A held connection
-//! is never closed for a newcomer. At most three quarters of all connections are held, so a quarter
-//! is for newcomers at all times: if there is no room, the one that was left idle for longest is
-//! closed. When more than three quarters would be held, the holder of the most gives one up.
+//! is never closed for a newcomer. Connections count by the memory that they take. At most three
+//! quarters of it are held, so a quarter is for newcomers at all times: if there is no room, the
+//! connection that was left idle for longest is closed. When more than three quarters would be
+//! held, the holder of the most gives one up.
 //!
-//! A lock is taken when a connection is opened, closed, held first, and used by a second tenant
-//! first. Other requests read atomics of their own connection only.
+//! A lock is taken when a connection is opened, closed, held first, used by a second tenant first,
+//! and when its memory changes: with its first bytes, with its first long read, and with a long
+//! head that has no end. Other requests read atomics of their own connection only.
 
 pub(super) mod activity;
+mod memory;
 mod queue;
 pub(super) mod request;
 mod table;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 
 use self::activity::{Activity, millis_since};
+use self::memory::Meter;
 use self::queue::Rank;
-use self::table::{Claim, Table};
+use self::table::{Table, Victims};
 use crate::common::ids::TenantId;
 use crate::telemetry::metrics::ConnectionMetrics;
 
@@ -50,9 +57,9 @@ pub struct ConnectionBounds {
 pub(super) struct Connections {
     epoch: Instant,
     bounds: ConnectionBounds,
-    /// One for each connection. A newcomer waits here until an evicted connection is closed.
-    permits: Arc<Semaphore>,
     table: Mutex<Table>,
+    /// Wakes the newcomer that waits until an evicted connection is closed.
+    closed: Notify,
     metrics: ConnectionMetrics,
 }
 
@@ -80,6 +87,8 @@ pub(super) struct Connection {
     tenant: OnceLock<TenantId>,
     /// The place in its queue, changed under the table's lock.
     rank: AtomicU64,
+    /// The bytes that it counts for, changed under the table's lock.
+    size: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,15 +98,16 @@ enum State {
     New = 0,
     OneTenant = 1,
     Several = 2,
-    /// To end after its open requests, or at once.
+    /// To end after its open requests.
     Leaving = 3,
+    /// To end at once.
+    Evicted = 4,
 }
 
 /// A connection that was let in. Leaves the table when dropped.
 pub(super) struct Admitted {
     pub(super) connection: Arc<Connection>,
     connections: Arc<Connections>,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// A request's way to its connection.
@@ -107,21 +117,26 @@ pub(super) struct ConnectionHandle {
     connections: Arc<Connections>,
 }
 
+/// Why a newcomer does not get in now.
+enum NotAdmitted {
+    PeerIsFull,
+    /// Evicted connections are not closed yet.
+    NoRoomYet,
+}
+
 /// The refusal of one more connection: requests run on all that were looked at, and no other tenant
 /// has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShareUsed {
     pub(super) held: usize,
-    /// The most that all tenants together may hold.
-    pub(super) max: usize,
 }
 
 impl Connections {
     pub(super) fn new(bounds: ConnectionBounds, metrics: ConnectionMetrics) -> Arc<Self> {
         Arc::new(Self {
             epoch: Instant::now(),
-            permits: Arc::new(Semaphore::new(bounds.all)),
             table: Mutex::new(Table::new(bounds.all, bounds.per_peer)),
+            closed: Notify::new(),
             bounds,
             metrics,
         })
@@ -135,19 +150,31 @@ impl Connections {
         address: IpAddr,
         leave: &CancellationToken,
     ) -> Option<Admitted> {
-        if self.table.lock().is_peer_full(address) {
-            self.metrics.refused.inc();
-            return None;
-        }
-        let permit = match self.permits.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                self.make_room();
-                // The evicted connection gives its permit back when it is closed.
-                self.permits.clone().acquire_owned().await.ok()?
+        loop {
+            match self.try_admit(address, leave) {
+                Ok(admitted) => return Some(admitted),
+                Err(NotAdmitted::PeerIsFull) => {
+                    self.metrics.refused.inc();
+                    return None;
+                }
+                Err(NotAdmitted::NoRoomYet) => self.closed.notified().await,
             }
-        };
+        }
+    }
+
+    fn try_admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+        leave: &CancellationToken,
+    ) -> Result<Admitted, NotAdmitted> {
         let mut table = self.table.lock();
+        if table.is_peer_full(address) {
+            return Err(NotAdmitted::PeerIsFull);
+        }
+        self.end(&table.make_room_for_newcomer(millis_since(self.epoch)));
+        if !table.has_room() {
+            return Err(NotAdmitted::NoRoomYet);
+        }
         let connection = Arc::new(Connection {
             number: table.next_number(),
             peer: table.count_peer(address),
@@ -158,10 +185,11 @@ impl Connections {
             state: AtomicU8::new(State::New as u8),
             tenant: OnceLock::new(),
             rank: AtomicU64::new(0),
+            size: AtomicUsize::new(table.size_of_new()),
         });
         table.insert(connection.clone());
         self.show(&table);
-        Some(Admitted { connection, connections: self.clone(), _permit: permit })
+        Ok(Admitted { connection, connections: self.clone() })
     }
 
     /// Closes the connection without a holder that was left idle for longest.
@@ -170,8 +198,7 @@ impl Connections {
         let Some(victim) = table.evict(millis_since(self.epoch)) else { return };
         self.show(&table);
         drop(table);
-        self.metrics.evicted_for_room.inc();
-        victim.evicted.cancel();
+        self.end(&Victims { leaving: vec![], evicted: vec![victim] });
     }
 
     /// Notes on whose behalf a request is.
@@ -180,15 +207,28 @@ impl Connections {
         let claim = table.claim(connection, holder, millis_since(self.epoch));
         self.show(&table);
         drop(table);
-        match claim {
-            Claim::Held => Ok(()),
-            Claim::InPlaceOf(victim) => {
-                self.metrics.evicted_for_share.inc();
-                victim.activity.set_leaving();
-                victim.leave.cancel();
-                Ok(())
-            }
-            Claim::Refused(refusal) => Err(refusal),
+        self.end(&claim?);
+        Ok(())
+    }
+
+    /// Notes the memory that a connection takes.
+    fn resize(&self, connection: &Connection, size: usize) {
+        let mut table = self.table.lock();
+        let victims = table.resize(connection, size, millis_since(self.epoch));
+        self.show(&table);
+        drop(table);
+        self.end(&victims);
+    }
+
+    fn end(&self, victims: &Victims) {
+        for victim in &victims.leaving {
+            self.metrics.evicted_for_share.inc();
+            victim.activity.set_leaving();
+            victim.leave.cancel();
+        }
+        for victim in &victims.evicted {
+            self.metrics.evicted_for_room.inc();
+            victim.evicted.cancel();
         }
     }
 
@@ -205,7 +245,8 @@ impl Connection {
             0 => State::New,
             1 => State::OneTenant,
             2 => State::Several,
-            _ => State::Leaving,
+            3 => State::Leaving,
+            _ => State::Evicted,
         }
     }
 
@@ -219,7 +260,7 @@ impl Connection {
             State::New => false,
             State::OneTenant => self.tenant.get() == Some(tenant),
             // Whoever else uses it changes nothing.
-            State::Several | State::Leaving => true,
+            State::Several | State::Leaving | State::Evicted => true,
         }
     }
 
@@ -229,6 +270,14 @@ impl Connection {
 
     fn set_rank(&self, time: u64) {
         self.rank.store(time, Ordering::Relaxed);
+    }
+
+    fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn set_size(&self, size: usize) {
+        self.size.store(size, Ordering::Relaxed);
     }
 }
 
@@ -256,6 +305,26 @@ impl Admitted {
         let (connection, connections) = (self.connection.clone(), self.connections.clone());
         ConnectionHandle { connection, connections }
     }
+
+    /// Follows the memory that the connection takes, by what arrives on its stream.
+    pub(super) fn measured<T: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: T,
+    ) -> impl AsyncRead + AsyncWrite + Unpin + use<T> {
+        let Self { connection, connections } = self;
+        let (connection, connections) = (connection.clone(), connections.clone());
+        let (mut meter, mut size) = (Meter::default(), memory::NEW);
+        InspectReader::new(stream, move |bytes: &[u8]| {
+            if bytes.is_empty() {
+                return;
+            }
+            let now = meter.read(bytes, connection.activity.is_in_head());
+            if now != size {
+                size = now;
+                connections.resize(&connection, size);
+            }
+        })
+    }
 }
 
 impl Drop for Admitted {
@@ -263,6 +332,8 @@ impl Drop for Admitted {
         let mut table = self.connections.table.lock();
         table.remove(&self.connection);
         self.connections.show(&table);
+        drop(table);
+        self.connections.closed.notify_one();
     }
 }
 

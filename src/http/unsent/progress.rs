@@ -107,6 +107,11 @@ impl ResponseProgress {
         self.held.is_some()
     }
 
+    /// Returns whether pieces of other responses on the connection are unsent.
+    pub(super) fn has_company(&self) -> bool {
+        self.connection.unsent() > 0
+    }
+
     /// Returns when the response is stuck if none of its bytes is written before; `None` while all
     /// of them are written.
     pub(super) fn stuck_at(&self) -> Option<Instant> {

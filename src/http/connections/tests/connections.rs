@@ -103,7 +103,7 @@ async fn a_tenant_that_takes_all_it_can_leaves_a_quarter() {
     greedy.iter().for_each(begin);
     let newcomer = admit(&connections).await;
     let refused = newcomer.handle().used_by(&id("greedy"));
-    assert_eq!(refused, Err(ShareUsed { held: 12, max: 12 }));
+    assert_eq!(refused, Err(ShareUsed { held: 12 }));
     newcomer.handle().used_by(&id("other")).expect("another tenant gets in");
     assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 3, "at the cost of the greedy one");
 }
@@ -187,6 +187,68 @@ async fn nothing_is_left_of_closed_connections() {
     let table = connections.table.lock();
     assert_eq!(table.counts(), (0, 0));
     assert!(table.is_empty());
-    drop(table);
-    assert_eq!(connections.permits.available_permits(), 4);
+}
+
+/// Connections of which only memory is a bound.
+fn bounded_by_memory() -> Arc<Connections> {
+    connections(usize::MAX, None)
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_grow_end_the_longest_idle_ones() {
+    let connections = bounded_by_memory();
+    let mut all = vec![];
+    for _ in 0..1000 {
+        all.push(admit(&connections).await);
+    }
+    for admitted in &all[500..] {
+        connections.resize(&admitted.connection, 256 * 1024);
+    }
+    // 500 of 8 KiB and 500 of 256 KiB are 928 KiB too much.
+    assert_eq!(all.iter().filter(|it| is_evicted(it)).count(), 928 / 8);
+    assert!(all[..928 / 8].iter().all(is_evicted), "the longest idle ones first");
+    connections.resize(&all[999].connection, 64 << 20);
+    assert!(!is_evicted(&all[999]));
+    close_evicted(&mut all);
+    assert!(connections.table.lock().bytes_not_closed() <= table::BYTES_MAX);
+    for admitted in &all {
+        connections.resize(&admitted.connection, 8 * 1024);
+    }
+    admit(&connections).await;
+    drop(all);
+    assert!(connections.table.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_connections_grow_gives_up_its_own() {
+    let connections = bounded_by_memory();
+    let other = held(&connections, 90, &["other"]).await;
+    let greedy = held(&connections, 100, &["greedy"]).await;
+    greedy.iter().for_each(|it| connections.resize(&it.connection, 1 << 20));
+    // Nearly 96 MiB for tenants, a quarter of all is kept.
+    assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 5);
+    assert!(!greedy.iter().any(is_evicted) && !other.iter().any(leaves));
+    // More of them would be too many: one goes for each that comes.
+    held(&connections, 3, &["greedy"]).await;
+    let newcomer = admit(&connections).await;
+    connections.resize(&newcomer.connection, 3 << 20);
+    newcomer.handle().used_by(&id("third")).expect("not refused");
+    assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 5 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomers_that_come_fast_do_not_wait_for_one_eviction_each() {
+    let connections = connections(1024, None);
+    let mut all = vec![];
+    for _ in 0..1024 - 16 {
+        all.push(admit(&connections).await);
+    }
+    assert!(!all.iter().any(is_evicted));
+    for _ in 0..16 {
+        all.push(admit(&connections).await);
+    }
+    assert_eq!(all.iter().filter(|it| is_evicted(it)).count(), 16);
+    let leave = CancellationToken::new();
+    let newcomer = connections.admit(PEER, &leave);
+    assert!(timeout(Duration::from_secs(1), newcomer).await.is_err(), "none is closed yet");
 }

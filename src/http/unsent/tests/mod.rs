@@ -189,6 +189,23 @@ async fn what_h2_has_and_cannot_send_ends_with_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn short_responses_beside_one_that_h2_has_are_reset_like_long_ones() {
+    let (server, stream) = serve();
+    let mut requests = connect(stream, 1000).await;
+    let mut stuck = vec![];
+    for _ in 0..4 {
+        stuck.push(ask(&mut requests, "/short").await);
+    }
+    assert!(server.unsent.held() >= 4 * SHORT);
+    sleep(MINUTE + Duration::from_secs(2)).await;
+    assert_eq!(server.ended(), 3);
+    assert!(server.unsent.held() < 2 * SHORT, "{}", server.unsent.held());
+    assert_eq!(read_to_reset(stuck.pop().unwrap()).await, 1000);
+    assert!(!server.serving.is_finished());
+    goes_on(&mut requests).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_of_http1_whose_client_does_not_read_is_closed_after_a_minute() {
     let (server, mut stream) = serve();
     stream.write_all(b"GET /large HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
