@@ -91,6 +91,27 @@ async fn half_sent_heads_keep_nobody_out() {
 }
 
 #[tokio::test]
+async fn connections_that_take_much_memory_are_fewer_and_keep_nobody_out() {
+    let gateway = start("").await;
+    let key = gateway.setup().new_key("other").await;
+    gateway.ready().await;
+    // The head of a request that fills the header table with paths of one letter.
+    let paths = "\u{44}\u{1}/".repeat(120);
+    let head = format!("\0\u{1}\u{68}\u{1}\u{5}\0\0\0\u{1}{paths}");
+    let settings = "\0\0\0\u{4}\0\0\0\0\0";
+    let mut flood = vec![];
+    for _ in 0..FLOOD {
+        let mut connection = gateway.connect().await;
+        connection.send(&format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{settings}{head}")).await;
+        flood.push(connection);
+    }
+    lets_in(&gateway, &key).await;
+    let open = "trunkline_connections{authenticated=\"no\",listener=\"callers\"}";
+    // Some 2 MiB each, of 128.
+    assert!(metric(&gateway, open).await < all(&gateway).await / 2.0);
+}
+
+#[tokio::test]
 async fn idle_connections_of_one_tenant_leave_room_for_others() {
     let gateway = start("").await;
     let [greedy, other] =

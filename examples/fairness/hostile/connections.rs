@@ -19,6 +19,8 @@ const WINDOW: u32 = 65_535;
 const FAST: Duration = Duration::from_micros(200);
 /// Connections with more than a few bytes each.
 const STEADY: Duration = Duration::from_millis(2);
+/// Connections with a megabyte each. More would measure the processor.
+const SLOW: Duration = Duration::from_millis(20);
 /// As much of a head as is accepted without its end: of HTTP/1, and of HTTP/2 in further frames.
 const HALF_HEAD: usize = 16_000;
 const HALF_HEAD_FRAMES: usize = 5;
@@ -57,7 +59,7 @@ pub const ROWS: &[Row] = &[
         hostile: |gateway| {
             let mut frames = Frames::begin(WINDOW);
             frames.fill_header_table(8_000);
-            flood(gateway, STEADY, frames.into_bytes())
+            flood(gateway, SLOW, frames.into_bytes())
         },
         neighbour: Neighbour::USUAL,
         aim: Aim::USUAL,
@@ -93,7 +95,7 @@ pub const ROWS: &[Row] = &[
             let tenant = gateway.tenant("hostile");
             let mut request = tenant.call("std", "echo", "", &"x".repeat(BODY));
             request.pop();
-            flood(gateway, STEADY, request)
+            flood(gateway, SLOW, request)
         },
         neighbour: Neighbour::USUAL,
         aim: Aim::USUAL,
